@@ -1,0 +1,48 @@
+"""The ``cmsspark`` command. Subcommands load when they are called, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NoReturn
+
+import click
+
+from cmsspark import __version__, errors
+
+#: name → (module, attribute, one line of help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "path": ("cmsspark.jobs.stored", "path_command", "Print the URI of a table's current result for a day."),
+    "manifest": ("cmsspark.jobs.stored", "manifest_command", "Print the manifest of a table's current result as JSON."),
+    "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day to MONIT, or to a file spool."),
+    "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand's module only when that subcommand is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cmsspark")
+def command() -> None:
+    """What CMS data are used, where, by how many and at what cost. Jobs run with ``run_spark JOB``."""
+
+
+def main() -> NoReturn:
+    """Entry point of the ``cmsspark`` script."""
+    errors.run_and_exit(lambda: errors.run_click(command, "cmsspark"))

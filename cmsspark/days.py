@@ -1,0 +1,73 @@
+"""Days: calendar dates in UTC, parsed once at the edge.
+
+A day is a ``datetime.date``; as an interval it is half-open, ``[00:00, next 00:00)`` UTC. Timestamps are
+integers whose unit is told by their size.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+
+from cmsspark.errors import UsageError
+
+DAY_MS = 86_400_000
+_EPOCH = date(1970, 1, 1)
+_FORMS = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+
+
+def today() -> date:
+    """The current day in UTC."""
+    return datetime.now(UTC).date()
+
+
+def parse_day(text: str, *, latest: date | None = None) -> date:
+    """``20260115`` or ``2026-01-15`` as a date.
+
+    Raises UsageError (2) for any other form, for a day that no calendar has, and for one after ``latest``.
+    """
+    match = _FORMS.fullmatch(text)
+    hint = "write the day as 20260115 or 2026-01-15"
+    if match is None:
+        raise UsageError(f"a day is wanted, not {text!r}", next_step=hint)
+    year, month, number = (int(part) for part in match.groups() if part is not None)
+    try:
+        day = date(year, month, number)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no day of the calendar ({error})", next_step=hint) from None
+    if latest is not None and day > latest:
+        raise UsageError(f"{day} lies in the future (today is {latest} in UTC)", next_step="give a day that has logs")
+    return day
+
+
+def start_ms(day: date) -> int:
+    """The day's first instant as UTC milliseconds since 1970."""
+    return (day - _EPOCH).days * DAY_MS
+
+
+def timestamp_ms_bounds(day: date) -> tuple[int, int]:
+    """The half-open interval ``[start, end)`` of the day in milliseconds."""
+    start = start_ms(day)
+    return start, start + DAY_MS
+
+
+def day_number(timestamp: int) -> int:
+    """Days since 1970 of a timestamp in seconds (below 1e11), milliseconds (below 1e14) or microseconds."""
+    if timestamp < 100_000_000_000:
+        return timestamp // 86_400
+    if timestamp < 100_000_000_000_000:
+        return timestamp // DAY_MS
+    return timestamp // 86_400_000_000
+
+
+def day_name(number: int) -> str:
+    """``YYYY-MM-DD`` of a count of days since 1970; ``beyond 9999-12-31`` where no date exists for it."""
+    try:
+        return (_EPOCH + timedelta(days=number)).isoformat()
+    except OverflowError:
+        return "beyond 9999-12-31"
+
+
+def compact(day: date) -> str:
+    """``20260115``."""
+    return f"{day:%Y%m%d}"

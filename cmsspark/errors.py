@@ -1,0 +1,169 @@
+"""Errors that a person can act on, and the one place that turns them into output.
+
+Each error says what was wanted, where, what is there instead and the next step; it knows its exit code
+and whether trying again later can help. Exit codes are those of ``docs/counting.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NoReturn
+
+import click
+
+
+class Exit(IntEnum):
+    """The exit codes of every command."""
+
+    DONE = 0
+    USAGE = 2
+    QUARANTINED = 3
+    DATA = 65
+    NO_INPUT = 66
+    BUG = 70
+    NO_OUTPUT = 73
+    NOT_READY = 75
+    NOT_ALLOWED = 77
+    SETTINGS = 78
+
+
+class CmssparkError(Exception):
+    """What was wanted, where, what is there instead, and what to do next.
+
+    ``str()`` of it is the text that users read: one line for the problem, one indented line for each
+    of ``where``, ``found`` and ``next_step`` that is given.
+    """
+
+    exit_code: Exit = Exit.BUG
+    retry_helps: bool = False
+
+    def __init__(
+        self,
+        wanted: str,
+        *,
+        where: object = None,
+        found: object = None,
+        next_step: str | None = None,
+    ) -> None:
+        self.wanted = wanted
+        self.where = where
+        self.found = found
+        self.next_step = next_step
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """The message as users read it."""
+        lines = [self.wanted]
+        for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
+            if value is not None:
+                lines.append(f"  {label}: {value}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross from Spark's Python workers to the driver by pickle.
+        return (_rebuild, (type(self), self.wanted, self.where, self.found, self.next_step))
+
+
+def _rebuild(
+    kind: type[CmssparkError], wanted: str, where: object, found: object, next_step: str | None
+) -> CmssparkError:
+    return kind(wanted, where=where, found=found, next_step=next_step)
+
+
+class UsageError(CmssparkError):
+    """The command line is wrong (2)."""
+
+    exit_code = Exit.USAGE
+
+
+class DocumentsQuarantined(CmssparkError):
+    """Some documents were refused and kept aside; all others were published (3)."""
+
+    exit_code = Exit.QUARANTINED
+
+
+class DataError(CmssparkError):
+    """Data beyond tolerance, damaged or of another schema (65)."""
+
+    exit_code = Exit.DATA
+
+
+class InputMissing(CmssparkError):
+    """An input is not there; the message says which days are (66)."""
+
+    exit_code = Exit.NO_INPUT
+
+
+class OutputError(CmssparkError):
+    """A result cannot be written (73)."""
+
+    exit_code = Exit.NO_OUTPUT
+
+
+class NotReady(CmssparkError):
+    """Not ready, locked or interrupted: the same command may work later (75)."""
+
+    exit_code = Exit.NOT_READY
+    retry_helps = True
+
+
+class NotAllowed(CmssparkError):
+    """Authentication, TLS or permission (77)."""
+
+    exit_code = Exit.NOT_ALLOWED
+
+
+class SettingsError(CmssparkError):
+    """A settings file or value is wrong (78)."""
+
+    exit_code = Exit.SETTINGS
+
+
+def debugging() -> bool:
+    """True when tracebacks are wanted (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
+    return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
+
+
+def report(error: BaseException) -> Exit:
+    """Print ``error`` for a person on stderr and return the exit code that belongs to it.
+
+    An error that is none of ours is a bug (70): it is told in one line, with its traceback only when debugging.
+    """
+    if debugging():
+        traceback.print_exception(error)
+    if isinstance(error, CmssparkError):
+        sys.stderr.write(f"cmsspark: {error.text()}\n")
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write("cmsspark: interrupted; run the same command again to finish\n")
+        return Exit.NOT_READY
+    reason = " ".join(str(error).split())[:300]
+    sys.stderr.write(
+        f"cmsspark: a bug of ours: {type(error).__name__}: {reason}\n"
+        "  next: run it again with --debug and send us what it prints\n"
+    )
+    return Exit.BUG
+
+
+def run_click(command: click.Command, name: str, arguments: list[str] | None = None) -> object:
+    """Call a click command so that its own errors end in our exit codes, and return what it returns."""
+    try:
+        return command.main(args=arguments, prog_name=name, standalone_mode=False)
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        error.show()
+        return int(Exit.USAGE)
+
+
+def run_and_exit(command: Callable[[], object]) -> NoReturn:
+    """Run a command line's ``main`` and leave the process with the exit code that its end means."""
+    try:
+        outcome = command()
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(int(report(error)))
+    sys.exit(int(outcome) if isinstance(outcome, int) else 0)

@@ -1,0 +1,91 @@
+"""Schemas of every input, stored table and document, read from ``schemas/``.
+
+A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type, nullable, about}`` with type one of
+``string, long, int, double, date, boolean``. The Spark form is made on demand, so importing this starts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from cmsspark.resources import read_text, read_yaml
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, type word, whether nulls are allowed, and what it holds (with its unit)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a table, in order."""
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Column names in order."""
+        return [column.name for column in self.columns]
+
+    def spark(self) -> StructType:
+        """The schema as Spark knows it. Every field is nullable there: Parquet round trips do not keep the mark."""
+        from pyspark.sql.types import (
+            BooleanType,
+            DataType,
+            DateType,
+            DoubleType,
+            IntegerType,
+            LongType,
+            StringType,
+            StructField,
+            StructType,
+        )
+
+        kinds: dict[str, DataType] = {
+            "string": StringType(),
+            "long": LongType(),
+            "int": IntegerType(),
+            "double": DoubleType(),
+            "date": DateType(),
+            "boolean": BooleanType(),
+        }
+        return StructType([StructField(column.name, kinds[column.type], True) for column in self.columns])
+
+
+@cache
+def stored_table(name: str) -> Table:
+    """The schema of a stored table, from ``schemas/tables/NAME.yaml``."""
+    return _table(f"schemas/tables/{name}.yaml")
+
+
+@cache
+def input_table(path: str) -> Table:
+    """The schema of an input, for example ``dbs/FILES`` or ``phedex/block_replicas``."""
+    return _table(f"schemas/inputs/{path}.yaml")
+
+
+@cache
+def document_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a published document, from ``schemas/documents/NAME.json``."""
+    loaded = json.loads(read_text(f"schemas/documents/{name}.json"))
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def _table(path: str) -> Table:
+    loaded = read_yaml(path)
+    columns = tuple(Column(**column) for column in loaded["columns"])
+    return Table(loaded["table"], loaded["about"], columns)
