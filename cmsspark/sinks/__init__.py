@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""Sinks: where results are kept. See :mod:`cmsspark.sinks.store`."""

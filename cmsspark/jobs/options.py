@@ -1,0 +1,87 @@
+"""Options that jobs share, spelled and explained in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any, TypeVar
+
+import click
+
+from cmsspark import days
+from cmsspark.access import STREAMS
+from cmsspark.errors import UsageError
+from cmsspark.settings import Settings, load_settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class DayType(click.ParamType):
+    """A day in UTC: 20260115 or 2026-01-15, not in the future."""
+
+    name = "day"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        if isinstance(value, date):
+            return value
+        try:
+            return days.parse_day(str(value), latest=days.today())
+        except UsageError as error:
+            self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
+
+
+class StreamsType(click.ParamType):
+    """A comma-separated choice of streams."""
+
+    name = "streams"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        named = [part.strip() for part in str(value).split(",") if part.strip()]
+        unknown = sorted(set(named) - set(STREAMS))
+        if unknown or not named:
+            self.fail(f"{value!r}: choose from {', '.join(STREAMS)}, separated by commas", param, ctx)
+        return tuple(stream for stream in STREAMS if stream in named)
+
+
+def date_option(command: Command) -> Command:
+    """``--date``: the day to work on."""
+    return click.option("--date", "day", type=DayType(), required=True, help="The day, 20260115 or 2026-01-15 (UTC).")(
+        command
+    )
+
+
+def store_options(command: Command) -> Command:
+    """``--fout`` and ``--settings``, for commands that read the store."""
+    for option in (
+        click.option("--settings", "settings_file", metavar="FILE", help="Settings (else CMSSPARK_SETTINGS)."),
+        click.option("--fout", metavar="URI", help="The store (else `store` in the settings)."),
+    ):
+        command = option(command)
+    return command
+
+
+def job_options(command: Command) -> Command:
+    """What every job that reads a day and writes a result takes."""
+    for option in (
+        click.option("--debug", is_flag=True, help="Show tracebacks."),
+        click.option("--verbose", is_flag=True, help="Say more on the way."),
+        click.option("--format", "fmt", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True),
+        click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT)."),
+    ):
+        command = option(command)
+    return date_option(store_options(command))
+
+
+def store_of(fout: str | None, settings: Settings) -> str:
+    """The store: ``--fout`` or the settings'. Raises UsageError (2) where neither names one."""
+    chosen = fout or settings.store
+    if not chosen:
+        raise UsageError("a store is wanted", next_step="give --fout URI, or `store: URI` in cmsspark.yaml")
+    return chosen
+
+
+def settings_of(settings_file: str | None) -> Settings:
+    """The settings that a command works with."""
+    return load_settings(settings_file)

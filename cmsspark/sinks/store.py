@@ -1,0 +1,210 @@
+"""The store: a day's tables written aside, checked, and switched to as a whole.
+
+Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the run that counts; ``runs/<id>/`` holds its tables and
+its ``manifest.json``. A run without a manifest never became current, and a failed run changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from cmsspark import __version__
+from cmsspark.errors import DataError, InputMissing, OutputError
+from cmsspark.schemas import Table, stored_table
+from cmsspark.storage import Files, is_local, join, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Of this module's layout and manifest; a reader refuses what is newer.
+STORE_VERSION = 1
+FORMATS = ("parquet", "csv")
+
+
+@dataclass(frozen=True)
+class CurrentTable:
+    """A table's current result: the location of its folder of part files, and its run's manifest."""
+
+    path: str
+    manifest: dict[str, Any]
+
+
+@dataclass
+class Run:
+    """A run being written. Tables are added with :meth:`write`; nothing counts before :meth:`commit`."""
+
+    files: Files
+    day_folder: str
+    run_id: str
+    job: str
+    day: date
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """Location of the run's folder."""
+        return join(self.day_folder, "runs", self.run_id)
+
+    def table_path(self, table: str) -> str:
+        """Location of a table's folder of part files."""
+        return join(self.folder, table)
+
+    def write(self, rows: DataFrame, table: str, fmt: str = "parquet") -> int:
+        """Write ``rows`` as ``table``, read it back, and return the number of rows.
+
+        The columns must be those of ``schemas/tables/<table>.yaml`` (70 if not: a bug of ours). Raises OutputError (73) when
+        what can be read back is not what was written.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        schema = stored_table(table)
+        _check_columns(rows, schema)
+        written = Observation(f"{table}-{self.run_id}")
+        observed = rows.observe(written, F.count(F.lit(1)).alias("rows"))
+        target = spark_location(self.table_path(table))
+        if fmt == "csv":
+            observed.write.csv(target, header=True, escape='"')
+        else:
+            observed.write.parquet(target)
+        wanted = int(written.get["rows"])
+        found = _count_back(rows.sparkSession, self.table_path(table), schema, fmt)
+        if wanted != found:
+            raise OutputError(
+                f"{wanted} rows of {table} were written", where=self.table_path(table), found=f"{found} rows read back"
+            )
+        parts = [entry for entry in self.files.list_dir(self.table_path(table)) if entry.name.startswith("part-")]
+        self.tables[table] = {
+            "rows": found,
+            "format": fmt,
+            "files": len(parts),
+            "bytes": sum(part.size for part in parts),
+        }
+        return found
+
+    def commit(self, manifest: Mapping[str, Any]) -> CurrentTable:
+        """Write the manifest and make this run the day's current one, in one step."""
+        whole = {
+            "store_version": STORE_VERSION,
+            "cmsspark_version": __version__,
+            "job": self.job,
+            "day": self.day.isoformat(),
+            "run": self.run_id,
+            "tables": self.tables,
+            **manifest,
+        }
+        content = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False).encode()
+        self.files.write_bytes(join(self.folder, "manifest.json"), content)
+        self.files.write_bytes(join(self.day_folder, "CURRENT"), json.dumps({"run": self.run_id}).encode())
+        return CurrentTable(self.folder, whole)
+
+    def abandon(self) -> None:
+        """Remove what was written; the previous result stays as it was."""
+        self.files.delete(self.folder)
+
+
+def stage(files: Files, fout: str, job: str, day: date) -> Run:
+    """Begin a run of ``job`` for ``day`` in the store ``fout``."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    run = Run(files, _day_folder(fout, job, day), f"{stamp}-{uuid.uuid4().hex[:6]}", job, day)
+    files.make_dirs(run.folder)
+    return run
+
+
+def write_run(
+    files: Files,
+    fout: str,
+    job: str,
+    day: date,
+    tables: Mapping[str, DataFrame],
+    manifest: Mapping[str, Any],
+    fmt: str = "parquet",
+) -> CurrentTable:
+    """Write all ``tables`` of a run and make it current; on any failure the previous result stays."""
+    run = stage(files, fout, job, day)
+    try:
+        for name, rows in tables.items():
+            run.write(rows, name, fmt)
+        return run.commit(manifest)
+    except BaseException:
+        run.abandon()
+        raise
+
+
+def current(files: Files, fout: str, job: str, table: str, day: date) -> CurrentTable:
+    """The current result of ``table`` for ``day``.
+
+    Raises InputMissing (66) that names the days there are, DataError (65) where the store is damaged.
+    """
+    folder = _day_folder(fout, job, day)
+    if files.stat(join(folder, "CURRENT")) is None:
+        raise InputMissing(
+            f"no result of {table} is stored for {day}",
+            where=join(fout, job),
+            found=_days_there(files, fout, job),
+            next_step=f"run_spark {job} --date {day} --fout {fout}",
+        )
+    run = json.loads(files.read_bytes(join(folder, "CURRENT")))["run"]
+    place = join(folder, "runs", run)
+    if files.stat(join(place, "manifest.json")) is None:
+        raise DataError(f"the manifest of run {run} is gone", where=place, next_step=f"run {job} again for {day}")
+    manifest = json.loads(files.read_bytes(join(place, "manifest.json")))
+    if table not in manifest["tables"]:
+        raise InputMissing(f"run {run} has no table {table}", where=place, found=", ".join(manifest["tables"]))
+    return CurrentTable(join(place, table), manifest)
+
+
+def spark_location(location: str) -> str:
+    """A location as Spark takes it: local ones with their scheme, so that a cluster's default does not catch them."""
+    return "file://" + _absolute(location) if is_local(location) else location
+
+
+def _absolute(location: str) -> str:
+    from os.path import abspath
+
+    return abspath(local_path(location))
+
+
+def _day_folder(fout: str, job: str, day: date) -> str:
+    return join(fout if not is_local(fout) else _absolute(fout), job, day.isoformat())
+
+
+def _days_there(files: Files, fout: str, job: str) -> str:
+    base = join(fout, job)
+    if files.stat(base) is None:
+        return f"nothing of {job}"
+    days = [entry.name for entry in files.list_dir(base) if entry.is_dir]
+    shown = ", ".join(days[-10:])
+    return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
+
+
+def _check_columns(rows: DataFrame, schema: Table) -> None:
+    wanted = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
+    there = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
+    if wanted != there:
+        raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {there}")
+
+
+def _count_back(spark: SparkSession, location: str, schema: Table, fmt: str) -> int:
+    """Rows that a reader finds. Parquet on the local disk is counted from its footers, without a Spark job."""
+    if fmt == "csv":
+        found = spark.read.csv(spark_location(location), header=True, schema=schema.spark(), escape='"', multiLine=True)
+        return found.count()
+    if not is_local(location):
+        return spark.read.schema(schema.spark()).parquet(location).count()
+    import pyarrow.parquet as pq
+
+    total = 0
+    from pathlib import Path
+
+    for part in sorted(Path(local_path(location)).glob("part-*.parquet")):
+        footer = pq.ParquetFile(part)
+        if footer.schema_arrow.names != schema.names:
+            raise OutputError("a part with other columns was written", where=part, found=footer.schema_arrow.names)
+        total += footer.metadata.num_rows
+    return total
