@@ -1,0 +1,97 @@
+"""Packaging of cmsspark: metadata, and the files that travel beside the code.
+
+Schemas, profiles and templates lie at the top of a checkout, where people look for them, and inside the package
+once it is built: ``cmsspark.resources`` looks in both places.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).resolve().parent
+RESOURCES = ("etc", "schemas")
+
+
+class BuildWithResources(build_py):
+    """Copies the resource folders into the built package; an editable install finds them beside it."""
+
+    def run(self) -> None:
+        super().run()
+        if getattr(self, "editable_mode", False):
+            return
+        for folder in RESOURCES:
+            target = Path(self.build_lib) / "cmsspark" / folder
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(HERE / folder, target, ignore=shutil.ignore_patterns("__pycache__", ".*", "*~"))
+
+
+def version() -> str:
+    """The version as the package says it; importing the package here would need its dependencies."""
+    text = (HERE / "cmsspark" / "__init__.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    assert found is not None, "cmsspark/__init__.py has no __version__"
+    return found.group(1)
+
+
+def readme() -> str:
+    """The README, once there is one."""
+    file = HERE / "README.md"
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+setup(
+    name="cmsspark",
+    version=version(),
+    description="Which CMS datasets are used, where, by how many and at what cost, from a day's logs, with Spark",
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(include=["cmsspark", "cmsspark.*"]),
+    package_data={"": ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]},
+    cmdclass={"build_py": BuildWithResources},
+    zip_safe=False,
+    install_requires=[
+        "pyspark>=3.5,<5",
+        "click>=8.1",
+        "cramjam>=2.8",  # Avro's snappy codec
+        "fastavro>=1.9",
+        "isal>=1.7",
+        "jsonschema>=4.20",
+        "msgspec>=0.19",
+        "numpy>=1.26",
+        "pandas>=2.2,<3",  # PySpark 4.3 warns with pandas 3
+        "polars>=1.30",
+        "pyarrow>=18",
+        "pyyaml>=6.0.1",
+        "stomp.py>=9,<10",
+        "xxhash>=3.4",
+    ],
+    extras_require={
+        "test": [
+            "duckdb>=1.3",
+            "hypothesis>=6.130",
+            "psutil>=6",
+            "pytest>=8.3",
+            "build>=1.2",
+            "setuptools>=77",
+            "wheel",
+        ],
+        "lint": ["mypy>=1.15", "pre-commit>=4", "ruff>=0.11", "types-PyYAML"],
+        "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
+    },
+    entry_points={"console_scripts": ["cmsspark = cmsspark.cli:main", "run_spark = cmsspark.submit:main"]},
+    classifiers=[
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Physics",
+        "Typing :: Typed",
+    ],
+)
