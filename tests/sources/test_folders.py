@@ -1,0 +1,325 @@
+"""Which files are a day's, and which dump belongs to it (rules 16 and 17)."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from datetime import date
+from pathlib import Path
+
+import pytest
+from cmsspark.errors import InputMissing, NotReady, SettingsError
+from cmsspark.sources.folders import Layout, changed, choose_dbs_dump, choose_phedex_dump, is_hidden, resolve_day
+from cmsspark.storage import LocalFiles
+
+DAY = date(2026, 1, 15)
+ENR = "project/monitoring/archive/xrootd/enr/gled"
+RAW = "project/monitoring/archive/xrootd/raw/gled"
+OLD_EOS = "project/monitoring/archive/eos/logs/reports/cms"
+NEW_EOS = "project/monitoring/archive/eos-report/logs/cms"
+DBS = "project/awg/cms/dbs/PROD_GLOBAL"
+CURRENT = "project/awg/cms/CMS_DBS3_PROD_GLOBAL/current"
+PHEDEX = "project/awg/cms/phedex/block-replicas-snapshots/csv"
+FILES = LocalFiles()
+
+
+def put(root: Path, name: str, content: bytes = b"x\n") -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def layout(root: Path) -> Layout:
+    return Layout.load({}, str(root))
+
+
+def names(files: tuple[object, ...]) -> list[str]:
+    return [os.path.basename(file.path) for file in files]  # type: ignore[attr-defined]
+
+
+# -- places ------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_root_built_in_folders_lie_on_hdfs() -> None:
+    places = Layout.load({}, None).places
+    assert places["aaa"][0].day_folder(DAY) == f"hdfs:///{ENR}/2026/01/15"
+    assert places["crab"][0].day_folder(DAY).endswith("/year=2026/month=1/day=15")
+
+
+def test_a_root_comes_before_every_built_in_folder() -> None:
+    for root, start in (("/mirror", "/mirror/"), ("s3a://bucket/a", "s3a://bucket/a/"), ("file:///m", "file:///m/")):
+        for places in Layout.load({}, root).places.values():
+            assert all(place.folder.startswith(f"{start}project/") for place in places)
+
+
+def test_a_relative_root_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Layout.load({}, "mirror").places["phedex"][0].folder == f"{tmp_path}/mirror/{PHEDEX}"
+
+
+def test_an_overridden_folder_with_a_scheme_stays_as_given() -> None:
+    given = {"aaa": {"enr": "s3a://mine/aaa"}, "dbs": {"dated": {"folder": "hdfs:///d"}}}
+    loaded = Layout.load(given, "/mirror")
+    assert loaded.places["aaa"][0].folder == "s3a://mine/aaa"
+    assert loaded.dump_place("dbs", "dated").folder == "hdfs:///d"
+    assert Layout.load({"aaa": {"enr": "/mine"}}, None).places["aaa"][0].folder == "/mine"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"aa": {}},
+        {"aaa": {"enriched": "/x"}},
+        {"aaa": "/x"},
+        {"aaa": {"enr": 5}},
+        {"aaa": {"enr": {"folders": "/x"}}},
+        {"aaa": {"enr": {"days": "YYYYMMDD"}}},
+        {"phedex": {"snapshots": ""}},
+    ],
+)
+def test_what_no_source_has_is_refused_in_settings(given: dict[str, object]) -> None:
+    with pytest.raises(SettingsError):
+        Layout.load(given, "/mirror")
+
+
+# -- days --------------------------------------------------------------------------------------------------------
+
+
+def test_the_final_folder_counts_and_never_tmp_beside_it(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-00000")
+    put(tmp_path, f"{ENR}/2026/01/15.tmp/part-00001")
+    found = resolve_day(FILES, layout(tmp_path), "aaa", DAY, allow_tmp=True)
+    assert (found.form, found.is_tmp, names(found.files)) == ("enr", False, ["part-00000"])
+
+
+def test_tmp_is_read_only_when_allowed(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15.tmp/part-00001")
+    with pytest.raises(InputMissing, match="--allow-tmp"):
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    found = resolve_day(FILES, layout(tmp_path), "aaa", DAY, allow_tmp=True)
+    assert (found.is_tmp, names(found.files)) == (True, ["part-00001"])
+
+
+def test_hidden_and_temporary_names_are_never_read(tmp_path: Path) -> None:
+    hidden = ["_SUCCESS", ".part-0.crc", "_temporary/0/part-9", "a.tmp", "a._COPYING_", "part-0.crc", ".hidden"]
+    for name in [*hidden, "part-0", "b.json.gz"]:
+        put(tmp_path, f"{ENR}/2026/01/15/{name}")
+    found = resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    assert names(found.files) == ["b.json.gz", "part-0"]
+    assert all(is_hidden(name.split("/")[0]) for name in hidden)
+
+
+def test_files_of_0_bytes_are_listed_but_a_day_of_nothing_is_not_ready(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-0", b"")
+    with pytest.raises(NotReady, match="1 files of 0 bytes"):
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    put(tmp_path, f"{ENR}/2026/01/15/part-1")
+    assert [file.size for file in resolve_day(FILES, layout(tmp_path), "aaa", DAY).files] == [0, 2]
+    put(tmp_path, f"{RAW}/2026/01/16/part-1")
+    (tmp_path / ENR / "2026/01/16").mkdir()
+    with pytest.raises(NotReady, match="no data files"):
+        resolve_day(FILES, layout(tmp_path), "aaa", date(2026, 1, 16))
+
+
+def test_any_character_in_a_name_survives(tmp_path: Path) -> None:
+    odd = ["part 0", "50%.json", "a:b", "x*", "{y}", "n\nl", "[z]?", "=cmd()", "ä"]
+    for name in odd:
+        put(tmp_path / "a {b}*%20", f"{ENR}/2026/01/15/{name}")
+    found = resolve_day(FILES, layout(tmp_path / "a {b}*%20"), "aaa", DAY)
+    assert sorted(names(found.files)) == sorted(odd)
+    assert changed(FILES, [found]) == []
+
+
+def test_sub_folders_of_a_day_are_told_and_not_read(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-0")
+    put(tmp_path, f"{ENR}/2026/01/15/hour=00/part-1")
+    found = resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    assert names(found.files) == ["part-0"]
+    assert "hour=00" in found.warnings[0]
+
+
+def test_aaa_is_raw_only_where_there_is_no_enriched_day(tmp_path: Path) -> None:
+    put(tmp_path, f"{RAW}/2026/01/15/part-0")
+    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).form == "raw"
+    put(tmp_path, f"{ENR}/2026/01/15/part-0")
+    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).form == "enr"
+
+
+def test_cmssw_is_the_legacy_avro_only_where_there_is_no_json_day(tmp_path: Path) -> None:
+    put(tmp_path, "project/awg/cms/cmssw-popularity/avro-snappy/year=2026/month=1/day=15/part-0.avro")
+    assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).form == "avro"
+    put(tmp_path, "project/monitoring/archive/cmssw_pop/raw/metric/2026/01/15/part-0")
+    assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).form == "json"
+
+
+def test_eos_days_are_found_in_both_roots_and_their_years_root_is_preferred(tmp_path: Path) -> None:
+    for day in (date(2019, 12, 31), date(2020, 1, 1)):
+        for folder in (OLD_EOS, NEW_EOS):
+            put(tmp_path, f"{folder}/{day:%Y/%m/%d}/part-0")
+    put(tmp_path, f"{OLD_EOS}/2026/01/15/part-0")
+    assert OLD_EOS in resolve_day(FILES, layout(tmp_path), "eos", date(2019, 12, 31)).folder
+    assert NEW_EOS in resolve_day(FILES, layout(tmp_path), "eos", date(2020, 1, 1)).folder
+    assert OLD_EOS in resolve_day(FILES, layout(tmp_path), "eos", DAY).folder
+
+
+def test_a_missing_day_names_the_folders_looked_at_and_the_days_that_are_there(tmp_path: Path) -> None:
+    for name in ("2025/12/30", "2025/12/31", "2026/01/13", "2026/01/14.tmp", "2026/01/17", "2026/02/30", "2027/01/01"):
+        put(tmp_path, f"{ENR}/{name}/part-0")
+    put(tmp_path, f"{RAW}/2026/01/notes.txt")
+    with pytest.raises(InputMissing) as raised:
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    error = raised.value
+    assert str(tmp_path / ENR / "2026/01/15") in str(error.where)
+    assert str(tmp_path / RAW / "2026/01/15") in str(error.where)
+    expected = "enr: 2025-12-31, 2026-01-13, 2026-01-14 (.tmp), 2026-01-17, 2027-01-01; raw: none"
+    assert str(error.found) == f"days there: {expected}"
+
+
+def test_days_of_the_unpadded_layout_are_named_too(tmp_path: Path) -> None:
+    for name in ("year=2026/month=1/day=2", "year=2025/month=12/day=9", "year=2026/month=01/day=3"):
+        put(tmp_path, f"project/awg/cms/jm-data-popularity/avro-snappy/{name}/a.avro")
+    with pytest.raises(InputMissing, match="avro: 2025-12-09, 2026-01-02$|avro: 2025-12-09, 2026-01-02\n"):
+        resolve_day(FILES, layout(tmp_path), "crab", DAY)
+
+
+def test_a_file_where_a_folder_should_be_is_missing_and_named(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15")
+    with pytest.raises(InputMissing, match="a file, no folder"):
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+
+
+def test_a_link_to_nothing_among_the_files_is_named(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-0")
+    (tmp_path / ENR / "2026/01/15/part-1").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputMissing, match="part-1"):
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+
+
+# -- afterwards --------------------------------------------------------------------------------------------------
+
+
+def test_what_changed_since_it_was_listed_is_told(tmp_path: Path) -> None:
+    folder = f"{ENR}/2026/01/15"
+    paths = [put(tmp_path, f"{folder}/part-{number}") for number in range(4)]
+    found = resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    before = found.fingerprint()
+    assert changed(FILES, [found]) == []
+    paths[0].write_bytes(b"longer\n")
+    paths[1].unlink()
+    os.utime(paths[2], (1, 1))
+    put(tmp_path, f"{folder}/part-9")
+    put(tmp_path, f"{folder}/_SUCCESS")
+    told = "\n".join(changed(FILES, [found]))
+    assert told.count("\n") == 3
+    for words in ("part-0 had 2 bytes and has 7", "part-1 is gone", "part-2 was written again", "part-9 is new"):
+        assert words in told
+    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).fingerprint() != before
+
+
+def test_tmp_that_turns_final_while_it_is_read_is_told(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15.tmp/part-0")
+    found = resolve_day(FILES, layout(tmp_path), "aaa", DAY, allow_tmp=True)
+    (tmp_path / ENR / "2026/01/15.tmp").rename(tmp_path / ENR / "2026/01/15")
+    assert any("is final now" in line for line in changed(FILES, [found]))
+
+
+# -- dumps -------------------------------------------------------------------------------------------------------
+
+
+def dbs(root: Path, day: str, files: bytes = b"1,x\n", blocks: bytes = b"1,x\n") -> None:
+    put(root, f"{DBS}/{day}/FILES/part-0.gz", files)
+    put(root, f"{DBS}/{day}/BLOCKS/part-0.gz", blocks)
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        (["2026-01-14", "2026-01-15", "2026-01-16", "2026-01-17"], "2026-01-16"),
+        (["2026-01-14", "2026-01-15"], "2026-01-15"),
+        (["2026-01-02", "2026-01-12", "2026-01-14"], "2026-01-14"),
+        (["2026-01-14", "2026-03-01"], "2026-03-01"),
+        (["2026-01-14", "2026-01-16.tmp", "2026-02-30", "20260116", "latest"], "2026-01-14"),
+    ],
+)
+def test_the_first_dump_after_the_day_then_its_own_then_the_newest_before(
+    tmp_path: Path, there: list[str], chosen: str
+) -> None:
+    for day in there:
+        dbs(tmp_path, day)
+    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
+    assert found.day == date.fromisoformat(chosen)
+    assert found.distance_days == abs((date.fromisoformat(chosen) - DAY).days)
+    assert bool(found.warnings) == (found.distance_days > 7)
+    assert names(found.tables["FILES"]) == ["part-0.gz"]
+
+
+@pytest.mark.parametrize("nothing", [b"", gzip.compress(b""), gzip.compress(b"") * 2])
+def test_a_dump_with_an_empty_table_is_passed_over(tmp_path: Path, nothing: bytes) -> None:
+    dbs(tmp_path, "2026-01-16", blocks=nothing)
+    dbs(tmp_path, "2026-01-18", blocks=gzip.compress(b"1,x\n"))
+    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
+    assert found.day == date(2026, 1, 18)
+    assert "BLOCKS is empty" in found.warnings[0]
+    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).day == date(2026, 1, 16)
+
+
+def test_a_damaged_gzip_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    dbs(tmp_path, "2026-01-16", blocks=gzip.compress(b"1,x\n")[:-9])
+    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"]).day == date(2026, 1, 16)
+
+
+def test_a_table_with_one_file_of_0_bytes_beside_another_is_complete(tmp_path: Path) -> None:
+    dbs(tmp_path, "2026-01-16", blocks=b"")
+    put(tmp_path, f"{DBS}/2026-01-16/BLOCKS/part-1.gz", b"1,x\n")
+    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["BLOCKS"]).day == date(2026, 1, 16)
+
+
+def test_where_no_dump_is_complete_the_lacking_tables_are_named(tmp_path: Path) -> None:
+    dbs(tmp_path, "2026-01-16", blocks=b"")
+    put(tmp_path, f"{DBS}/2026-01-12/BLOCKS/part-0.gz")
+    put(tmp_path, f"{CURRENT}/FILES/part-0")
+    with pytest.raises(NotReady) as raised:
+        choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
+    assert "2026-01-16: BLOCKS is empty" in str(raised.value.found)
+    assert "2026-01-12: FILES is missing" in str(raised.value.found)
+
+
+def test_no_dump_at_all_is_missing_input(tmp_path: Path) -> None:
+    with pytest.raises(InputMissing, match="no dump at all"):
+        choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"])
+    with pytest.raises(InputMissing, match="no dump at all"):
+        choose_phedex_dump(FILES, layout(tmp_path), DAY)
+
+
+def test_current_serves_only_where_there_is_no_dated_dump(tmp_path: Path) -> None:
+    put(tmp_path, f"{CURRENT}/FILES/part-0")
+    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"])
+    assert (found.day, found.distance_days, found.folder) == (None, None, str(tmp_path / CURRENT))
+    with pytest.raises(NotReady, match="BLOCKS is missing"):
+        choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
+    dbs(tmp_path, "2026-01-01")
+    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).day == date(2026, 1, 1)
+
+
+def test_of_snapshots_of_one_date_the_later_complete_one_is_chosen(tmp_path: Path) -> None:
+    for time in ("9h05m00s", "10h00m00s", "03h00m00s"):
+        put(tmp_path, f"{PHEDEX}/time=2026-01-16_{time}/part-0")
+    put(tmp_path, f"{PHEDEX}/time=2026-01-16_23h00m00s/part-0", b"")
+    put(tmp_path, f"{PHEDEX}/time=2026-01-16_22h00m00s.tmp/part-0")
+    put(tmp_path, f"{PHEDEX}/time=2026-01-17_01h00m00s/part-0")
+    found = choose_phedex_dump(FILES, layout(tmp_path), DAY)
+    assert found.folder.endswith("time=2026-01-16_10h00m00s")
+    assert names(found.tables["block_replicas"]) == ["part-0"]
+    assert "23h00m00s" in found.warnings[0]
+    assert changed(FILES, [found]) == []
+
+
+def test_a_dumps_fingerprint_knows_its_tables_apart_and_sees_a_new_size(tmp_path: Path) -> None:
+    dbs(tmp_path, "2026-01-16")
+    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
+    assert found.fingerprint() == choose_dbs_dump(FILES, layout(tmp_path), DAY, ["BLOCKS", "FILES"]).fingerprint()
+    assert found.fingerprint(["FILES"]) != found.fingerprint()
+    put(tmp_path, f"{DBS}/2026-01-16/FILES/part-1.gz")
+    assert changed(FILES, [found]) == [f"{tmp_path}/{DBS}/2026-01-16/FILES/part-1.gz is new"]
+    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).fingerprint() != found.fingerprint(["FILES"])
