@@ -1,0 +1,182 @@
+"""Documents: pure functions of stored rows, the same bytes each time they are made.
+
+A document is a row with the column names that the dashboards use, nulls left out, and ``metadata`` as MONIT wants it:
+``{producer, type, type_prefix: "agg", timestamp, _id}``. ``_id`` is the sha256 of the canonical JSON
+``[table, period, group key]``, so that a document sent again overwrites and never doubles. Its canonical form has
+sorted keys, no blanks, UTF-8, no NaN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import cached_property
+from typing import Any, Final
+
+from cmsspark.days import start_ms
+from cmsspark.errors import UsageError
+from cmsspark.schemas import Column, Table
+
+TYPE_PREFIX: Final = "agg"
+#: Documents of one table that differ in these columns are different documents.
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data_aggregation": ("stream", "dataset_name", "site_name", "app"),
+    "dbs_aaa": ("stream", "dataset_name", "site_name", "app"),
+    "dbs_eos": ("stream", "dataset_name", "site_name", "app"),
+    "dbs_cmssw": ("stream", "dataset_name", "site_name", "app"),
+    "dbs_crab": ("stream", "dataset_name", "site_name", "app"),
+    "dbs_phedex": ("dataset_name", "site_name", "kind"),
+}
+#: Tables that name single people, if only by pseudonym: never published.
+PRIVATE: Final = frozenset({"partials"})
+#: MONIT publishes no maximum; what is larger is refused here, where it can be named.
+MAX_BYTES: Final = 1_000_000
+#: Columns whose place in a document is metadata's, or that every document has anyway.
+_PERIOD_COLUMN: Final = "day"
+
+
+class BadDocument(ValueError):
+    """A row that makes no valid document; the message says which field and why, without the row's values."""
+
+
+def _clean(value: Any) -> Any:
+    """The one form of a number: floats to six decimals and never -0.0, so that the order of a sum does not show."""
+    return round(value, 6) + 0.0
+
+
+def canonical(value: Any) -> bytes:
+    """``value`` as canonical JSON: sorted keys, no blanks, UTF-8.
+
+    Raises BadDocument for NaN, infinities and text with lone surrogates.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", errors="strict")
+    except UnicodeEncodeError:
+        raise BadDocument("a text has a lone surrogate: it is no valid UTF-8") from None
+    except ValueError:
+        raise BadDocument("a number is NaN or infinite") from None
+
+
+def document_id(table: str, period: str, key: Iterable[Any]) -> str:
+    """The ``_id``: sha256 (hex) of canonical JSON ``[table, period, [key …]]``. No version is part of it."""
+    return hashlib.sha256(canonical([table, period, list(key)])).hexdigest()
+
+
+def key_columns(table: Table) -> tuple[str, ...]:
+    """The columns whose values tell a table's documents apart.
+
+    Raises UsageError (2) for tables that are not published.
+    """
+    if table.name in PRIVATE:
+        raise UsageError(f"{table.name} is never published: its rows are single people's")
+    if table.name in KEYS:
+        return KEYS[table.name]
+    return tuple(column.name for column in table.columns if column.type == "string" and not column.nullable)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all documents of one table and day share."""
+
+    table: Table
+    day: date
+    producer: str
+    type: str
+
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the group key."""
+        return key_columns(self.table)
+
+    @cached_property
+    def period(self) -> str:
+        """The day as it stands in ids."""
+        return self.day.isoformat()
+
+    @cached_property
+    def timestamp(self) -> int:
+        """The day's start in UTC ms: the timestamp of every document, whenever it is sent."""
+        return start_ms(self.day)
+
+    @cached_property
+    def fields(self) -> tuple[Column, ...]:
+        """The columns that become fields."""
+        return tuple(column for column in self.table.columns if column.name not in (_PERIOD_COLUMN, "timestamp"))
+
+    def metadata(self, identity: str) -> dict[str, Any]:
+        """The ``metadata`` of the document ``identity``."""
+        return {
+            "_id": identity,
+            "producer": self.producer,
+            "timestamp": self.timestamp,
+            "type": self.type,
+            "type_prefix": TYPE_PREFIX,
+        }
+
+
+def document(shape: Shape, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of one stored row.
+
+    Raises BadDocument when the row is of another day, lacks a part of its key, or holds a value of another type
+    than its column's.
+    """
+    if row.get(_PERIOD_COLUMN, shape.day) != shape.day:
+        raise BadDocument(f"{_PERIOD_COLUMN} is another day than the one to publish")
+    if row.get("timestamp", shape.timestamp) != shape.timestamp:
+        raise BadDocument("timestamp is not the start of the day")
+    body: dict[str, Any] = {}
+    for column in shape.fields:
+        value = row.get(column.name)
+        if value is not None:
+            body[column.name] = _typed(column, value)
+    missing = [name for name in shape.key if name not in body]
+    if missing:
+        raise BadDocument(f"no value for {', '.join(missing)}, which tells documents apart")
+    body["timestamp"] = shape.timestamp
+    body["metadata"] = shape.metadata(document_id(shape.table.name, shape.period, [body[name] for name in shape.key]))
+    return body
+
+
+def documents(shape: Shape, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The documents of ``rows``, in their order. Raises BadDocument at the first row that makes none."""
+    return (document(shape, row) for row in rows)
+
+
+def gone(shape: Shape, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The last word on a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
+
+    Without it the stale number would stay on the dashboards. Fields that the document did not have stay absent.
+    """
+    measures = {column.name: column.type for column in shape.fields if column.type in ("long", "int", "double")}
+    result = dict(body)
+    for name in measures.keys() & body.keys():
+        result[name] = 0.0 if measures[name] == "double" else 0
+    result["metadata"] = shape.metadata(str(body["metadata"]["_id"]))
+    result["is_gone"] = True
+    return result
+
+
+def _typed(column: Column, value: Any) -> Any:
+    kind = column.type
+    if kind in ("long", "int"):
+        if type(value) is int:
+            return value
+    elif kind == "double":
+        if type(value) in (float, int):
+            if not math.isfinite(value):
+                raise BadDocument(f"{column.name} is NaN or infinite")
+            return _clean(float(value))
+    elif kind == "string":
+        if type(value) is str:
+            return value
+    elif kind == "boolean":
+        if type(value) is bool:
+            return value
+    elif kind == "date" and isinstance(value, date) and not isinstance(value, datetime):
+        return value.isoformat()
+    raise BadDocument(f"{column.name} is a {type(value).__name__} where the schema wants {kind}")

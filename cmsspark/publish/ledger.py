@@ -1,0 +1,235 @@
+"""The ledger: which batch of the spool is in which state, in SQLite, safe against a crash at any moment.
+
+One row a batch. A state is on the disk (WAL, synchronous FULL) before the step that it announces is taken:
+
+``READY`` → ``SENDING`` → ``ACKED``, or back to ``READY`` where nothing can have arrived, or ``IN_DOUBT`` where the
+commit was written and its receipt was not seen (it is sent again, with the same ids); ``STALLED`` after too many
+attempts; ``SPLIT`` when it was cut in two to find a document that the broker refuses, ``QUARANTINED`` when that
+document is found; ``SUPERSEDED`` when a newer generation of the day took its place.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from cmsspark.errors import DataError, OutputError
+
+VERSION: Final = 1
+
+
+class State(StrEnum):
+    """The states of a batch."""
+
+    READY = "READY"
+    SENDING = "SENDING"
+    ACKED = "ACKED"
+    IN_DOUBT = "IN_DOUBT"
+    STALLED = "STALLED"
+    SPLIT = "SPLIT"
+    QUARANTINED = "QUARANTINED"
+    SUPERSEDED = "SUPERSEDED"
+
+
+#: Still to be sent.
+OPEN: Final = (State.READY, State.SENDING, State.IN_DOUBT, State.STALLED)
+#: May be on the broker, wholly or in part of its life.
+PERHAPS_THERE: Final = (State.ACKED, State.SENDING, State.IN_DOUBT)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A run of documents in a part of the spool: byte ``offset`` and ``length``, ``count`` documents, their sha256.
+
+    ``doubtful``: some attempt of it may have arrived.
+    """
+
+    number: int
+    generation: int
+    part: str
+    offset: int
+    length: int
+    count: int
+    sha256: str
+    state: State = State.READY
+    attempts: int = 0
+    doubtful: bool = False
+
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS batches (
+    number INTEGER PRIMARY KEY, generation INTEGER NOT NULL, part TEXT NOT NULL, offset INTEGER NOT NULL,
+    length INTEGER NOT NULL, count INTEGER NOT NULL, sha256 TEXT NOT NULL, state TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0, doubtful INTEGER NOT NULL DEFAULT 0, reason TEXT
+);
+CREATE INDEX IF NOT EXISTS batches_by_state ON batches (generation, state);
+CREATE TABLE IF NOT EXISTS generations (generation INTEGER PRIMARY KEY);
+"""
+_COLUMNS: Final = "number, generation, part, offset, length, count, sha256, state, attempts, doubtful"
+
+
+class LedgerDamaged(DataError):
+    """The ledger is no database, or not ours: it can be rebuilt from the spool (65)."""
+
+
+class Ledger:
+    """The ledger of one day of one table at one destination."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._guard():
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, VERSION):
+                self._db.close()
+                raise LedgerDamaged("a ledger of another version", where=path, found=f"version {version}")
+            self._db.executescript(_SCHEMA)
+            self._db.execute(f"PRAGMA user_version={VERSION}")
+
+    def close(self) -> None:
+        """Close the database; what was committed stays."""
+        self._db.close()
+
+    def check(self) -> None:
+        """Raises LedgerDamaged (65) where SQLite finds its file out of order."""
+        with self._guard():
+            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            self._db.close()
+            raise LedgerDamaged("the ledger is damaged", where=self.path, found=found)
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise OutputError("the ledger cannot be written", where=self.path, found=str(error)) from None
+        except sqlite3.DatabaseError as error:
+            raise LedgerDamaged(
+                "the ledger is damaged",
+                where=self.path,
+                found=str(error),
+                next_step="cmsspark outbox rebuild makes a new one from the spool",
+            ) from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._guard():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def add(self, generation: int, batches: Iterable[Batch]) -> None:
+        """Enter a generation whole; what older ones had still to send is superseded by it."""
+        with self._transaction() as db:
+            marks = ",".join("?" * len(OPEN))
+            db.execute(
+                f"UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED' "  # noqa: S608 -- only placeholders
+                f"WHERE generation < ? AND state IN ({marks})",
+                (generation, *OPEN),
+            )
+            self._insert(db, batches)
+            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (generation,))
+
+    def _insert(self, db: sqlite3.Connection, batches: Iterable[Batch]) -> None:
+        db.executemany(
+            "INSERT INTO batches (generation, part, offset, length, count, sha256, state, attempts, doubtful) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (b.generation, b.part, b.offset, b.length, b.count, b.sha256, b.state, b.attempts, b.doubtful)
+                for b in batches
+            ),
+        )
+
+    def mark(self, batch: Batch, state: State, reason: str | None = None, *, attempt: bool = False) -> None:
+        """Set a batch's state, durably. ``attempt`` counts one more try; IN_DOUBT and SENDING leave it doubtful."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE batches SET state=?, reason=?, attempts=attempts+?, doubtful=doubtful OR ? WHERE number=?",
+                (state, reason, int(attempt), state == State.IN_DOUBT, batch.number),
+            )
+
+    def split(self, batch: Batch, halves: Iterable[Batch], reason: str) -> None:
+        """Put ``halves`` in the place of ``batch``, in one transaction."""
+        with self._transaction() as db:
+            db.execute("UPDATE batches SET state='SPLIT', reason=? WHERE number=?", (reason, batch.number))
+            self._insert(db, halves)
+
+    def recover(self) -> int:
+        """After a crash: what was being sent may have arrived, and is IN_DOUBT. Returns the number of such batches."""
+        with self._transaction() as db:
+            return db.execute(
+                "UPDATE batches SET state='IN_DOUBT', doubtful=1, reason='the publisher ended while sending' "
+                "WHERE state='SENDING'"
+            ).rowcount
+
+    def release(self) -> int:
+        """Make STALLED batches READY (or IN_DOUBT) again, their attempts forgotten. Returns their number."""
+        with self._transaction() as db:
+            return db.execute(
+                "UPDATE batches SET state=CASE WHEN doubtful THEN 'IN_DOUBT' ELSE 'READY' END, attempts=0 "
+                "WHERE state='STALLED'"
+            ).rowcount
+
+    def discard(self) -> int:
+        """Give up what is still to be sent. Returns the number of batches."""
+        with self._transaction() as db:
+            marks = ",".join("?" * len(OPEN))
+            return db.execute(
+                "UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED', "  # noqa: S608 -- only placeholders
+                f"reason='discarded' WHERE state IN ({marks})",
+                OPEN,
+            ).rowcount
+
+    def first(self, states: Iterable[State], after: int = 0) -> Batch | None:
+        """The first batch in one of ``states`` with a number above ``after``."""
+        wanted = tuple(states)
+        marks = ",".join("?" * len(wanted))
+        with self._guard():
+            row = self._db.execute(
+                f"SELECT {_COLUMNS} FROM batches WHERE state IN ({marks}) AND number > ? ORDER BY number LIMIT 1",  # noqa: S608 -- only placeholders
+                (*wanted, after),
+            ).fetchone()
+        return None if row is None else _batch(row)
+
+    def batches(self) -> list[Batch]:
+        """All batches in the order of sending."""
+        with self._guard():
+            rows = self._db.execute(f"SELECT {_COLUMNS} FROM batches ORDER BY number").fetchall()  # noqa: S608 -- a constant
+        return [_batch(row) for row in rows]
+
+    def generations(self) -> set[int]:
+        """The generations that were entered."""
+        with self._guard():
+            return {row[0] for row in self._db.execute("SELECT generation FROM generations")}
+
+    def counts(self, generation: int | None = None) -> dict[State, tuple[int, int]]:
+        """State → (batches, documents), of one generation or of all."""
+        with self._guard():
+            rows = self._db.execute(
+                "SELECT state, count(*), sum(count) FROM batches WHERE ? IS NULL OR generation = ? GROUP BY state",
+                (generation, generation),
+            ).fetchall()
+        return {State(state): (batches, documents) for state, batches, documents in rows}
+
+    def reasons(self, state: State) -> list[tuple[int, str]]:
+        """(batch number, reason) of batches in ``state``."""
+        with self._guard():
+            return self._db.execute(
+                "SELECT number, coalesce(reason, '') FROM batches WHERE state=? ORDER BY number", (state,)
+            ).fetchall()
+
+
+def _batch(row: tuple[int, int, str, int, int, int, str, str, int, int]) -> Batch:
+    return Batch(*row[:7], state=State(row[7]), attempts=row[8], doubtful=bool(row[9]))
