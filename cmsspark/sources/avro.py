@@ -1,0 +1,146 @@
+"""Avro log files, without a JVM: only the needed fields, every record counted, damage named.
+
+polars reads fast and refuses most damage; whatever it refuses (a codec or type that it does not know, bad text, a cut
+file) is read again by fastavro, whose word is final.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
+from cmsspark.errors import DataError
+from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
+
+#: Records handed on at once.
+BATCH = 50_000
+
+
+def decode(decoder: Any, content: bytes, file: str) -> Iterator[AccessBatch]:
+    """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record`` and ``take``.
+
+    An empty file has no records. Raises DataError (65) naming a file that is damaged, no Avro, or of another schema.
+    """
+    if not content:
+        return
+    table = _with_polars(content, decoder.avro_fields)
+    parts = _slices(table, decoder, file) if table is not None else _slow_parts(content, decoder, file)
+    position = 0
+    for columns, all_text in parts:
+        batch = AccessBatch(read=len(columns[decoder.avro_required]))
+        if not (all_text and _take_whole(decoder, columns, batch)):
+            _take_each(decoder, columns, batch, position, file)
+        position += batch.read
+        yield batch
+
+
+#: Values of the needed fields, a list for each, and whether all of them are known to be text or null.
+Part = tuple[dict[str, list[Any]], bool]
+
+
+def _slices(table: Any, decoder: Any, file: str) -> Iterator[Part]:
+    import polars
+
+    if decoder.avro_required not in table.columns:
+        raise _other_schema(decoder.avro_required, sorted(table.columns), file)
+    all_text = all(kind in (polars.String, polars.Null) for kind in table.dtypes)
+    for part in table.iter_slices(BATCH):
+        columns = {name: part[name].to_list() for name in table.columns}
+        yield {name: columns.get(name) or [None] * part.height for name in decoder.avro_fields}, all_text
+
+
+def _slow_parts(content: bytes, decoder: Any, file: str) -> Iterator[Part]:
+    rows: list[Mapping[str, Any]] = []
+    for row in _with_fastavro(content, decoder.avro_required, file):
+        rows.append(row)
+        if len(rows) == BATCH:
+            yield {name: [row.get(name) for row in rows] for name in decoder.avro_fields}, False
+            rows = []
+    yield {name: [row.get(name) for row in rows] for name in decoder.avro_fields}, False
+
+
+def _take_whole(decoder: Any, columns: dict[str, list[Any]], batch: AccessBatch) -> bool:
+    """Take all records at once; False, with nothing taken, where one of them is malformed or the decoder has no such way."""
+    if not hasattr(decoder, "avro_records"):
+        return False
+    try:
+        records = decoder.avro_records(columns)
+    except Malformed:
+        return False
+    decoder.take(records, batch)
+    return True
+
+
+def _take_each(decoder: Any, columns: dict[str, list[Any]], batch: AccessBatch, position: int, file: str) -> None:
+    for number, values in enumerate(zip(*columns.values(), strict=True), position):
+        row = dict(zip(columns, values, strict=True))
+        try:
+            decoder.take([decoder.avro_record(row)], batch)
+        except Malformed as error:
+            batch.malformed.append(Quarantined(file, number, str(error), repr(row).encode()[:RAW_LIMIT]))
+
+
+def _with_polars(content: bytes, fields: Sequence[str]) -> Any:
+    import polars
+
+    try:
+        there = polars.read_avro_schema(io.BytesIO(content))
+        return polars.read_avro(io.BytesIO(content), columns=[field for field in fields if field in there])
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001  (flipped bytes make polars panic, which is no Exception)
+        return None
+
+
+def _with_fastavro(content: bytes, required: str, file: str) -> Iterator[Mapping[str, Any]]:
+    import fastavro
+
+    try:
+        reader = fastavro.reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
+        schema: Any = reader.writer_schema
+        names = [field["name"] for field in schema.get("fields", ())] if isinstance(schema, dict) else []
+        if required not in names:
+            raise _other_schema(required, names, file)
+        for row in reader:
+            if not isinstance(row, Mapping):
+                raise DataError("Avro records are wanted", where=file, found=type(row).__name__)
+            yield row
+    except DataError:
+        raise
+    except Exception as error:  # fastavro raises many kinds for damage
+        raise DataError(
+            "an Avro file cannot be read",
+            where=file,
+            found=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+            next_step="fetch the file again from its source",
+        ) from None
+
+
+def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:
+    shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+    return DataError(f"an Avro file with the field {required} is wanted", where=file, found=f"fields {shown}")
+
+
+def avro_text(row: Mapping[str, Any], field: str) -> str | None:
+    """Text or null (rule 9). Raises Malformed."""
+    value = row.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Malformed(f"{field}: text is wanted, found {type(value).__name__}")
+    return text(value, field)
+
+
+def avro_long(row: Mapping[str, Any], field: str) -> int | None:
+    """A whole number from 0 to 2^63-1, or null (rule 9). Raises Malformed."""
+    value = row.get(field)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Malformed(f"{field}: a number is wanted, found {type(value).__name__}")
+    if value != int(value) or not 0 <= value <= MAX_LONG:
+        raise Malformed(f"{field}: a whole number from 0 to 2^63-1 is wanted")
+    return int(value)

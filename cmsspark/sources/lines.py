@@ -1,0 +1,79 @@
+"""Log files as chunks of whole lines: plain or gzip, read as they are, damage named."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+from cmsspark.access import AccessBatch
+from cmsspark.errors import DataError
+from cmsspark.sources.decoder import JsonDecoder
+
+#: Bytes read at once: large enough for the decoder's and numpy's fixed costs, small enough for the caches.
+CHUNK = 8 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
+
+
+def decode_file(decoder: JsonDecoder, stream: IO[bytes], file: str) -> Iterator[AccessBatch]:
+    """Batches of the accesses in a file of JSON lines. Raises DataError (65) naming a file that is damaged."""
+    line = 1
+    for chunk in chunks(plain(stream, file), file):
+        yield decoder.decode(chunk, file, line)
+        line += chunk.count(b"\n")
+
+
+def plain(stream: IO[bytes], file: str) -> Any:
+    """The stream, decompressed where its first bytes say gzip. A file named .gz that is none is damaged."""
+    head = stream.read(2)
+    stream.seek(0)
+    if head == _GZIP:
+        from isal import igzip
+
+        return igzip.IGzipFile(fileobj=stream, mode="rb")
+    if file.endswith(".gz") and head:
+        raise DataError("a gzip file is wanted, as its name says", where=file, found=f"first bytes {head.hex()}")
+    return stream
+
+
+def chunks(stream: Any, file: str, size: int = CHUNK) -> Iterator[bytes]:
+    """Pieces of about ``size`` bytes that end at a newline; the last line gets one where it has none.
+
+    A BOM at the file's start is skipped. Raises DataError (65) where decompression fails.
+    """
+    carried: list[bytes] = []
+    first = True
+    while True:
+        piece = _read(stream, file, size)
+        if not piece:
+            break
+        if first:
+            # A short read may split the mark; files shorter than it cannot hold a record.
+            piece, first = piece.removeprefix(_BOM), False
+        cut = piece.rfind(b"\n") + 1
+        if not cut:
+            carried.append(piece)
+            continue
+        yield b"".join((*carried, memoryview(piece)[:cut])) if carried or cut < len(piece) else piece
+        carried = [piece[cut:]] if cut < len(piece) else []
+    rest = b"".join(carried)
+    if rest:
+        yield rest + b"\n"
+
+
+def _read(stream: Any, file: str, size: int) -> bytes:
+    from isal import isal_zlib
+
+    try:
+        return bytes(stream.read(size))
+    except (EOFError, OSError, zlib.error, isal_zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(
+            "a gzip file is damaged",
+            where=file,
+            found=" ".join(str(error).split()) or type(error).__name__,
+            next_step="fetch the file again from its source",
+        ) from None

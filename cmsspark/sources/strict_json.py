@@ -1,0 +1,212 @@
+"""One JSON object, read by the letter of the counting rules (``docs/counting.md``, rules 1, 2 and 9).
+
+The fast decoders accept what is plainly right; a line that they refuse comes here and is judged alone. This reader keeps
+every value of a repeated key, minds no depth, and looks into the text of needed fields only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+MAX_LONG: Final = 2**63 - 1
+
+_TOKEN = re.compile(
+    r"[ \t\n\r]*+(?:([{}\[\],:])"
+    r'|("(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+")'
+    r"|(-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)"
+    r"|(true|false|null))"
+)
+_BLANK = re.compile(r"[ \t\n\r]*+")
+_NUMBER_TEXT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_LITERALS: Final = {"true": True, "false": False, "null": None}
+
+
+class Malformed(ValueError):
+    """A record that the rules refuse; the text says why, without any value of the record."""
+
+
+class Number(str):
+    """A JSON number as it is written."""
+
+    __slots__ = ()
+
+
+class Nested:
+    """An object or array below the depth at which needed fields stand."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+#: An object's values by key, each with all that stood under it, in order.
+Fields = dict[str, list[Any]]
+
+
+def parse_object(line: bytes) -> Fields:
+    """The line as one JSON object: its fields, and the fields of the objects directly in it.
+
+    What lies deeper is :class:`Nested`. Texts may hold lone surrogates (from bytes that are not UTF-8, or from
+    escapes): :func:`text` refuses them in the fields that matter. Raises Malformed.
+    """
+    source = line.decode("utf-8", "surrogateescape")
+    root: list[Any] = []
+    # One entry for each open container: [closing character, fields or None, key waiting for its value].
+    stack: list[list[Any]] = []
+    position, want_value, after_open = 0, True, False
+    end = len(source)
+    while True:
+        if root and not stack:
+            blank = _BLANK.match(source, position)
+            if blank is None or blank.end() != end:
+                raise Malformed("more than one JSON object in the line")
+            break
+        token = _TOKEN.match(source, position)
+        if token is None:
+            raise Malformed("not a JSON object")
+        position = token.end()
+        mark, string, number, literal = token.groups()
+        top = stack[-1] if stack else None
+        if mark is not None and mark in "{[" and want_value:
+            keeps = mark == "{" and len(stack) < 2
+            container: Any = {} if keeps else Nested("object" if mark == "{" else "array")
+            _put(root, top, container)
+            stack.append(["}" if mark == "{" else "]", container if keeps else None, None])
+            want_value, after_open = mark == "[", True
+            continue
+        if mark is not None and mark in "}]":
+            if top is None or top[0] != mark or not (after_open or not want_value) or top[2] is not None:
+                raise Malformed("not a JSON object")
+            stack.pop()
+            want_value = after_open = False
+            continue
+        if mark == ",":
+            if top is None or want_value or after_open:
+                raise Malformed("not a JSON object")
+            if top[0] == "}":
+                string, position = _key(source, position)
+                top[2] = string
+            want_value = True
+            continue
+        if top is not None and top[0] == "}" and after_open and string is not None:
+            top[2], position = _key(source, token.start())
+            want_value, after_open = True, False
+            continue
+        if mark is not None or not want_value:
+            raise Malformed("not a JSON object")
+        value = json.loads(string) if string is not None else Number(number) if number is not None else _LITERALS[literal]
+        _put(root, top, value)
+        want_value = after_open = False
+    if not isinstance(root[0], dict):
+        raise Malformed("not a JSON object")
+    return root[0]
+
+
+def _key(source: str, position: int) -> tuple[str, int]:
+    """A key with its colon, and where it ends."""
+    token = _TOKEN.match(source, position)
+    if token is None or token.group(2) is None:
+        raise Malformed("not a JSON object")
+    colon = _TOKEN.match(source, token.end())
+    if colon is None or colon.group(1) != ":":
+        raise Malformed("not a JSON object")
+    return json.loads(token.group(2)), colon.end()
+
+
+def _put(root: list[Any], top: list[Any] | None, value: Any) -> None:
+    if top is None:
+        root.append(value)
+        return
+    fields, key = top[1], top[2]
+    if top[0] == "}":
+        top[2] = None
+        if fields is not None:
+            fields.setdefault(key, []).append(value)
+
+
+def kind_of(value: Any) -> str:
+    """The JSON type of a value, as error messages name it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, Number):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, Nested):
+        return value.kind
+    return "object" if isinstance(value, dict) else type(value).__name__
+
+
+def text(value: Any, field: str) -> str | None:
+    """Text or null (rule 9); text must be valid Unicode (rule 2). Raises Malformed."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise Malformed(f"{field}: text is wanted, found {kind_of(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Malformed(f"{field}: text is not valid UTF-8") from None
+    return value
+
+
+def whole(value: Any, field: str) -> int | None:
+    """A number of whole value, not negative, of any size, or null. Raises Malformed."""
+    if value is None:
+        return None
+    if not isinstance(value, Number):
+        raise Malformed(f"{field}: a number is wanted, found {kind_of(value)}")
+    return _whole(value, field)
+
+
+def long(value: Any, field: str) -> int | None:
+    """An integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
+    number = whole(value, field)
+    if number is not None and number > MAX_LONG:
+        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
+    return number
+
+
+def long_text(value: Any, field: str) -> int | None:
+    """The same as text, empty counting as null (EOS G1 and G2). Raises Malformed."""
+    written = text(value, field)
+    if not written:
+        return None
+    if written.isascii() and written.isdigit() and len(written) < 19:
+        return int(written)
+    if _NUMBER_TEXT.fullmatch(written) is None:
+        raise Malformed(f"{field}: a number as text is wanted, found other text")
+    number = _whole(written, field)
+    if number > MAX_LONG:
+        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
+    return number
+
+
+def _whole(written: str, field: str) -> int:
+    if written.lstrip("-").isdigit():
+        if len(written) > 400:
+            # Past any double, and past what int() converts; larger than every bound all the same.
+            number = 10**400
+        else:
+            number = int(written)
+        negative = written.startswith("-") and number != 0
+        if negative:
+            raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
+        return number
+    value = float(written)
+    if not value.is_integer():
+        raise Malformed(f"{field}: a whole number is wanted, found a fraction")
+    if value < 0:
+        raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
+    return int(value)
+
+
+def last(fields: Fields, key: str, check: Any, where: str) -> Any:
+    """The last value under ``key`` after ``check`` has passed every one of them; None where there is none."""
+    found = None
+    for value in fields.get(key, ()):
+        found = check(value, where + key)
+    return found
