@@ -1,7 +1,7 @@
 """What happened on a day: for each stream, tasks of people on datasets, and the records that they leave.
 
-Each record falls into one bin of ``docs/counting.md`` by construction, in exact numbers, so that what a job should find is
-known before it runs.
+Each record falls into one bin of ``docs/counting.md`` by construction, in exact numbers, so that what a job
+should find is known before it runs.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ SHARES: Final[dict[Stream, dict[int, float]]] = {
 
 #: How names are dressed up in each stream's logs: (prefix, share); the rest stands plain.
 PREFIXES: Final[dict[Stream, tuple[tuple[str, float], ...]]] = {
-    "aaa": (("/eos/cms", 0.10), ("/", 0.01), ("root://cms-xrd-global.cern.ch/", 0.005), ("root://xrd.example.org:1094//eos/cms", 0.005)),
+    "aaa": (("/eos/cms", 0.10), ("/", 0.01), ("root://cms-xrd-global.cern.ch/", 0.005),
+            ("root://xrd.example.org:1094//eos/cms", 0.005)),
     "eos": (("/eos/cms", 0.60),),
     "cmssw": (("file:", 0.02), ("root://cmsxrootd.fnal.gov/", 0.03), ("file:/eos/cms", 0.005)),
     "crab": (("/", 0.40),),
 }  # fmt: skip
 
 APPS: Final[dict[Stream, tuple[tuple[str, float], ...]]] = {
-    "aaa": (("", 0.30), ("{id}_https://glidein.cern.ch/{id}/260115:{login}:crab:{primary}:ana_0", 0.35), ("cmsRun", 0.20),
-            ("wmagent_{login}_task_{id}", 0.05), ("xrdcp", 0.05), ("python3 analysis.py", 0.05)),
+    "aaa": (("", 0.30), ("{id}_https://glidein.cern.ch/{id}/260115:{login}:crab:{primary}:ana_0", 0.35),
+            ("cmsRun", 0.20), ("wmagent_{login}_task_{id}", 0.05), ("xrdcp", 0.05), ("python3 analysis.py", 0.05)),
     "eos": (("", 0.20), ("fuse", 0.30), ("eoscp", 0.15), ("xrootd", 0.10), ("gridftp", 0.05), ("cmsRun", 0.10),
             ("crab/{id}", 0.05), ("fts3", 0.05)),
     "cmssw": (("{id}_https://glidein.cern.ch/{id}/260115:{login}:crab:{primary}:DSm:4b_0", 0.55),
@@ -54,7 +55,8 @@ APPS: Final[dict[Stream, tuple[tuple[str, float], ...]]] = {
 }  # fmt: skip
 #: Certificate forms (as issued, proxies, ``proxy``, with ``&``), null or empty users, unknown sites.
 DN_FORMS: Final[dict[Stream, tuple[float, float, float, float]]] = {
-    "aaa": (0.80, 0.15, 0.03, 0.02), "eos": (0.90, 0.08, 0.02, 0.0), "cmssw": (0.50, 0.45, 0.03, 0.02), "crab": (1, 0, 0, 0),
+    "aaa": (0.80, 0.15, 0.03, 0.02), "eos": (0.90, 0.08, 0.02, 0.0), "cmssw": (0.50, 0.45, 0.03, 0.02),
+    "crab": (1.0, 0.0, 0.0, 0.0),
 }  # fmt: skip
 NOBODY: Final[dict[Stream, float]] = {"aaa": 0.08, "eos": 0.25, "cmssw": 0.01, "crab": 0.01}
 UNKNOWN_SITE: Final[dict[Stream, float]] = {"aaa": 0.01, "eos": 0.0, "cmssw": 0.005, "crab": 0.005}
@@ -146,7 +148,7 @@ def _bins(rng: np.random.Generator, stream: Stream, records: int, is_dated: bool
     for number, share in SHARES[stream].items():
         if number == OUT_OF_DAY and not is_dated:
             continue
-        count = max(int(round(share * records)), 1 if records >= 100 else 0)
+        count = max(round(share * records), 1 if records >= 100 else 0)
         bins[filled : filled + count] = number
         filled += count
     rng.shuffle(bins)
@@ -177,9 +179,9 @@ def _tasks(rng: np.random.Generator, world: World, stream: Stream, count: int) -
     ]
     site, client = [], []
     elsewhere = (*T2, *T3)
-    for d, luck, pick, other in zip(
-        dataset, rng.random((count, 2)), rng.integers(0, 1 << 30, count), rng.integers(0, len(elsewhere), count), strict=True
-    ):
+    lucks, picks = rng.random((count, 2)), rng.integers(0, 1 << 30, count)
+    others = rng.integers(0, len(elsewhere), count)
+    for d, luck, pick, other in zip(dataset, lucks, picks, others, strict=True):
         home = world.sites[d]
         # Most jobs go where the data are; the others read over the network, or from a site that lost them.
         at = home[pick % len(home)] if home and luck[0] < 0.88 else elsewhere[other]

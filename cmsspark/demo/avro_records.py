@@ -8,17 +8,32 @@ import numpy as np
 
 from cmsspark.demo.activity import MALFORMED, Activity
 from cmsspark.demo.json_records import POOL, cmssw_statistics
-from cmsspark.demo.people import domain
+from cmsspark.demo.people import Person, domain
 
 _CRAB_TEXTS: Final = (
     "JobId", "FileName", "IsParentFile", "ProtocolUsed", "SuccessFlag", "FileType", "LumiRanges", "StrippedFiles",
-    "BlockId", "StrippedBlocks", "BlockName", "InputCollection", "Application", "ApplicationVersion", "Type", "GenericType",
-    "NewGenericType", "NewType", "SubmissionTool", "InputSE", "TargetCE", "SiteName", "SchedulerName", "JobMonitorId",
-    "TaskJobId", "SchedulerJobIdV2", "TaskId", "TaskMonitorId", "NEventsPerJob", "NTaskSteps", "JobExecExitCode",
+    "BlockId", "StrippedBlocks", "BlockName", "InputCollection", "Application", "ApplicationVersion", "Type",
+    "GenericType", "NewGenericType", "NewType", "SubmissionTool", "InputSE", "TargetCE", "SiteName", "SchedulerName",
+    "JobMonitorId", "TaskJobId", "SchedulerJobIdV2", "TaskId", "TaskMonitorId", "NEventsPerJob", "NTaskSteps",
+    "JobExecExitCode",
 )  # fmt: skip
 _CRAB_LONGS: Final = ("JobExecExitTimeStamp", "StartedRunningTimeStamp", "FinishedTimeStamp")
 _CRAB_TEXTS_2: Final = (
     "WrapWC", "WrapCPU", "ExeCPU", "NCores", "NEvProc", "NEvReq", "WNHostName", "JobType", "UserId", "GridName",
+)  # fmt: skip
+
+
+_CMSSW_TEXTS: Final = (
+    "UNIQUE_ID", "FILE_LFN", "CLIENT_DOMAIN", "CLIENT_HOST", "SERVER_DOMAIN", "SERVER_HOST", "SITE_NAME", "USER_DN",
+    "APP_INFO", "FALLBACK",
+)  # fmt: skip
+_CMSSW_LONGS: Final = (
+    "FILE_SIZE", "READ_BYTES", "READ_BYTES_AT_CLOSE", "READ_SINGLE_BYTES", "READ_SINGLE_OPERATIONS",
+    "READ_VECTOR_BYTES", "READ_VECTOR_OPERATIONS", "START_TIME", "END_TIME", "START_DATE", "END_DATE", "INSERT_DATE",
+)  # fmt: skip
+_CMSSW_DOUBLES: Final = (
+    "READ_SINGLE_AVERAGE", "READ_SINGLE_SIGMA", "READ_VECTOR_AVERAGE", "READ_VECTOR_SIGMA", "READ_VECTOR_COUNT_AVERAGE",
+    "READ_VECTOR_COUNT_SIGMA",
 )  # fmt: skip
 
 
@@ -37,23 +52,10 @@ CRAB_SCHEMA: Final[dict[str, Any]] = {
 CMSSW_SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "cmssw_popularity",
-    "fields": [
-        _field(name, "string")
-        for name in ("UNIQUE_ID", "FILE_LFN", "CLIENT_DOMAIN", "CLIENT_HOST", "SERVER_DOMAIN", "SERVER_HOST", "SITE_NAME",
-                     "USER_DN", "APP_INFO", "FALLBACK")
-    ]
-    + [
-        _field(name, "long")
-        for name in ("FILE_SIZE", "READ_BYTES", "READ_BYTES_AT_CLOSE", "READ_SINGLE_BYTES", "READ_SINGLE_OPERATIONS",
-                     "READ_VECTOR_BYTES", "READ_VECTOR_OPERATIONS", "START_TIME", "END_TIME", "START_DATE", "END_DATE",
-                     "INSERT_DATE")
-    ]
-    + [
-        _field(name, "double")
-        for name in ("READ_SINGLE_AVERAGE", "READ_SINGLE_SIGMA", "READ_VECTOR_AVERAGE", "READ_VECTOR_SIGMA",
-                     "READ_VECTOR_COUNT_AVERAGE", "READ_VECTOR_COUNT_SIGMA")
-    ],
-}  # fmt: skip
+    "fields": [_field(name, "string") for name in _CMSSW_TEXTS]
+    + [_field(name, "long") for name in _CMSSW_LONGS]
+    + [_field(name, "double") for name in _CMSSW_DOUBLES],
+}
 
 #: What a broken producer writes for seconds.
 _NO_SECONDS: Final = ("nan", "-1", "unknown")
@@ -64,19 +66,20 @@ def crab_records(activity: Activity, rng: np.random.Generator) -> list[dict[str,
     a = activity
     count = len(a.bins)
     wall = rng.gamma(1.2, 6_000, count)
-    cpu = (wall * rng.beta(6, 2, count)).tolist()
-    jobs = rng.integers(1_000_000_000, 1_999_999_999, count).tolist()
+    cpu = wall * rng.beta(6, 2, count)
+    jobs = rng.integers(1_000_000_000, 1_999_999_999, count)
     return [
-        _crab(lfn, user.name if user else None, app, site, start, end, unique, noise, cpu[i], wall_seconds, jobs[i], a.bins[i])
-        for i, (lfn, user, app, site, start, end, unique, noise, wall_seconds) in enumerate(
-            zip(a.lfns, a.users, a.apps, a.sites, a.starts, a.ends, a.ids, a.noise, wall.tolist(), strict=True)
+        _crab(*values)
+        for values in zip(
+            a.lfns, a.users, a.apps, a.sites, a.starts, a.ends, a.ids, a.noise, a.bins, cpu.tolist(), wall.tolist(),
+            jobs.tolist(), strict=True,
         )
-    ]
+    ]  # fmt: skip
 
 
 def _crab(
-    lfn: str | None, user: str | None, app: str, site: str | None, start: int, end: int, unique: str, noise: int, cpu: float,
-    wall: float, job: int, number: int,
+    lfn: str | None, user: Person | None, app: str, site: str | None, start: int, end: int, unique: str, noise: int,
+    number: int, cpu: float, wall: float, job: int,
 ) -> dict[str, Any]:  # fmt: skip
     seconds: str | None = f"{cpu:.{noise % 5}f}" if noise % 60 else (None, "")[noise % 120 // 60]
     return {
@@ -123,12 +126,14 @@ def _crab(
         "WNHostName": f"wn{noise % 9_999:04d}",
         "JobType": "Processing",
         "UserId": str(100_000 + noise % 30_000),
-        "GridName": user,
+        "GridName": user.name if user else None,
     }
 
 
 def cmssw_avro_records(activity: Activity, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """CMSSW records in the legacy form: upper-case names, no metadata, so none is out of day; malformed has bytes below 0."""
+    """CMSSW records in the legacy form: upper-case names, no metadata, so none is out of day; a malformed one has
+    bytes below 0.
+    """
     pool = [{name.upper(): value for name, value in cmssw_statistics(rng).items()} for _ in range(POOL)]
     a = activity
     return [

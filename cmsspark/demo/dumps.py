@@ -27,7 +27,8 @@ ORPHAN_EVERY, TWICE_EVERY = 5_000, 8_000
 def orphan_lfns(world: World) -> list[str]:
     """Names that DBS FILES has, of a dataset that DBS DATASETS has not: they match nothing."""
     count = max(1, len(world.lfns) // ORPHAN_EVERY)
-    return [f"/store/mc/Lost/Orphan/GEN-SIM/v1/10000/0000{i:04d}-0000-0000-0000-000000000000.root" for i in range(count)]
+    folder = "/store/mc/Lost/Orphan/GEN-SIM/v1/10000"
+    return [f"{folder}/0000{i:04d}-0000-0000-0000-000000000000.root" for i in range(count)]
 
 
 def write_dbs(root: Path, world: World, day: date, *, layout: DbsLayout, compression: Compression) -> Path:
@@ -87,8 +88,8 @@ def _datasets(world: World, now: int, tiers: list[str], eras: list[str]) -> Iter
         ids = (primaries[primary], 5_000_000 + i, tiers.index(tier) + 1, access, eras.index(_era(name)) + 1, 1 + i % 6)
         cross_section = None if i % 3 else 831.76
         prep_id = f"HIG-{_era(name)}-{i:05d}" if tier.endswith("SIM") else None
-        yield (DATASET_ID + i, name, valid, *ids, 1 + i % len(GROUPS), cross_section, prep_id, made, _MAKER, made + 9_000,
-               _MAKER)  # fmt: skip
+        audit = (made, _MAKER, made + 9_000, _MAKER)
+        yield (DATASET_ID + i, name, valid, *ids, 1 + i % len(GROUPS), cross_section, prep_id, *audit)
 
 
 def _blocks(world: World, now: int) -> Iterable[tuple[object, ...]]:
@@ -96,19 +97,22 @@ def _blocks(world: World, now: int) -> Iterable[tuple[object, ...]]:
     for i, (dataset, size, files) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         made = now - 50_000_000 + 600 * (i % 30_000)
         origin = "cmseos.fnal.gov" if i % 4 else "UNKNOWN"
-        yield (BLOCK_ID + i, world.block_names[i], DATASET_ID + dataset, 0, origin, size, files, made, _MAKER, made, _MAKER)
+        audit = (made, _MAKER, made, _MAKER)
+        yield (BLOCK_ID + i, world.block_names[i], DATASET_ID + dataset, 0, origin, size, files, *audit)
 
 
 def _files(world: World, now: int) -> Iterable[tuple[object, ...]]:
     columns = (world.file_dataset, world.file_block, world.file_events, world.file_bytes)
     for i, (dataset, block, events, size) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         made = now - 50_000_000 + 60 * (i % 300_000)
-        yield (FILE_ID + i, world.lfns[i], int(i % 200 != 7), DATASET_ID + dataset, BLOCK_ID + block, 1, str(i * 7919),
-               events, size, None, f"{i * 2654435761 % 2**32:08x}", "NOTSET", None, made, _MAKER, made, _MAKER)  # fmt: skip
+        ids = (DATASET_ID + dataset, BLOCK_ID + block, 1)
+        sums = (f"{i * 2654435761 % 2**32:08x}", "NOTSET", None)
+        yield (FILE_ID + i, world.lfns[i], int(i % 200 != 7), *ids, str(i * 7919), events, size, None, *sums,
+               made, _MAKER, made, _MAKER)  # fmt: skip
         if i % TWICE_EVERY == TWICE_EVERY - 1:
             # The same name once more, under an older id.
-            yield (FILE_ID - i, world.lfns[i], 0, DATASET_ID + dataset, BLOCK_ID + block, 1, "0", events, size, None,
-                   "NOTSET", "NOTSET", None, made, _MAKER, None, None)  # fmt: skip
+            yield (FILE_ID - i, world.lfns[i], 0, *ids, "0", events, size, None, "NOTSET",
+                   "NOTSET", None, made, _MAKER, None, None)  # fmt: skip
     for i, lfn in enumerate(orphan_lfns(world)):
         yield (FILE_ID + len(world.lfns) + i, lfn, 1, DATASET_ID - 1 - i, BLOCK_ID - 1, 1, "0", 0, 1_000_000, None,
                "NOTSET", "NOTSET", None, now, _MAKER, None, None)  # fmt: skip
@@ -159,9 +163,9 @@ def _forgotten(now: int) -> Iterable[tuple[object, ...]]:
         name = f"/OldCosmics/Commissioning08-v{i + 1}/RAW"
         made = now - 300_000_000
         size = 7_000_000_000 * (i + 1)
-        yield (now, name, 80_000 + i, "n", made, made, f"{name}#0000000{i}-0000-0000-0000-000000000000", 600_000 + i, 9, size,
-               "n", made, made, "T1_IT_CNAF_MSS", 1, "y", 9, size, 9, size, 9, size, 0, 0, "y", None, made,
-               made)  # fmt: skip
+        block = (f"{name}#0000000{i}-0000-0000-0000-000000000000", 600_000 + i, 9, size)
+        yield (now, name, 80_000 + i, "n", made, made, *block, "n", made, made, "T1_IT_CNAF_MSS", 1, "y", 9, size,
+               9, size, 9, size, 0, 0, "y", None, made, made)  # fmt: skip
 
 
 def dump_day(day: date) -> date:

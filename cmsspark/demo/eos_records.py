@@ -1,4 +1,7 @@
-"""EOS records of all generations: the quoted string of 2017 (G1), both structs of texts of 2019 (G2), typed numbers since (G3)."""
+"""EOS records of all generations.
+
+G1 is the quoted string of 2017, G2 the two structs of texts of 2019, G3 the typed numbers since 2020.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from cmsspark.demo.people import Person
 
 POOL = 128
 
-#: Whole runs of records come from one server's version: generation by share of a day.
-GENERATIONS = ("g3", "g1", "g2_prefixed", "g2")
+#: Shares of G3, G1 and both forms of G2.
 SHARES = (0.4, 0.1, 0.25, 0.25)
 
 #: One record's statistics in order, as in the logs; what varies with the record is put between them.
@@ -29,8 +31,9 @@ class _Pieces:
     """Ready statistics in the four forms."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        values: dict[str, object] = dict(zip(_COUNTERS, rng.integers(0, 9_000_000, len(_COUNTERS)).tolist(), strict=True))
-        values.update(zip(_SIGMAS, [f"{value:.2f}" for value in (rng.random(len(_SIGMAS)) * 1e5).tolist()], strict=True))
+        counters = rng.integers(0, 9_000_000, len(_COUNTERS)).tolist()
+        sigmas = [f"{value:.2f}" for value in (rng.random(len(_SIGMAS)) * 1e5).tolist()]
+        values = dict(zip(_COUNTERS + _SIGMAS, counters + sigmas, strict=True))
         self.pairs = "&".join(f"{name}={value}" for name, value in values.items())
         self.typed = ",".join(f'"{name}":{value}' for name, value in values.items())
         self.texts = ",".join(f'"{name}":"{value}"' for name, value in values.items())
@@ -43,31 +46,27 @@ def eos_lines(activity: Activity, rng: np.random.Generator) -> list[str]:
     forms: tuple[Callable[[_Record], str], ...] = (_g3, _g1, _g2_prefixed, _g2)
     generation = rng.choice(len(forms), len(activity.bins), p=SHARES).tolist()
     a = activity
-    lines = [
-        forms[which](_Record(pool[noise % POOL], *values, noise))
-        for which, noise, values in zip(
-            generation,
-            a.noise,
-            zip(a.lfns, a.sizes, a.users, a.dns, a.apps, a.read_bytes, a.write_bytes, a.starts, a.ends, a.timestamps, a.ids,
-                strict=True),
-            strict=True,
-        )
-    ]  # fmt: skip
+    records = map(
+        _Record, a.lfns, a.sizes, a.users, a.dns, a.apps, a.read_bytes, a.write_bytes, a.starts, a.ends, a.timestamps,
+        a.ids, a.noise, [pool[noise % POOL] for noise in a.noise],
+    )  # fmt: skip
+    lines = [forms[which](record) for which, record in zip(generation, records, strict=True)]
     return break_lines(lines, a.bins)
 
 
 class _Record:
     """One record's values, before its form."""
 
-    __slots__ = ("app", "end", "host", "lfn", "log", "noise", "pieces", "rb", "sec", "size", "stamp", "start", "times", "user", "wb")
+    __slots__ = (
+        "app", "end", "host", "lfn", "log", "noise", "pieces", "rb", "sec", "size", "stamp", "times", "user", "wb",
+    )  # fmt: skip
 
     def __init__(
-        self, pieces: _Pieces, lfn: str | None, size: int, user: Person | None, dn: str | None, app: str, rb: int, wb: int,
-        start: int, end: int, stamp: int, log: str, noise: int,
+        self, lfn: str | None, size: int, user: Person | None, dn: str | None, app: str, rb: int, wb: int, start: int,
+        end: int, stamp: int, log: str, noise: int, pieces: _Pieces,
     ) -> None:  # fmt: skip
-        self.pieces, self.lfn, self.size, self.app, self.rb, self.wb = pieces, lfn, size, app, rb, wb
-        self.start, self.end, self.stamp, self.log, self.noise = start, end, stamp, log, noise
-        self.sec = dn
+        self.lfn, self.size, self.sec, self.app, self.rb, self.wb = lfn, size, dn, app, rb, wb
+        self.end, self.stamp, self.log, self.noise, self.pieces = end, stamp, log, noise, pieces
         self.user = user.login if user else "nobody"
         self.host = f"p{noise % 99_999_999:08d}.cern.ch"
         self.times = (start // 1000, start % 1000, end // 1000, end % 1000)
@@ -75,8 +74,10 @@ class _Record:
 
 def _metadata(r: _Record) -> str:
     return (
-        f'"metadata":{{"_id":"{r.log}","host":"eoscms-srv-m1.cern.ch","json":"true","kafka_timestamp":{r.end + 2_145},'
-        f'"partition":"{r.noise % 20}","path":"cms","producer":"eos","timestamp":{r.stamp},"topic":"eos_logs","type":"reports",'
+        f'"metadata":{{"_id":"{r.log}","host":"eoscms-srv-m1.cern.ch","json":"true",'
+        f'"kafka_timestamp":{r.end + 2_145},'
+        f'"partition":"{r.noise % 20}","path":"cms","producer":"eos","timestamp":{r.stamp},"topic":"eos_logs",'
+        f'"type":"reports",'
         f'"type_prefix":"logs"}}}}'
     )
 
@@ -84,10 +85,13 @@ def _metadata(r: _Record) -> str:
 def _string(r: _Record) -> str:
     ots, otms, cts, ctms = r.times
     return (
-        f"log={r.log}&path={r.lfn or ''}&fstpath=/data{r.noise % 48:02d}/{r.noise:08x}&ruid={r.noise % 99_999}&rgid=1399"
-        f"&td={r.user}.{r.noise % 999}:{r.noise % 512}@{r.host[:9]}&host={r.host}&lid=1048850&fid={r.noise}&fsid={r.noise % 20_000}"
+        f"log={r.log}&path={r.lfn or ''}&fstpath=/data{r.noise % 48:02d}/{r.noise:08x}&ruid={r.noise % 99_999}"
+        f"&rgid=1399"
+        f"&td={r.user}.{r.noise % 999}:{r.noise % 512}@{r.host[:9]}&host={r.host}&lid=1048850&fid={r.noise}"
+        f"&fsid={r.noise % 20_000}"
         f"&ots={ots}&otms={otms}&cts={cts}&ctms={ctms}&rb={r.rb}&wb={r.wb}&{r.pieces.pairs}"
-        f"&rt={r.noise % 9_999}.44&wt=0.00&osize={r.size}&csize={r.size}&sec.prot=gsi&sec.name={r.user}&sec.host=b{r.noise % 9_999}.cern.ch"
+        f"&rt={r.noise % 9_999}.44&wt=0.00&osize={r.size}&csize={r.size}&sec.prot=gsi&sec.name={r.user}"
+        f"&sec.host=b{r.noise % 9_999}.cern.ch"
         f"&sec.vorg=&sec.grps=&sec.role=&sec.info={r.sec or ''}&sec.app={r.app}"
     )
 
@@ -103,9 +107,12 @@ def _g2_prefixed(r: _Record) -> str:
     info = f'"eos.sec.info":"{r.sec}",' if r.sec else ""
     app = f'"eos.sec.app":"{r.app}",' if r.app else ""
     return (
-        f'{{"data":{{"eos.csize":"{r.size}","eos.ctms":"{ctms}","eos.cts":"{cts}","eos.fid":"{r.noise}","eos.host":"{r.host}",'
-        f'"eos.lid":"1048850","eos.log":"{r.log}","eos.osize":"{r.size}","eos.otms":"{otms}","eos.ots":"{ots}","eos.path":"{r.lfn or ""}",'
-        f'"eos.rb":"{r.rb}",{r.pieces.prefixed},"eos.rgid":"1399","eos.rt":"{r.noise % 9_999}.44","eos.ruid":"{r.noise % 99_999}",{app}'
+        f'{{"data":{{"eos.csize":"{r.size}","eos.ctms":"{ctms}","eos.cts":"{cts}","eos.fid":"{r.noise}",'
+        f'"eos.host":"{r.host}",'
+        f'"eos.lid":"1048850","eos.log":"{r.log}","eos.osize":"{r.size}","eos.otms":"{otms}","eos.ots":"{ots}",'
+        f'"eos.path":"{r.lfn or ""}",'
+        f'"eos.rb":"{r.rb}",{r.pieces.prefixed},"eos.rgid":"1399","eos.rt":"{r.noise % 9_999}.44",'
+        f'"eos.ruid":"{r.noise % 99_999}",{app}'
         f'"eos.sec.host":"b{r.noise % 9_999}.cern.ch",{info}"eos.sec.name":"{r.user}","eos.sec.prot":"gsi",'
         f'"eos.td":"{r.user}.{r.noise % 999}:{r.noise % 512}@{r.host[:9]}","eos.wb":"{r.wb}","eos.wt":"0.00",'
         f'"raw":"{_string(r)}","real_timestamp":"{ots}000"}},{_metadata(r)}'
@@ -119,10 +126,14 @@ def _g2(r: _Record) -> str:
     info = f'"sec_info":"{r.sec}",' if r.sec else ""
     app = f'"sec_app":"{r.app}",' if r.app else ""
     return (
-        f'{{"data":{{"csize":"{r.size}","ctms":"{ctms}","cts":"{cts}","eos_host":"{r.host}",{path}"fid":"{r.noise}","lid":"1048850",'
-        f'"log":"{r.log}","osize":"{r.size}","otms":"{otms}","ots":"{ots}","prot":"gsi","raw":"{_string(r)}","rb":"{r.rb}",'
-        f'"real_timestamp":"{ots}000",{r.pieces.texts},"rgid":"1399","rt":"{r.noise % 9_999}.44","ruid":"{r.noise % 99_999}",{app}'
-        f'"sec_host":"b{r.noise % 9_999}.cern.ch",{info}"sec_name":"{r.user}","td":"{r.user}.{r.noise % 999}:{r.noise % 512}@{r.host[:9]}",'
+        f'{{"data":{{"csize":"{r.size}","ctms":"{ctms}","cts":"{cts}",'
+        f'"eos_host":"{r.host}",{path}"fid":"{r.noise}","lid":"1048850",'
+        f'"log":"{r.log}","osize":"{r.size}","otms":"{otms}","ots":"{ots}","prot":"gsi","raw":"{_string(r)}",'
+        f'"rb":"{r.rb}",'
+        f'"real_timestamp":"{ots}000",{r.pieces.texts},"rgid":"1399","rt":"{r.noise % 9_999}.44",'
+        f'"ruid":"{r.noise % 99_999}",{app}'
+        f'"sec_host":"b{r.noise % 9_999}.cern.ch",{info}"sec_name":"{r.user}",'
+        f'"td":"{r.user}.{r.noise % 999}:{r.noise % 512}@{r.host[:9]}",'
         f'"wb":"{r.wb}","wt":"0.00"}},{_metadata(r)}'
     )
 
@@ -132,10 +143,15 @@ def _g3(r: _Record) -> str:
     info = f'"sec.info":"{r.sec}",' if r.sec else ""
     path = "null" if r.lfn is None else f'"{r.lfn}"'
     return (
-        f'{{"data":{{"csize":{r.size},"ctms":{ctms},"cts":{cts},"delete_on_close":0,"fid":{r.noise},"fsid":{r.noise % 20_000},'
-        f'"fstpath":"/data{r.noise % 48:02d}/{r.noise:08x}","host":"{r.host}","lid":1048850,"log":"{r.log}","osize":{r.size},"otms":{otms},'
-        f'"ots":{ots},"path":{path},"rb":{r.rb},{r.pieces.typed},"rgid":1399,"rt":{r.noise % 9_999}.44,"ruid":{r.noise % 99_999},'
-        f'"sec.app":"{r.app}","sec.domain":"cern.ch","sec.grps":"cms","sec.host":"b{r.noise % 9_999}.cern.ch",{info}"sec.name":"{r.user}",'
-        f'"sec.prot":"gsi","sec.role":"","sec.vorg":"cms","td":"{r.user}.{r.noise % 999}:{r.noise % 512}@{r.host[:9]}","tpc.dst":"","tpc.src":"",'
+        f'{{"data":{{"csize":{r.size},"ctms":{ctms},"cts":{cts},"delete_on_close":0,"fid":{r.noise},'
+        f'"fsid":{r.noise % 20_000},'
+        f'"fstpath":"/data{r.noise % 48:02d}/{r.noise:08x}","host":"{r.host}","lid":1048850,"log":"{r.log}",'
+        f'"osize":{r.size},"otms":{otms},'
+        f'"ots":{ots},"path":{path},"rb":{r.rb},{r.pieces.typed},"rgid":1399,"rt":{r.noise % 9_999}.44,'
+        f'"ruid":{r.noise % 99_999},'
+        f'"sec.app":"{r.app}","sec.domain":"cern.ch","sec.grps":"cms",'
+        f'"sec.host":"b{r.noise % 9_999}.cern.ch",{info}"sec.name":"{r.user}",'
+        f'"sec.prot":"gsi","sec.role":"","sec.vorg":"cms",'
+        f'"td":"{r.user}.{r.noise % 999}:{r.noise % 512}@{r.host[:9]}","tpc.dst":"","tpc.src":"",'
         f'"wb":{r.wb},"wt":0.0}},{_metadata(r)}'
     )

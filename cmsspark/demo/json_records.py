@@ -25,14 +25,20 @@ def aaa_lines(activity: Activity, rng: np.random.Generator, *, enriched: bool = 
     target = _aaa_site("dst") if enriched else _nothing
     type_prefix = "enr" if enriched else "raw"
     lines = [
-        f'{{"data":{{"activity":"r","app_info":{_text(app)},"client_domain":"{domain(client)}","client_host":"wn{noise % 9999:04d}"'
-        f'{target(client)},"end_time":{end},"file_lfn":{_text(lfn)},"file_size":{size},"is_transfer":{_bool(noise % 9 == 0)},'
+        f'{{"data":{{"activity":"r","app_info":{_text(app)},"client_domain":"{domain(client)}",'
+        f'"client_host":"wn{noise % 9999:04d}"'
+        f'{target(client)},"end_time":{end},"file_lfn":{_text(lfn)},"file_size":{size},'
+        f'"is_transfer":{_bool(noise % 9 == 0)},'
         f'"operation_time":{(end - start) // 1000},{_aaa_bytes(read, noise)},{statistics[noise % POOL]},'
-        f'"remote_access":{_bool(site != client)},"server_domain":"{domain(site)}","server_host":"xrd{noise % 97:03d}",'
-        f'"server_username":""{source(site)},"start_time":{start},"throughput":{read / (end - start):.6f},"unique_id":"{unique}-{noise % 65536:x}",'
+        f'"remote_access":{_bool(site != client)},"server_domain":"{domain(site)}",'
+        f'"server_host":"xrd{noise % 97:03d}",'
+        f'"server_username":""{source(site)},"start_time":{start},"throughput":{read / (end - start):.6f},'
+        f'"unique_id":"{unique}-{noise % 65536:x}",'
         f"{_aaa_user(user, dn, noise)},{_aaa_written(written)}}},"
-        f'"metadata":{{"event_timestamp":{end},"hostname":"monit-amqsource-{noise % 4095:010x}.cern.ch","kafka_timestamp":{end + 21_627},'
-        f'"original-destination":"/topic/xrootd.cms.aaa.ng","partition":"{noise % 20}","producer":"xrootd","timestamp":{stamp},'
+        f'"metadata":{{"event_timestamp":{end},"hostname":"monit-amqsource-{noise % 4095:010x}.cern.ch",'
+        f'"kafka_timestamp":{end + 21_627},'
+        f'"original-destination":"/topic/xrootd.cms.aaa.ng","partition":"{noise % 20}","producer":"xrootd",'
+        f'"timestamp":{stamp},'
         f'"topic":"xrootd_{type_prefix}_gled","type":"gled","type_prefix":"{type_prefix}","version":"003"}}}}'
         for lfn, size, user, dn, app, site, client, read, written, start, end, stamp, unique, noise in _rows(activity)
     ]
@@ -43,14 +49,21 @@ def cmssw_lines(activity: Activity, rng: np.random.Generator) -> list[str]:
     """CMSSW popularity records as JSON."""
     statistics = [_cmssw_statistics(rng) for _ in range(POOL)]
     lines = [
-        f'{{"data":{{"app_info":{_text(app)},"client_domain":"{domain(client)}","client_host":"wn{noise % 9999:04d}","end_date":{end},'
-        f'"end_time":{end // 1000},"fallback":"{"-" if noise % 30 else "true"}","file_lfn":{_text(lfn)},"file_size":{size},'
+        f'{{"data":{{"app_info":{_text(app)},"client_domain":"{domain(client)}",'
+        f'"client_host":"wn{noise % 9999:04d}","end_date":{end},'
+        f'"end_time":{end // 1000},"fallback":"{"-" if noise % 30 else "true"}","file_lfn":{_text(lfn)},'
+        f'"file_size":{size},'
         f'"insert_date":{end + 90_000},"read_bytes":{read},"read_bytes_at_close":{read if noise % 50 else "null"},'
-        f'{statistics[noise % POOL]},"server_domain":"{domain(site)}","server_host":"se{noise % 97:03d}","site_name":{_text(site)},'
-        f'"start_date":{start},"start_time":{start // 1000},"unique_id":"{unique.upper()}-{noise % 9}","user_dn":{_text(dn)}}},'
-        f'"metadata":{{"_id":"{unique}","event_timestamp":{end},"hostname":"monit-amqsource-{noise % 4095:010x}.cern.ch",'
-        f'"kafka_timestamp":{end + 30_110},"original-destination":"/topic/cms.popularity.cmssw","partition":"{noise % 20}",'
-        f'"producer":"cmssw_pop","timestamp":{stamp},"topic":"cmssw_pop_raw_metric","type":"metric","type_prefix":"raw","version":"001"}}}}'
+        f'{statistics[noise % POOL]},"server_domain":"{domain(site)}","server_host":"se{noise % 97:03d}",'
+        f'"site_name":{_text(site)},'
+        f'"start_date":{start},"start_time":{start // 1000},"unique_id":"{unique.upper()}-{noise % 9}",'
+        f'"user_dn":{_text(dn)}}},'
+        f'"metadata":{{"_id":"{unique}","event_timestamp":{end},'
+        f'"hostname":"monit-amqsource-{noise % 4095:010x}.cern.ch",'
+        f'"kafka_timestamp":{end + 30_110},"original-destination":"/topic/cms.popularity.cmssw",'
+        f'"partition":"{noise % 20}",'
+        f'"producer":"cmssw_pop","timestamp":{stamp},"topic":"cmssw_pop_raw_metric","type":"metric",'
+        f'"type_prefix":"raw","version":"001"}}}}'
         for lfn, size, _, dn, app, site, client, read, _, start, end, stamp, unique, noise in _rows(activity)
     ]
     return break_lines(lines, activity.bins)
@@ -88,7 +101,8 @@ def _aaa_site(side: str) -> Callable[[str | None], str]:
             parts = (site or "").split("_", 2)
             tier, country, name = parts if len(parts) == 3 else ("", "", "")
             known[site] = (
-                f',"{side}_country":"{country}","{side}_experiment_site":{_text(site)},"{side}_federation":"{country}-T{tier[1:]}",'
+                f',"{side}_country":"{country}","{side}_experiment_site":{_text(site)},'
+                f'"{side}_federation":"{country}-T{tier[1:]}",'
                 f'"{side}_site":"{name}","{side}_tier":"{tier[1:]}"'
             )
         return known[site]
@@ -129,10 +143,14 @@ def _aaa_statistics(rng: np.random.Generator) -> str:
     big = rng.integers(1, 40_000_000, 16).tolist()
     real = (rng.random(10) * 1e6).round(4).tolist()
     return (
-        f'"read_average":{real[0]},"read_max":{big[0]},"read_min":{big[1] % 999},"read_operations":{big[2] % 9999},"read_sigma":{real[1]},'
-        f'"read_single_average":{real[2]},"read_single_bytes":{big[3]},"read_single_max":{big[4]},"read_single_min":{big[5] % 99},'
-        f'"read_single_operations":{big[6] % 999},"read_single_sigma":{real[3]},"read_vector_average":{real[4]},"read_vector_bytes":{big[7]},'
-        f'"read_vector_count_average":{real[5]},"read_vector_count_max":{big[8] % 512},"read_vector_count_min":{big[9] % 4},'
+        f'"read_average":{real[0]},"read_max":{big[0]},"read_min":{big[1] % 999},"read_operations":{big[2] % 9999},'
+        f'"read_sigma":{real[1]},'
+        f'"read_single_average":{real[2]},"read_single_bytes":{big[3]},"read_single_max":{big[4]},'
+        f'"read_single_min":{big[5] % 99},'
+        f'"read_single_operations":{big[6] % 999},"read_single_sigma":{real[3]},"read_vector_average":{real[4]},'
+        f'"read_vector_bytes":{big[7]},'
+        f'"read_vector_count_average":{real[5]},"read_vector_count_max":{big[8] % 512},'
+        f'"read_vector_count_min":{big[9] % 4},'
         f'"read_vector_count_sigma":{real[6]},"read_vector_max":{big[10]},"read_vector_min":{big[11] % 999},'
         f'"read_vector_operations":{big[12] % 999},"read_vector_sigma":{real[7]}'
     )

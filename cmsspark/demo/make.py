@@ -100,8 +100,9 @@ def make(
 ) -> Made:
     """Write a small CMS under ``root``; what stood in its folders before is replaced.
 
-    ``records`` is a day's total over all four streams; ``streams`` asks for less of them. With several ``days`` the dumps are
-    dated the day after the last. The same arguments give the same bytes (with the same versions of numpy and isal).
+    ``records`` is a day's total over all four streams; ``streams`` asks for less of them. With several ``days`` the
+    dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
+    and isal).
     """
     layout = layout or Layout()
     tell = progress or (lambda _: None)
@@ -117,7 +118,7 @@ def make(
         for stream in streams:
             # Each stream of each day has its own random numbers, so asking for fewer streams changes none of them.
             rng = np.random.default_rng([seed, 1 + STREAMS.index(stream), today.toordinal()])
-            count = int(round(records * SHARES[stream]))
+            count = round(records * SHARES[stream])
             tell(f"{stream}: {count:,} records of {today}")
             folder, counts, size = _write_stream(root, world, rng, stream, today, count, layout)
             folders.setdefault(stream, folder)
@@ -168,7 +169,8 @@ def _write_eos(root: Path, activity: Activity, rng: np.random.Generator, layout:
     archive = root / "project/monitoring/archive"
     folder = archive / ("eos-report/logs/cms" if is_new else "eos/logs/reports/cms") / _slashed(activity.day)
     lines = eos_lines(activity, rng)
-    return folder, activity.counts(), write_lines(folder, lines, per_part=layout.per_part, compression=layout.gzip, suffix="")
+    size = write_lines(folder, lines, per_part=layout.per_part, compression=layout.gzip, suffix="")
+    return folder, activity.counts(), size
 
 
 def _write_cmssw(root: Path, activity: Activity, rng: np.random.Generator, layout: Layout) -> tuple[Path, Counts, int]:

@@ -1,7 +1,7 @@
 """The CMS that stands before anyone reads from it: datasets, blocks, files, where they lie, and who uses them.
 
-Dataset names, sizes and popularity come from ``datasets.csv.gz`` (public data; see ``condense.py``); what that table lacks
-is drawn from the distribution of what it has.
+Dataset names, sizes and popularity come from ``datasets.csv.gz`` (public data; see ``condense.py``); what that
+table lacks is drawn from the distribution of what it has.
 """
 
 from __future__ import annotations
@@ -105,10 +105,8 @@ def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: i
 def guids(rng: np.random.Generator, count: int) -> list[str]:
     """``count`` random identifiers of the form 8-4-4-4-12."""
     text = rng.bytes(16 * count).hex()
-    return [
-        f"{text[i : i + 8]}-{text[i + 8 : i + 12]}-{text[i + 12 : i + 16]}-{text[i + 16 : i + 20]}-{text[i + 20 : i + 32]}"
-        for i in range(0, 32 * count, 32)
-    ]
+    each = [text[i : i + 32] for i in range(0, 32 * count, 32)]
+    return [f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}" for hexes in each]
 
 
 def _column(rows: list[dict[str, str]], name: str) -> Floats:
@@ -124,7 +122,8 @@ def _filled(rng: np.random.Generator, values: Floats, mean: float, sigma: float)
 def _file_counts(rng: np.random.Generator, rows: list[dict[str, str]], files: int) -> Ints:
     # Mean and sigma of the logarithms, here and below, are those of the public table.
     counts = _filled(rng, _column(rows, "files"), 5.15, 2.0)
-    return np.maximum(1, np.round(counts * (files / counts.sum()))).astype(np.int64)
+    scaled: Floats = np.maximum(1, np.round(counts * (files / counts.sum())))
+    return scaled.astype(np.int64)
 
 
 def _file_sizes(rng: np.random.Generator, rows: list[dict[str, str]], file_dataset: Ints) -> tuple[Ints, Ints]:
