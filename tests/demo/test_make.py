@@ -1,0 +1,178 @@
+"""The demo's CMS: believable, the same each time, and counted right by whoever counts it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+from datetime import date
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from cmsspark.access import STREAMS
+from cmsspark.demo import Layout, Made, make
+from cmsspark.resources import resource
+from cmsspark.schemas import input_table
+from tests.oracle.count import count_day
+
+DAY = date(2026, 1, 15)
+
+LAYOUTS = {
+    "mixed": Layout(),
+    "plain": Layout(gzip="none", aaa="both", per_part=300),
+    "legacy": Layout(gzip="all", aaa="raw", eos="old", cmssw="avro", dbs="current", avro_codec="deflate", per_part=500),
+}
+
+
+def small(root: Path, layout: Layout | None = None, **options: object) -> Made:
+    sizes = {"records": 2_000, "files": 500, "datasets": 40, "people": 30} | options
+    return make(root, DAY, layout=layout, **sizes)  # type: ignore[arg-type]  # sizes are ints, streams a tuple
+
+
+def digests(root: Path) -> dict[str, str]:
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def text(path: Path) -> str:
+    content = path.read_bytes()
+    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+
+
+def rows(folder: Path) -> list[list[str]]:
+    lines = [line for path in sorted(folder.glob("part-*")) for line in text(path).splitlines()]
+    return list(csv.reader(lines, escapechar="\\", doublequote=False))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return small(tmp_path_factory.mktemp("cms"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_bins_known_beforehand_are_those_that_an_independent_count_finds(tmp_path: Path, layout: Layout) -> None:
+    made = small(tmp_path, layout)
+    counted = count_day(tmp_path, DAY)
+    assert {stream: counted.streams[stream].reconciliation() for stream in STREAMS} == made.reconciliation(DAY)
+
+
+def test_the_same_arguments_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    small(tmp_path)
+    assert digests(tmp_path) == digests(made.root)
+
+
+def test_another_seed_gives_another_cms_of_the_same_shape(made: Made, tmp_path: Path) -> None:
+    other = small(tmp_path, seed=2)
+    assert other.records() == made.records()
+    assert digests(tmp_path).keys() == digests(made.root).keys()
+    assert not set(digests(tmp_path / "project/monitoring").values()) & {
+        digest for name, digest in digests(made.root / "project/monitoring").items() if "part" in name
+    }
+
+
+def test_making_it_again_replaces_what_was_there(tmp_path: Path) -> None:
+    small(tmp_path, Layout(aaa="both", per_part=100))
+    small(tmp_path)
+    again = digests(tmp_path)
+    assert not [name for name in again if "xrootd/raw" in name]
+    assert len([name for name in again if "xrootd/enr" in name]) == 2
+
+
+def test_asking_for_fewer_streams_changes_none_of_the_others(made: Made, tmp_path: Path) -> None:
+    small(tmp_path, streams=("cmssw", "crab"))
+    fewer = digests(tmp_path)
+    assert not [name for name in fewer if "xrootd" in name or "eos" in name]
+    assert fewer.items() <= digests(made.root).items()
+
+
+def test_a_second_day_is_another_day_with_one_set_of_dumps_after_it(tmp_path: Path) -> None:
+    made = small(tmp_path, days=2)
+    assert made.days == [DAY, date(2026, 1, 16)]
+    assert made.records() == {stream: 2 * count for stream, count in made.records(DAY).items()}
+    assert [path.name for path in (tmp_path / "project/awg/cms/dbs/PROD_GLOBAL").iterdir()] == ["2026-01-17"]
+    for day in made.days:
+        counted = count_day(tmp_path, day, ("cmssw", "crab"))
+        assert counted.streams["cmssw"].reconciliation() == made.reconciliation(day)["cmssw"]
+
+
+def test_folders_are_those_of_production(made: Made) -> None:
+    assert {stream: str(path.relative_to(made.root)) for stream, path in made.folders.items()} == {
+        "aaa": "project/monitoring/archive/xrootd/enr/gled/2026/01/15",
+        "eos": "project/monitoring/archive/eos-report/logs/cms/2026/01/15",
+        "cmssw": "project/monitoring/archive/cmssw_pop/raw/metric/2026/01/15",
+        "crab": "project/awg/cms/jm-data-popularity/avro-snappy/year=2026/month=1/day=15",
+        "dbs": "project/awg/cms/dbs/PROD_GLOBAL/2026-01-16",
+        "phedex": "project/awg/cms/phedex/block-replicas-snapshots/csv/time=2026-01-16_03h07m09s",
+    }
+
+
+def test_every_bin_occurs_and_bad_records_stay_far_below_the_tolerance(tmp_path: Path) -> None:
+    made = small(tmp_path, records=20_000)
+    for counts in made.bins[DAY].values():
+        total = sum(counts.values())
+        assert counts["malformed"] <= max(1, total // 2_000)
+        assert counts["out_of_day"] < 0.01 * total
+        assert counts["matched"] > 0.6 * total
+    everywhere = {name: sum(bins[name] for bins in made.bins[DAY].values()) for name in made.bins[DAY]["aaa"]}
+    assert all(everywhere.values())
+
+
+@pytest.mark.parametrize(
+    ("stream", "narrow", "wide"), [("aaa", 1_800, 2_300), ("eos", 1_700, 2_800), ("cmssw", 1_200, 1_600)]
+)
+def test_records_are_as_wide_as_those_of_production(made: Made, stream: str, narrow: int, wide: int) -> None:
+    sizes = [len(line) for path in sorted(made.folders[stream].glob("part-*")) for line in text(path).splitlines()]
+    assert narrow < sum(sizes) / len(sizes) < wide
+
+
+def test_all_forms_of_eos_records_stand_in_one_day(made: Made) -> None:
+    forms = set()
+    for line in (line for path in made.folders["eos"].glob("part-*") for line in text(path).splitlines()):
+        try:
+            data = json.loads(line)["data"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        if isinstance(data, str):
+            forms.add("G1 quoted" if data.startswith('"') else "G1")
+        elif data:
+            forms.add("G2 prefixed" if "eos.rb" in data else "G2" if "raw" in data else "G3")
+    assert forms == {"G1", "G1 quoted", "G2 prefixed", "G2", "G3"}
+
+
+def test_crab_records_have_the_44_fields_of_the_format_and_numbers_as_text(made: Made) -> None:
+    with next(made.folders["crab"].glob("*.avro")).open("rb") as stream:
+        reader = fastavro.reader(stream)
+        records = list(reader)
+        assert reader.codec == "snappy"
+    assert {len(record) for record in records} == {44}
+    assert any(record["GridName"] is None for record in records)
+    assert all(isinstance(record["WrapWC"], str) for record in records)
+
+
+def test_dumps_have_all_tables_with_nulls_duplicates_and_orphans(made: Made) -> None:
+    dbs = made.folders["dbs"]
+    tables = {table.name: {len(row) for row in rows(table)} for table in dbs.iterdir()}
+    listed = [path.name.removesuffix(".yaml") for path in resource("schemas/inputs/dbs").iterdir()]
+    assert tables == {name: {len(input_table(f"dbs/{name}").names)} for name in listed}
+    files = rows(dbs / "FILES")
+    assert any("null" in row for row in files)
+    known = {row[0] for row in rows(dbs / "DATASETS")}
+    assert [row for row in files if row[3] not in known]
+
+
+def test_replicas_lie_on_disk_tape_and_buffer_some_incomplete(made: Made) -> None:
+    replicas = rows(made.folders["phedex"])
+    assert {len(row) for row in replicas} == {28} == {len(input_table("phedex/block_replicas").names)}
+    ends = {row[13].rsplit("_", 1)[-1] for row in replicas}
+    assert {"Disk", "MSS", "Buffer"} <= ends
+    assert any(int(row[20]) < int(row[8]) and int(row[21]) < int(row[9]) for row in replicas)
+    assert all((int(row[20]) == int(row[8])) == (int(row[21]) == int(row[9])) for row in replicas)
+
+
+def test_a_name_that_stands_twice_in_files_keeps_its_larger_id(tmp_path: Path) -> None:
+    made = small(tmp_path, records=100, files=20_000)
+    names = [row[1] for row in rows(made.folders["dbs"] / "FILES")]
+    assert len(names) > len(set(names))
