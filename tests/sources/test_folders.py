@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+
 from cmsspark.errors import InputMissing, NotReady, SettingsError
 from cmsspark.sources.folders import Layout, changed, choose_dbs_dump, choose_phedex_dump, is_hidden, resolve_day
 from cmsspark.storage import LocalFiles
@@ -179,7 +180,7 @@ def test_a_missing_day_names_the_folders_looked_at_and_the_days_that_are_there(t
 def test_days_of_the_unpadded_layout_are_named_too(tmp_path: Path) -> None:
     for name in ("year=2026/month=1/day=2", "year=2025/month=12/day=9", "year=2026/month=01/day=3"):
         put(tmp_path, f"project/awg/cms/jm-data-popularity/avro-snappy/{name}/a.avro")
-    with pytest.raises(InputMissing, match="avro: 2025-12-09, 2026-01-02$|avro: 2025-12-09, 2026-01-02\n"):
+    with pytest.raises(InputMissing, match=r"avro: 2025-12-09, 2026-01-02\n"):
         resolve_day(FILES, layout(tmp_path), "crab", DAY)
 
 

@@ -1,0 +1,32 @@
+"""The tables of a DBS dump: which there are, and their rows, in plain Python and in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, Final
+
+from cmsspark.schemas import input_table
+from cmsspark.sources.sqoop import read_table
+
+#: All tables that are known here; ``schemas/inputs/dbs`` has their columns.
+TABLES: Final = (
+    "ACQUISITION_ERAS",
+    "BLOCKS",
+    "DATASETS",
+    "DATASET_ACCESS_TYPES",
+    "DATASET_OUTPUT_MOD_CONFIGS",
+    "DATA_TIERS",
+    "FILES",
+    "FILE_LUMIS",
+    "OUTPUT_MODULE_CONFIGS",
+    "PHYSICS_GROUPS",
+    "PROCESSING_ERAS",
+    "RELEASE_VERSIONS",
+)
+
+
+def read_table_arrow(
+    source: str | IO[bytes], table: str, columns: Sequence[str], name: str | None = None
+) -> Iterator[Any]:
+    """``pyarrow.Table`` pieces of one part file of a DBS table, plain or gzip; see ``sqoop.read_table``."""
+    return read_table(source, input_table(f"dbs/{table}"), columns, name)
