@@ -1,0 +1,364 @@
+"""Rules 4, 7 and 10 to 14 and 21: what lfns, bytes, sites, users and apps mean, in each stream that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tests.corpus.cases import NO_LFN, NOT_IN_DBS, TEMPORARY, USER_FILE, WRITE_ONLY, Case, Cases, Expected
+from tests.corpus.cases_json import AAA_HIT, AAA_RAW_HIT, CMSSW_HIT, EOS_HIT
+from tests.corpus.json_lines import A_LFN, ABSENT, aaa, cmssw, g3
+from tests.corpus.tables import (
+    AMPERSAND_LFN,
+    B_LFN,
+    BEFORE_AMPERSAND_LFN,
+    INVALID,
+    INVALID_LFN,
+    JETS,
+    NASTY_LFNS,
+    NO_BLOCK_LFN,
+    NO_DATASET_LFN,
+    ORPHAN_LFN,
+    ORPHAN_TEMPORARY_LFN,
+    ORPHAN_USER_LFN,
+    TOPS,
+    TWICE_LFN,
+    UNKNOWN_BLOCK_LFN,
+    UNMERGED_LFN,
+    USER_LFN,
+)
+
+#: How an lfn is written → the lfn that it means (rule 10).
+SAME_LFN = {
+    "plain": A_LFN,
+    "file:": "file:" + A_LFN,
+    "file: and doubled slashes": "file://" + A_LFN,
+    "file: and three slashes": "file:///" + A_LFN[1:],
+    "root:// with a host": "root://host.cern.ch/" + A_LFN,
+    "root:// with a host and one slash": "root://host.cern.ch" + A_LFN,
+    "root:// with a port": "root://host.cern.ch:1094/" + A_LFN,
+    "root:// with an address in brackets": "root://[2001:db8::1]:1094/" + A_LFN,
+    "file: before root://": "file:root://host:1094//" + A_LFN,
+    "/eos/cms": "/eos/cms" + A_LFN,
+    "/eos/cms behind a URL": "root://eoscms.cern.ch//eos/cms" + A_LFN,
+    "/eos/cms behind file:": "file:/eos/cms" + A_LFN,
+    "doubled slashes": A_LFN.replace("/", "//"),
+    "many slashes": "/////" + A_LFN.replace("/", "///"),
+    "doubled slashes around /eos/cms": "//eos///cms////" + A_LFN[1:],
+}
+#: Written so, it is another name: nothing but what rule 10 says is changed.
+ANOTHER_LFN = {
+    "FILE: in capitals": "FILE:" + A_LFN,
+    "ROOT:// in capitals": "ROOT://host/" + A_LFN,
+    "root:/ with one slash": "root:/host" + A_LFN,
+    "root:// without a host": "root:///" + A_LFN,
+    "xroot://": "xroot://host/" + A_LFN,
+    "http://": "http://host/" + A_LFN,
+    "root:// twice": "root://host/root://host/" + A_LFN,
+    "root:// before file:": "root://host/file:" + A_LFN,
+    "/eos/cms twice": "/eos/cms/eos/cms" + A_LFN,
+    "/eos/cms before a text": "/eos/cms" + A_LFN[1:],
+    "/eos/cmsx": "/eos/cmsx" + A_LFN,
+    "/EOS/CMS": "/EOS/CMS" + A_LFN,
+    "/eos/cms in the middle": "/store/eos/cms" + A_LFN,
+    "a blank in front": " " + A_LFN,
+    "a blank behind": A_LFN + " ",
+    "a slash behind": A_LFN + "/",
+    "another case": A_LFN.upper(),
+    "a query": A_LFN + "?x=1",
+    "percent coding": A_LFN.replace("/", "%2F"),
+    "a dot as a folder": "/." + A_LFN,
+    "without its first slash": A_LFN[1:],
+    "a quote around": f'"{A_LFN}"',
+}
+#: Names in no dataset, by their beginning (rule 4).
+UNMATCHED: dict[str, Expected] = {
+    "/store/user/bob/x.root": USER_FILE,
+    "/store/group/phys/x.root": USER_FILE,
+    "/store/user/": USER_FILE,
+    "/store/user": NOT_IN_DBS,
+    "/store/users/bob/x.root": NOT_IN_DBS,
+    "/store/User/bob/x.root": NOT_IN_DBS,
+    "//store//user/x.root": USER_FILE,
+    "/eos/cms/store/group/x.root": USER_FILE,
+    "root://h//store/user/x.root": USER_FILE,
+    "/store/unmerged/x.root": TEMPORARY,
+    "/store/temp/user/x.root": TEMPORARY,
+    "file:/store/temp/x.root": TEMPORARY,
+    "/store/temporary/x.root": NOT_IN_DBS,
+    "/store/unmerged": NOT_IN_DBS,
+    "/store/data/none.root": NOT_IN_DBS,
+    "/": NOT_IN_DBS,
+    "////": NOT_IN_DBS,
+    "x": NOT_IN_DBS,
+    " ": NOT_IN_DBS,
+    "null": NOT_IN_DBS,
+    "None": NOT_IN_DBS,
+    "/eos/cms": NOT_IN_DBS,
+    "/eos/cms/": NOT_IN_DBS,
+    "root://host": NOT_IN_DBS,
+    "root://host/": NOT_IN_DBS,
+    "file:/": NOT_IN_DBS,
+    "file:": NO_LFN,
+    "": NO_LFN,
+    "/store/data/" + "x" * 100_000 + ".root": NOT_IN_DBS,
+    "/store/user/" + "ü" * 50_000: USER_FILE,
+    "/store/data/\u0000.root": NOT_IN_DBS,
+    ORPHAN_LFN: NOT_IN_DBS,
+    ORPHAN_USER_LFN: USER_FILE,
+    ORPHAN_TEMPORARY_LFN: TEMPORARY,
+    NO_DATASET_LFN: NOT_IN_DBS,
+    "//store/data/double.root": NOT_IN_DBS,
+    "/eos/cms/store/data/raw-eos.root": NOT_IN_DBS,
+    "root://h/store/data/url.root": NOT_IN_DBS,
+}
+#: Names that match in spite of what they look like, with their dataset.
+MATCHED = {
+    USER_LFN: JETS,
+    UNMERGED_LFN: JETS,
+    INVALID_LFN: INVALID,
+    TWICE_LFN: TOPS,
+    B_LFN: TOPS,
+    UNKNOWN_BLOCK_LFN: JETS,
+    NO_BLOCK_LFN: JETS,
+    AMPERSAND_LFN: TOPS,
+    BEFORE_AMPERSAND_LFN: JETS,
+    "file:file:/store/data/file-twice.root": JETS,
+    "/eos/cms/eos/cms/store/data/eos-twice.root": JETS,
+    "/root://host/store/data/not-a-url.root": JETS,
+    **{lfn: JETS for lfn in NASTY_LFNS if not lfn.startswith(("file:", "/eos/cms/", "/root:"))},
+}
+
+#: A DN → the person (rule 13).
+PEOPLE: dict[str, str | None] = {
+    "/DC=ch/DC=cern/OU=Users/CN=amaltaro/CN=718748/CN=Alan Malta Rodrigues": "Alan Malta Rodrigues",
+    "/DC=ch/CN=amaltaro/CN=718748": "amaltaro",
+    "/CN=Alan/CN=1/CN=2/CN=3": "Alan",
+    "/CN=Alan/CN=proxy": "Alan",
+    "/CN=Alan/CN=limited proxy": "Alan",
+    "/CN=Alan/CN=proxy/CN=proxy/CN=12": "Alan",
+    "/CN=Alan/CN=Proxy": "Proxy",
+    "/CN=Alan/CN=proxy ": "Alan",
+    "/CN=Alan/CN=limited  proxy": "limited  proxy",
+    "/CN=Alan/CN=12a": "12a",
+    "/CN=Alan/CN=12 34": "12 34",
+    "/CN=Alan/CN=-12": "-12",
+    "/CN=Alan/CN=1.5": "1.5",
+    "/CN=Alan/CN=٣٤": "٣٤",
+    "/CN=Alan/CN=²": "²",
+    "/CN=Alan/OU=Bob": "Alan",
+    "/CN=Alan/cn=Bob": "Alan",
+    "/CN=Alan/XCN=Bob": "Alan",
+    "/CN=Alan CN=Bob": "Alan CN=Bob",
+    "/CN=Alan=Bob": "Alan=Bob",
+    "/CN=Alan&/CN=Bob": "Alan",
+    "/CN=Alan&x=1&y=2": "Alan",
+    "/CN=Alan &x": "Alan",
+    "  /CN=Alan\t ": "Alan",
+    "/CN=Alan /CN=12": "Alan ",
+    "/CN= Alan/CN=12": " Alan",
+    "/CN=Alan/": "Alan",
+    "/CN=Alan//CN=Bob": "Bob",
+    "/CN=Robot: Data Service/CN=7": "Robot: Data Service",
+    "/CN=host/cmsweb.cern.ch": "host",
+    "/CN=José Ñandú 日本 😀": "José Ñandú 日本 😀",
+    "/CN='; DROP TABLE x; --": "'; DROP TABLE x; --",
+    "/CN=<script>": "<script>",
+    "/CN=Alan/CN=": None,
+    "/CN=": None,
+    "/CN=12": None,
+    "/CN=proxy": None,
+    "/DC=ch/OU=Users": None,
+    "/": None,
+    "/CN": None,
+    "&/CN=Alan": None,
+    "&": None,
+    " ": None,
+    " \t& x": None,
+    "": None,
+    "cmsplt": "cmsplt",
+    " cmsplt ": "cmsplt",
+    "cmsplt&role=x": "cmsplt",
+    "CN=Alan": "CN=Alan",
+    "12345": "12345",
+    "proxy": "proxy",
+    "a/CN=Alan": "a/CN=Alan",
+    "null": "null",
+    "unknown": "unknown",
+}
+
+#: What a program says of itself → the app (rule 14).
+APPS = {
+    "crab": "crab",
+    "CRAB3": "crab",
+    "1:u:CrAb:x": "crab",
+    "scrabble": "crab",
+    "crab wmagent": "crab",
+    "wmagent crab": "crab",
+    "WMAgent": "wmagent",
+    "wmagent/cmsRun": "wmagent",
+    "cmsRun": "cmsrun",
+    "/bin/cmsRun -p x fuse": "cmsrun",
+    "cmsrun xrdcp": "cmsrun",
+    "eoscp": "transfer",
+    "XRDCP": "transfer",
+    "gridftp": "transfer",
+    "globus-GridFTP": "transfer",
+    "fts": "transfer",
+    "shifts": "transfer",
+    "fuse fts": "transfer",
+    "fuse": "fuse",
+    "xFUSEd": "fuse",
+    "refused": "fuse",
+    "xrootd": "other",
+    "cms run": "other",
+    "wm-agent": "other",
+    " ": "other",
+    "unknown": "other",
+    "null": "other",
+    "ｃｒａｂ": "other",
+    "дру́гое": "other",
+    "-": "other",
+}
+
+Build = Callable[..., bytes]
+Streams = Mapping[str, tuple[Cases, Build, str, str, str]]
+
+
+def cases() -> list[Case]:
+    """The cases of every form: its builder, and its fields for the lfn, the user and the app."""
+    forms: Streams = {
+        "enriched": (Cases("aaa", "enr", AAA_HIT), aaa, "file_lfn", "user_dn", "app_info"),
+        "raw": (Cases("aaa", "raw", AAA_RAW_HIT), aaa, "file_lfn", "user_dn", "app_info"),
+        "json": (Cases("cmssw", "json", CMSSW_HIT), cmssw, "file_lfn", "user_dn", "app_info"),
+        "G3": (Cases("eos", "json", EOS_HIT), g3, "path", "sec.info", "sec.app"),
+    }
+    found: list[Case] = []
+    for label, (into, build, lfn, user, app) in forms.items():
+        add_names(into, lambda value, build=build, lfn=lfn: build({lfn: value}), by_replica=into.stream == "cmssw")
+        for dn, person in PEOPLE.items():
+            into.add(13, f"the person of {dn!r}", build({user: dn}), into.hit(user=person))
+        for info, expected in APPS.items():
+            into.add(14, f"the app of {info!r}", build({app: info}), into.hit(app=expected))
+        found += [Case(c.rule, f"{label}: {c.name}", c.stream, c.form, c.record, c.expected) for c in into.found]
+    return found + _aaa_bytes() + _sites() + _cmssw()
+
+
+def add_names(into: Cases, build: Callable[[str], bytes | Mapping[str, object]], *, by_replica: bool) -> None:
+    """The cases of lfns. Where replicas decide, only names in block #aa are read at one of their sites."""
+    for name, written in SAME_LFN.items():
+        into.add(10, f"the same name: {name}", build(written), into.usual)
+    for name, written in ANOTHER_LFN.items():
+        into.add(10, f"another name: {name}", build(written), NOT_IN_DBS)
+    for written, expected in UNMATCHED.items():
+        into.add(4, f"unmatched {written[:60]!r}", build(written), expected)
+    for written, dataset in MATCHED.items():
+        # These are in block #aa, all others in blocks without a disk replica at the usual site.
+        elsewhere = dataset != JETS or written in (UNKNOWN_BLOCK_LFN, NO_BLOCK_LFN)
+        remote = elsewhere if by_replica else into.usual.remote
+        into.add(18, f"matched {written!r}", build(written), into.hit(dataset=dataset, remote=remote))
+
+
+def _aaa_bytes() -> list[Case]:
+    into = Cases("aaa", "enr", AAA_HIT)
+    close, so_far, wrote, wrote_at_close = "read_bytes_at_close", "read_bytes", "write_bytes", "write_bytes_at_close"
+    for name, changes, count in (
+        ("at close counts", {close: 7, so_far: 9}, 7),
+        ("at close null", {close: None, so_far: 9}, 9),
+        ("at close missing", {close: ABSENT, so_far: 9}, 9),
+        ("at close 0", {close: 0, so_far: 9}, 9),
+        ("at close 0.0", {close: 0.0, so_far: 9}, 9),
+        ("both null", {close: None, so_far: None}, 0),
+        ("both missing", {close: ABSENT, so_far: ABSENT}, 0),
+        ("both 0", {close: 0, so_far: 0}, 0),
+        ("so far null", {close: 7, so_far: None}, 7),
+        ("so far 0", {close: 7, so_far: 0}, 7),
+    ):
+        into.add(11, f"bytes read: {name}", aaa(changes), into.hit(read_bytes=count))
+    nothing = {close: 0, so_far: 0}
+    for name, changes, expected in (
+        ("wrote before close", {**nothing, wrote: 1}, WRITE_ONLY),
+        ("wrote at close", {**nothing, wrote_at_close: 1}, WRITE_ONLY),
+        ("read null and wrote", {close: None, so_far: ABSENT, wrote: 5, wrote_at_close: None}, WRITE_ONLY),
+        ("read and wrote", {wrote: 5, wrote_at_close: 5}, into.usual),
+        ("read before close and wrote", {close: 0, so_far: 3, wrote: 5}, into.hit(read_bytes=3)),
+        ("neither read nor wrote", {**nothing, wrote: None, wrote_at_close: ABSENT}, into.hit(read_bytes=0)),
+        ("wrote, and has no lfn", {**nothing, wrote: 1, "file_lfn": None}, WRITE_ONLY),
+        ("wrote a user file", {**nothing, wrote: 1, "file_lfn": "/store/user/x"}, WRITE_ONLY),
+    ):
+        into.add(7, name, aaa(changes), expected)
+    into.add(4, "out of day comes before write only", aaa({**nothing, wrote: 1}, metadata={"timestamp": 1_560_643_200}),
+             _other_day("2019-06-16"))  # fmt: skip
+    return into.found
+
+
+def _other_day(day: str) -> Expected:
+    from tests.corpus.cases import OutOfDay
+
+    return OutOfDay(day)
+
+
+def _sites() -> list[Case]:
+    into = Cases("aaa", "enr", AAA_HIT)
+    source, reader = "src_experiment_site", "dst_experiment_site"
+    for value in (None, ABSENT, "", "unknown"):
+        nowhere = into.hit(site="unknown", remote=None)
+        into.add(12, f"read from {value!r}" if value is not ABSENT else "read from a site that is missing",
+                 aaa({source: value}), nowhere)  # fmt: skip
+        into.add(21, f"read by {value!r}" if value is not ABSENT else "read by a site that is missing",
+                 aaa({reader: value}), into.hit(remote=False))  # fmt: skip
+    into.add(21, "both sites null", aaa({source: None, reader: None}), into.hit(site="unknown", remote=None))
+    into.add(21, "both sites the same", aaa({reader: "T1_US_FNAL"}), into.hit(remote=False))
+    into.add(21, "sites that differ in case", aaa({reader: "T1_us_FNAL"}), into.hit(remote=True))
+    into.add(21, "sites that differ in a blank", aaa({reader: "T1_US_FNAL "}), into.hit(remote=True))
+    for site in ("Unknown", "UNKNOWN", " ", "T2_CH_CERN_HLT", "T1_US_FNAL_Disk", "nowhere", "_", "null", "T2 ünï,'\"\\"):
+        into.add(12, f"the site {site!r} stays as logged", aaa({source: site}), into.hit(site=site))
+    into.add(21, "read by Unknown, which is a name", aaa({reader: "Unknown"}), into.hit(remote=True))
+    raw = Cases("aaa", "raw", AAA_RAW_HIT)
+    for changes in ({source: ABSENT, reader: ABSENT}, {source: 5, reader: {}}, {source: "T2_US_MIT"}):
+        raw.add(12, f"raw knows no site, given {len(changes)} {changes.get(source)!r:.20}", aaa(changes), raw.usual)
+    return into.found + raw.found
+
+
+#: Where a job ran → whether block #aa has no disk replica there (rules 20 and 21).
+REMOTE_AT: dict[str, bool | None] = {
+    "T1_US_FNAL": False,
+    "T2_US_MIT": False,
+    "T2_CH_CERN_HLT": False,
+    "T3_XX_Disk": False,
+    "T3_YY_MSS": False,
+    "T1_DE_KIT": True,
+    "T1_IT_CNAF": True,
+    "T2_CH_CERN": True,
+    "T2_DE_DESY": True,
+    "T2_FR_GRIF": True,
+    "T3_XX": True,
+    "T3_YY": True,
+    "T1_US_FNAL_Disk": True,
+    "t1_us_fnal": True,
+    "Unknown": True,
+    "T9_No_Such": True,
+    "unknown": None,
+    "": None,
+}
+
+
+def _cmssw() -> list[Case]:
+    into = Cases("cmssw", "json", CMSSW_HIT)
+    for site, remote in REMOTE_AT.items():
+        into.add(21, f"read at {site!r}", cmssw({"site_name": site}), into.hit(site=site or "unknown", remote=remote))
+    for value in (None, ABSENT):
+        into.add(12, "the site is missing" if value is ABSENT else "the site is null",
+                 cmssw({"site_name": value}), into.hit(site="unknown", remote=None))  # fmt: skip
+    into.add(21, "another dataset's block", cmssw({"site_name": "T2_US_MIT", "file_lfn": B_LFN}),
+             into.hit(dataset=TOPS, site="T2_US_MIT", remote=False))  # fmt: skip
+    into.add(21, "a block that nobody knows", cmssw({"file_lfn": UNKNOWN_BLOCK_LFN}), into.hit(remote=True))
+    into.add(21, "no block, no site", cmssw({"file_lfn": NO_BLOCK_LFN, "site_name": ""}),
+             into.hit(site="unknown", remote=None))  # fmt: skip
+    for name, changes, count in (
+        ("at close null", {"read_bytes_at_close": None}, 100),
+        ("at close 0", {"read_bytes_at_close": 0}, 100),
+        ("both missing", {"read_bytes_at_close": ABSENT, "read_bytes": ABSENT}, 0),
+        ("both 0, and a write that is not looked at", {"read_bytes_at_close": 0, "read_bytes": 0, "write_bytes": 5}, 0),
+    ):
+        into.add(11, f"bytes read: {name}", cmssw(changes), into.hit(read_bytes=count))
+    return into.found
