@@ -1,0 +1,160 @@
+"""The broker and its credentials, from a file in the form that MONIT's users know as ``amq_broker.json``.
+
+``{"username", "password", "producer", "topic", "host_and_ports"}``; with TLS also ``ca`` (a file or a folder of certificates
+that are trusted; there is no other trust), and ``cert`` and ``key`` where the broker wants a client certificate. A
+file that others than its owner can read is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import ssl
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.errors import NotAllowed, SettingsError
+
+_KEYS: Final = frozenset(
+    ("username", "password", "producer", "topic", "host_and_ports", "ca", "cert", "key", "type", "version")
+)
+_TEXTS: Final = ("username", "password", "producer", "topic", "ca", "cert", "key", "type", "version")
+_DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
+_ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where to publish, and as whom. Its text form shows no secret."""
+
+    addresses: tuple[tuple[str, int], ...]
+    destination: str
+    producer: str | None = None
+    type: str | None = None
+    version: str = "1"
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    ca: Path | None = None
+    cert: Path | None = field(default=None, repr=False)
+    key: Path | None = field(default=None, repr=False)
+
+    @property
+    def where(self) -> str:
+        """The destination for people."""
+        scheme = "stomp+ssl" if self.ca else "stomp"
+        return f"{scheme}://{','.join(f'{host}:{port}' for host, port in self.addresses)} {self.destination}"
+
+    def without_secrets(self, text: str) -> str:
+        """``text``, for example a broker's answer, with the user name and the password blanked."""
+        for secret in (self.password, self.username):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS context: only ``ca`` is trusted, names are checked; None without TLS.
+
+        Raises SettingsError (78) for files that are missing or no certificates, NotAllowed (77) for an open key.
+        """
+        if self.ca is None:
+            return None
+        try:
+            where = {"capath": str(self.ca)} if self.ca.is_dir() else {"cafile": str(self.ca)}
+            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, **where)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.cert is not None:
+                _refuse_open(self.key or self.cert)
+                context.load_cert_chain(self.cert, self.key)
+        except ssl.SSLError as error:
+            raise SettingsError("certificates in PEM form are wanted", found=error.reason or str(error)) from None
+        except OSError as error:
+            raise SettingsError(
+                "a certificate file cannot be read", where=error.filename, found=error.strerror
+            ) from None
+        return context
+
+
+def read_broker(path: Path) -> Broker:
+    """The broker of an ``amq_broker.json`` file.
+
+    Raises NotAllowed (77) when group or others can read it, SettingsError (78) for what is missing, unknown or of
+    another form; no message carries a value of the file.
+    """
+    try:
+        _refuse_open(path)
+        loaded = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise SettingsError(
+            "the broker's credentials file is wanted", where=path, found="no file of that name"
+        ) from None
+    except OSError as error:
+        raise NotAllowed("the broker's credentials file cannot be read", where=path, found=error.strerror) from None
+    except ValueError:
+        # The decoder's own message may quote the content.
+        raise _wrong(path, "the file is one JSON object", "something else") from None
+    if not isinstance(loaded, dict):
+        raise _wrong(path, "the file is one JSON object", f"a {type(loaded).__name__}")
+    unknown = sorted(str(key) for key in loaded.keys() - _KEYS)
+    if unknown:
+        raise _wrong(path, "only known keys stand in it", f"also {', '.join(unknown)}")
+    for name in _TEXTS:
+        if name in loaded and not (isinstance(loaded[name], str) and loaded[name]):
+            raise _wrong(path, f"{name} is a text", f"a {type(loaded[name]).__name__}, or an empty text")
+    return _broker(loaded, path)
+
+
+def _broker(loaded: dict[str, Any], path: Path) -> Broker:
+    topic = loaded.get("topic", "")
+    if not _DESTINATION.fullmatch(topic):
+        # A broker takes any other destination silently, and nobody ever reads from there.
+        raise _wrong(path, "topic begins with /topic/ or /queue/ and has no blanks", "another form")
+    if "cert" in loaded and "ca" not in loaded:
+        raise _wrong(path, "a client certificate needs `ca`: whom to trust", "no `ca`")
+    if "password" in loaded and "username" not in loaded:
+        raise _wrong(path, "a password needs a `username`", "no `username`")
+    files = {name: (path.parent / loaded[name]).absolute() for name in ("ca", "cert", "key") if name in loaded}
+    return Broker(
+        addresses=_addresses(loaded.get("host_and_ports"), path),
+        destination=topic,
+        producer=loaded.get("producer"),
+        type=loaded.get("type"),
+        version=loaded.get("version", "1"),
+        username=loaded.get("username"),
+        password=loaded.get("password"),
+        **files,
+    )
+
+
+def _addresses(given: Any, path: Path) -> tuple[tuple[str, int], ...]:
+    parts = given.split(",") if isinstance(given, str) else given
+    result = []
+    for part in parts if isinstance(parts, list) else []:
+        if isinstance(part, list) and len(part) == 2:
+            part = f"{part[0]}:{part[1]}"
+        match = _ADDRESS.fullmatch(part.strip()) if isinstance(part, str) else None
+        if match is None or not 0 < int(match["port"]) < 65_536:
+            raise _wrong(path, "host_and_ports is host:port, several of them with commas between", "another form")
+        result.append((match["host"].strip("[]"), int(match["port"])))
+    if not result:
+        raise _wrong(path, "host_and_ports names at least one host:port", "none")
+    return tuple(result)
+
+
+def _refuse_open(path: Path) -> None:
+    mode = os.stat(path).st_mode
+    if stat.S_IMODE(mode) & 0o077:
+        raise NotAllowed(
+            "a file with credentials is for its owner alone",
+            where=path,
+            found=f"mode {stat.S_IMODE(mode):04o}: group or others can use it",
+            next_step=f"chmod 600 {path}",
+        )
+
+
+def _wrong(path: Path, wanted: str, found: str) -> SettingsError:
+    return SettingsError(
+        wanted, where=path, found=found, next_step="etc/amq_broker.example.json shows the form of a credentials file"
+    )

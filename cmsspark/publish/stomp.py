@@ -1,0 +1,244 @@
+"""The STOMP sink: a batch is one transaction of persistent messages, confirmed by the receipt of its COMMIT.
+
+Nothing else confirms: a message that was written, a connection that stayed up and a receipt of a message that is not
+persistent have all been seen to lose documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cmsspark.errors import NotAllowed
+from cmsspark.publish.credentials import Broker
+from cmsspark.publish.ledger import Batch
+from cmsspark.publish.link import Link, LinkDown, Patience, connect
+from cmsspark.publish.sink import Clock, Refused, SystemClock, Unconfirmed
+
+#: Write out what was made so far from this size on: the broker works while the next frames are made.
+_FLUSH_BYTES: Final = 262_144
+_NOT_ALLOWED: Final = re.compile(
+    r"password|credential|authenti|authori[sz]|security ?exception|access denied|not permitted|login", re.IGNORECASE
+)
+_PASSING: Final = re.compile(
+    r"shutting down|shut ?down|stopp(ed|ing)|dispos|resourceallocation|usage manager|limit reached|slave|timed? ?out"
+    r"|inactiv",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Deadlines in seconds. ``connect`` for each address with its TLS handshake, ``login`` for the answer to CONNECT.
+
+    ``stall``: how long a broker that shows life may take nothing, or owe a receipt. ``probe``: when to ask it whether
+    it is only slow. ``beat``: between heartbeats.
+    """
+
+    connect: float = 5.0
+    login: float = 10.0
+    stall: float = 300.0
+    probe: float = 10.0
+    beat: float = 4.0
+
+
+class StompSink:
+    """Publishes to the first address of ``broker`` that answers. Raises as :class:`cmsspark.publish.sink.Sink` says."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        kind: str,
+        producer: str,
+        timeouts: Timeouts | None = None,
+        clock: Clock | None = None,
+        told: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``kind``: the documents' type, for the headers; ``told``: hears of trouble that is waited out."""
+        self._broker = broker
+        self._timeouts = timeouts or Timeouts()
+        self._clock = clock or SystemClock()
+        self._told = told
+        self._headers = {"persistent": "true", "version": broker.version, "producer": producer, "type": kind}
+        self._link: Link | None = None
+        self._protocol: Any = None
+        self._failed: dict[tuple[Any, ...], float] = {}
+        self._receipts = 0
+        self._sending = False
+        self.where = broker.where
+        name = f"{broker.destination} {sorted(broker.addresses)}"
+        plain = re.sub(r"[^A-Za-z0-9.-]", "-", broker.destination.split("/", 2)[2])
+        self.slug = f"stomp-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+    # -- connecting ------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect and log in, at one address after another: those that failed lately come last."""
+        context = self._broker.tls()
+        reasons: list[str] = []
+        for host, family, address in self._candidates(reasons):
+            try:
+                link = connect(host, address, family, context, self._timeouts.connect, self._clock, self._told)
+                self._log_in(link)
+            except LinkDown as error:
+                if error.forbidden:
+                    raise self._not_allowed(error.reason, f"{host}:{address[1]}") from None
+                self._failed[address] = self._clock.monotonic()
+                reasons.append(f"{address[0]}:{address[1]}: {error.reason}")
+                continue
+            self._failed.pop(address, None)
+            return
+        raise Unconfirmed(f"no broker takes us: {'; '.join(reasons)}")
+
+    def _candidates(self, reasons: list[str]) -> list[tuple[str, int, tuple[Any, ...]]]:
+        """(name, family, address) of every address behind every name: those that worked first, IPv4 first."""
+        found = []
+        for host, port in self._broker.addresses:
+            try:
+                answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                reasons.append(f"{host}: the name does not resolve ({error.strerror})")
+                continue
+            for family, _, _, _, address in answers:
+                found.append((host, int(family), address))
+        return sorted(found, key=lambda one: (self._failed.get(one[2], -1.0), one[1] != socket.AF_INET))
+
+    def _log_in(self, link: Link) -> None:
+        from stomp.protocol import Protocol12
+
+        beat = int(self._timeouts.beat * 1000)
+        try:
+            protocol = Protocol12(link, heartbeats=(0, 0))
+            protocol.connect(self._broker.username, self._broker.password, headers={"heart-beat": f"{beat},{beat}"})
+            link.flush(self._timeouts.login)
+            frame = link.receive(self._timeouts.login, "CONNECTED")
+            if frame is None:
+                raise LinkDown(f"it accepts connections and stays silent ({self._timeouts.login:.0f} s)")
+            if frame.cmd not in ("CONNECTED", "ERROR"):
+                raise LinkDown("what answers there speaks no STOMP; a port for TLS wants `ca` in the credentials file")
+            if frame.cmd == "ERROR":
+                reason = self._reason(frame)
+                if _NOT_ALLOWED.search(reason):
+                    raise self._not_allowed(reason, f"{link.current_host_and_port[0]}:{link.current_host_and_port[1]}")
+                raise LinkDown(reason)
+        except BaseException:
+            link.close()
+            raise
+        theirs = [int(part) for part in frame.headers.get("heart-beat", "0,0").split(",")]
+        link.beat(max(beat, theirs[1]) / 1000 if theirs[1] else 0.0, max(beat, theirs[0]) / 1000 if theirs[0] else 0.0)
+        self._link, self._protocol, self._sending = link, protocol, False
+
+    def close(self) -> None:
+        """Leave. All that counts was confirmed before, so a broker that does not answer is not waited for."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        try:
+            # In the middle of a batch the broker may be in the middle of a frame: then only the end of the link is clear.
+            if not self._sending:
+                self._protocol.send_frame("DISCONNECT", {})
+                link.flush(1.0)
+        except LinkDown:
+            self._told("the broker was gone before the end; everything was confirmed before that")
+        finally:
+            link.close()
+
+    def drop(self) -> None:
+        """Close at once, without a word: for a link that failed."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def send(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        """Send a batch as one transaction and wait for the receipt of its COMMIT."""
+        assert self._link is not None
+        self._receipts += 1
+        self._sending = True
+        transaction = f"b{batch.generation}.{batch.number}.{self._receipts}"
+        committing = False
+        try:
+            self._write(transaction, documents)
+            committing = True
+            self._commit(transaction)
+        except LinkDown as error:
+            answer = self._link.first_error()
+            self.drop()
+            if answer is not None:
+                raise self._verdict(answer, in_doubt=committing) from None
+            raise Unconfirmed(error.reason, in_doubt=committing) from None
+        except Unconfirmed:
+            self.drop()
+            raise
+        self._sending = False
+
+    def _write(self, transaction: str, documents: Sequence[bytes]) -> None:
+        link, protocol, stall = self._link, self._protocol, self._timeouts.stall
+        assert link is not None
+        protocol.begin(transaction=transaction)
+        for document in documents:
+            protocol.send(
+                self._broker.destination,
+                document,
+                content_type="application/json",
+                headers={**self._headers, "transaction": transaction},
+            )
+            if link.pending > _FLUSH_BYTES:
+                link.flush(stall)
+        link.flush(stall)
+        error = link.first_error()
+        if error is not None:
+            raise self._verdict(error, in_doubt=False)
+
+    def _commit(self, transaction: str) -> None:
+        link = self._link
+        assert link is not None
+        receipt, probe = f"commit-{transaction}", f"probe-{transaction}"
+        self._protocol.commit(transaction=transaction, receipt=receipt)
+        link.flush(self._timeouts.stall)
+        patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a commit")
+        probed = False
+        while True:
+            frame = link.receive(min(patience.left(), self._timeouts.probe), "RECEIPT")
+            if frame is None:
+                if not probed:
+                    # Answered in order: a probe that is answered before the commit says that its receipt got lost.
+                    self._protocol.begin(transaction=probe, receipt=probe)
+                    link.flush(self._timeouts.stall)
+                    probed = True
+            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == receipt:
+                return
+            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == probe:
+                raise Unconfirmed("the receipt of a commit did not come", in_doubt=True)
+            elif frame.cmd == "ERROR":
+                raise self._verdict(frame, in_doubt=frame.headers.get("receipt-id") != receipt)
+
+    # -- judging ---------------------------------------------------------------------------------------------
+
+    def _verdict(self, frame: Any, *, in_doubt: bool) -> Exception:
+        """What an ERROR frame about a batch means."""
+        reason = self._reason(frame)
+        if _NOT_ALLOWED.search(reason):
+            return self._not_allowed(reason, self._broker.where)
+        if _PASSING.search(reason):
+            return Unconfirmed(f"the broker says: {reason}", in_doubt=in_doubt)
+        return Refused(f"the broker says: {reason}", in_doubt=in_doubt)
+
+    def _reason(self, frame: Any) -> str:
+        body = frame.body.decode("utf-8", errors="replace") if isinstance(frame.body, bytes) else str(frame.body or "")
+        first = body.strip().splitlines()[0] if body.strip() else ""
+        text = str(frame.headers.get("message") or first or "an error without a word")
+        return self._broker.without_secrets(" ".join(text.split())[:300])
+
+    def _not_allowed(self, reason: str, where: str) -> NotAllowed:
+        return NotAllowed(
+            "the broker does not let us publish",
+            where=where,
+            found=self._broker.without_secrets(reason),
+            next_step="check user name, password, certificates and topic in the credentials file",
+        )

@@ -1,0 +1,240 @@
+"""A real ActiveMQ for tests: the distribution's package, own ports, own folder, stopped at the end.
+
+Plain STOMP and STOMP over TLS (with and without client certificates), certificates made on the spot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cmsspark.publish.credentials import Broker
+from cmsspark.publish.link import connect
+from cmsspark.publish.sink import SystemClock
+
+HOME = Path("/usr/share/activemq")
+USER, PASSWORD = "publisher-user-7", "planted-secret-41"
+
+
+def missing() -> str | None:
+    """Why no broker can be started here, or None."""
+    if not (HOME / "bin" / "activemq.jar").is_file():
+        return "ActiveMQ is not installed (apt-get install activemq)"
+    if shutil.which("java") is None or shutil.which("openssl") is None:
+        return "java and openssl are needed for a real broker"
+    return None
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Certificates:
+    """A CA, a server certificate for localhost, a client's, and a CA that signed nothing."""
+
+    folder: Path
+    stores: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        self.stores = self.folder
+        self._authority("ca")
+        self._authority("other-ca")
+        self._signed("server", "DNS:localhost")
+        self._signed("client", "DNS:client")
+        self._signed("elsewhere", "DNS:broker.example.org")
+        for name in ("server", "elsewhere"):
+            self._run("pkcs12", "-export", "-in", f"{name}.pem", "-inkey", f"{name}.key", "-out", f"{name}.p12",
+                      "-passout", "pass:changeit", "-name", "broker")  # fmt: skip
+        subprocess.run(
+            ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-file", "ca.pem", "-keystore", "trust.p12",
+             "-storetype", "PKCS12", "-storepass", "changeit"],
+            cwd=self.folder, check=True, capture_output=True,
+        )  # fmt: skip
+
+    def __getitem__(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def _run(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+    def _authority(self, name: str) -> None:
+        self._run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
+                  "-days", "3650", "-subj", f"/CN={name} of the tests",
+                  "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+
+    def _signed(self, name: str, alternative: str) -> None:
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(
+            f"subjectAltName={alternative}\nbasicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\n"
+            "authorityKeyIdentifier=keyid\n"
+        )
+        self._run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                  "-subj", f"/CN={name}")  # fmt: skip
+        os.chmod(self.folder / f"{name}.key", 0o600)
+        self._run("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                  "-out", f"{name}.pem", "-days", "3650", "-extfile", f"{name}.ext")  # fmt: skip
+
+
+_CONFIG = """<beans xmlns="http://www.springframework.org/schema/beans"
+  xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
+  xsi:schemaLocation="http://www.springframework.org/schema/beans http://www.springframework.org/schema/beans/spring-beans-2.0.xsd
+  http://activemq.apache.org/schema/core http://activemq.apache.org/schema/core/activemq-core.xsd">
+  <broker xmlns="http://activemq.apache.org/schema/core" useJmx="false" brokerName="localhost"
+          dataDirectory="{data}" schedulePeriodForDestinationPurge="0" useShutdownHook="true">
+    <destinationPolicy><policyMap><policyEntries>
+      <policyEntry queue="small.&gt;" producerFlowControl="true" memoryLimit="200kb">
+        <pendingQueuePolicy><vmQueueCursor/></pendingQueuePolicy>
+      </policyEntry>
+      <policyEntry queue="&gt;" producerFlowControl="true" memoryLimit="64mb"/>
+    </policyEntries></policyMap></destinationPolicy>
+    <persistenceAdapter><kahaDB directory="{data}/kahadb" enableJournalDiskSyncs="true"/></persistenceAdapter>
+    <plugins>
+      <simpleAuthenticationPlugin anonymousAccessAllowed="false"><users>
+        <authenticationUser username="{user}" password="{password}" groups="publishers"/>
+        <authenticationUser username="reader" password="{password}" groups="readers"/>
+      </users></simpleAuthenticationPlugin>
+      <authorizationPlugin><map><authorizationMap><authorizationEntries>
+        <authorizationEntry queue="&gt;" read="publishers,readers" write="publishers" admin="publishers"/>
+        <authorizationEntry topic="&gt;" read="publishers,readers" write="publishers" admin="publishers"/>
+      </authorizationEntries></authorizationMap></map></authorizationPlugin>
+    </plugins>
+    <sslContext><sslContext keyStore="file:{certs}/server.p12" keyStorePassword="changeit" keyStoreType="PKCS12"
+      trustStore="file:{certs}/trust.p12" trustStorePassword="changeit" trustStoreType="PKCS12"/></sslContext>
+    <systemUsage><systemUsage>
+      <memoryUsage><memoryUsage limit="128 mb"/></memoryUsage>
+      <storeUsage><storeUsage limit="2 gb"/></storeUsage><tempUsage><tempUsage limit="100 mb"/></tempUsage>
+    </systemUsage></systemUsage>
+    <transportConnectors>
+      <transportConnector name="stomp" uri="stomp://127.0.0.1:{plain}"/>
+      <transportConnector name="tls" uri="stomp+ssl://127.0.0.1:{tls}"/>
+      <transportConnector name="tls-client" uri="stomp+ssl://127.0.0.1:{tls_client}?transport.needClientAuth=true"/>
+      <transportConnector name="narrow" uri="stomp://127.0.0.1:{narrow}?wireFormat.maxFrameSize=20000"/>
+    </transportConnectors>
+    <shutdownHooks/>
+  </broker>
+</beans>
+"""
+
+
+@dataclass
+class ActiveMQ:
+    """A broker in ``folder``; its store survives :meth:`kill` and :meth:`start`."""
+
+    folder: Path
+    certificates: Certificates
+    plain: int = field(default_factory=free_port)
+    tls: int = field(default_factory=free_port)
+    tls_client: int = field(default_factory=free_port)
+    narrow: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and wait until it takes connections."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "activemq.xml"
+        config.write_text(
+            _CONFIG.format(
+                data=self.folder / "data", user=USER, password=PASSWORD, certs=self.certificates.folder,
+                plain=self.plain, tls=self.tls, tls_client=self.tls_client, narrow=self.narrow,
+            )  # fmt: skip
+        )
+        command = [
+            "java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dactivemq.home={HOME}",
+            f"-Dactivemq.base={self.folder}", f"-Dactivemq.conf={self.folder}", f"-Dactivemq.data={self.folder}/data",
+            f"-Djava.io.tmpdir={self.folder}", "-jar", str(HOME / "bin" / "activemq.jar"), "start",
+            f"xbean:file:{config}",
+        ]  # fmt: skip
+        with open(self.folder / "broker.log", "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        self._wait(60)
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                break
+            try:
+                for port in (self.plain, self.tls, self.tls_client, self.narrow):
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError(f"the broker did not start: {(self.folder / 'broker.log').read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """A graceful stop."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(how)
+            self.process.wait(30)
+            self.process = None
+
+    def credentials(self, path: Path, queue: str, **more: Any) -> Path:
+        """An amq_broker.json for ``/queue/<queue>``; ``more`` replaces its keys, None takes one out."""
+        content: dict[str, Any] = {
+            "username": USER, "password": PASSWORD, "producer": "cms-test", "topic": f"/queue/{queue}",
+            "host_and_ports": f"127.0.0.1:{self.plain}", **more,
+        }  # fmt: skip
+        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+        path.chmod(0o600)
+        return path
+
+    def broker(self, queue: str) -> Broker:
+        """The plain connector, as the publisher's own object."""
+        return Broker((("127.0.0.1", self.plain),), f"/queue/{queue}", "cms-test", username=USER, password=PASSWORD)
+
+    def consume(self, queue: str, quiet: float = 1.5) -> list[tuple[dict[str, str], bytes]]:
+        """All messages of a queue as (headers, body), taken off it; ends when none came for ``quiet`` seconds."""
+        from stomp.protocol import Protocol12
+
+        link = connect(
+            "127.0.0.1", ("127.0.0.1", self.plain), socket.AF_INET, None, 5, SystemClock(), lambda text: None
+        )
+        try:
+            protocol = Protocol12(link)
+            protocol.connect(USER, PASSWORD)
+            link.flush(5)
+            assert link.receive(5, "CONNECTED").cmd == "CONNECTED"
+            protocol.subscribe(f"/queue/{queue}", id="1", ack="auto")
+            link.flush(5)
+            messages = []
+            while (frame := link.receive(quiet, "MESSAGE")) is not None:
+                assert frame.cmd == "MESSAGE", (frame.headers, frame.body)
+                messages.append((frame.headers, frame.body))
+            return messages
+        finally:
+            link.close()
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[ActiveMQ]:
+    """A started broker, stopped at the end."""
+    broker = ActiveMQ(folder / "broker", Certificates(folder / "certificates"))
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.kill()
