@@ -16,7 +16,6 @@ NEEDED = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.sources.partitionOverwriteMode": "static",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
 }
 
 

@@ -1,0 +1,330 @@
+"""One day of streams: resolved, scanned, checked and stored. The jobs on log streams are this with other choices."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cmsspark import __version__, days, pseudonyms
+from cmsspark.access import STREAMS
+from cmsspark.errors import DataError, InputMissing, NotReady
+from cmsspark.jobs import snapshots
+from cmsspark.runs import reconciliation
+from cmsspark.runs.reconciliation import StreamBins
+from cmsspark.sinks import store
+from cmsspark.sources import folders
+from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.reader import Reader
+from cmsspark.storage import Files, LocalFiles, files_for, is_local
+from cmsspark.transforms.scan import Kit, StreamFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cmsspark.settings import Settings
+
+
+@dataclass(frozen=True)
+class DayRequest:
+    """What a job on log streams is asked for. ``tables``: the report's name, and ``partials`` where they are kept."""
+
+    job: str
+    day: date
+    fout: str
+    settings: Settings
+    root: str | None = None
+    streams: tuple[str, ...] = STREAMS
+    tables: tuple[str, ...] = ("data_aggregation", "partials")
+    allow_tmp: bool = False
+    allow_missing: bool = False
+    max_malformed: str | None = None
+    refresh_dumps: bool = False
+    join: str = "auto"
+    feed: str = "auto"
+    fmt: str = "parquet"
+
+
+@dataclass
+class Inputs:
+    """The fixed list of what a run reads."""
+
+    files: Files
+    streams: list[DayInput]
+    missing: list[str]
+    dbs: Dump
+    phedex: Dump
+    warnings: list[str] = field(default_factory=list)
+
+
+def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
+    """Count the day and store its tables; return the run's location and manifest.
+
+    Raises InputMissing (66), NotReady (75), DataError (65), OutputError (73): the previous result stays.
+    """
+    tell = say or (lambda text: click.echo(text, err=True))
+    began = time.monotonic()
+    reconciliation.parse_tolerances(request.max_malformed, request.streams)
+    with ThreadPoolExecutor(1) as pool:
+        # The JVM starts while the list of files is fixed and the catalogue is opened or built.
+        starting = pool.submit(_session, request.job)
+        files: Files = LocalFiles() if _all_local(request) else files_for("hdfs://", starting.result())
+        inputs = resolve(request, files)
+        opened = _snapshots(request, inputs, tell)
+        spark = starting.result()
+    scanned = _scan(spark, request, inputs, opened)
+    try:
+        return _store(spark, request, inputs, opened, scanned, tell, began)
+    except Exception as error:
+        raise _cause(error) from None
+    finally:
+        scanned.unpersist()
+
+
+def resolve(request: DayRequest, files: Files) -> Inputs:
+    """Fix what is read: each stream's files, and the dumps. Raises InputMissing (66) and NotReady (75)."""
+    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
+    found: list[DayInput] = []
+    missing: list[str] = []
+    warnings: list[str] = []
+    for stream in request.streams:
+        try:
+            found.append(folders.resolve_day(files, layout, stream, request.day, allow_tmp=request.allow_tmp))
+        except (InputMissing, NotReady) as error:
+            if not request.allow_missing:
+                raise
+            missing.append(stream)
+            warnings.append(f"{stream} is left out: {error.wanted}")
+    if not found:
+        raise InputMissing(f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings))
+    kept = {} if request.refresh_dumps else _kept_dumps(request, files)
+    dbs = folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES, kept.get("dbs"))
+    phedex = folders.choose_phedex_dump(files, layout, request.day, kept.get("phedex"))
+    warnings += [text for one in (*found, dbs, phedex) for text in one.warnings]
+    return Inputs(files, found, missing, dbs, phedex, warnings)
+
+
+def _all_local(request: DayRequest) -> bool:
+    root = request.root or request.settings.root
+    return root is not None and is_local(root) and is_local(request.fout) and not request.settings.sources
+
+
+def _kept_dumps(request: DayRequest, files: Files) -> dict[str, str]:
+    """The dumps that the day's current result was made with: the choice stays until it is refreshed (rule 17)."""
+    try:
+        before = store.current(files, request.fout, request.job, request.tables[0], request.day)
+    except (InputMissing, DataError):
+        return {}
+    return {kind: dump["folder"] for kind, dump in before.manifest.get("dumps", {}).items()}
+
+
+def _session(job: str) -> SparkSession:
+    from cmsspark.session import session
+
+    return session(f"cmsspark {job}")
+
+
+def _snapshots(request: DayRequest, inputs: Inputs, tell: Any) -> snapshots.Snapshots:
+    began = time.monotonic()
+    opened = snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, request.settings.cache_dir / "catalogue")
+    if opened.built:
+        tell(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
+    return opened
+
+
+def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snapshots.Snapshots) -> DataFrame:
+    from pyspark import StorageLevel
+
+    from cmsspark.transforms import aggregate, scan
+
+    key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
+    kit = Kit(request.day, str(opened.catalogue), str(opened.replicas), key, Reader)
+    streams = [
+        StreamFiles(one.stream, one.form, tuple((file.path, file.size) for file in one.files)) for one in inputs.streams
+    ]
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
+    folded = aggregate.fold_tasks(scan.scan(spark, streams, kit, request.feed), partitions)
+    # The tables and the bins are made from the same rows: the logs are read once.
+    return folded.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def _store(
+    spark: SparkSession,
+    request: DayRequest,
+    inputs: Inputs,
+    opened: snapshots.Snapshots,
+    folded: DataFrame,
+    tell: Any,
+    began: float,
+) -> store.CurrentTable:
+    from cmsspark.transforms import aggregate
+
+    bins = reconciliation.from_rows(_bin_rows(folded), request.streams)
+    quarantine, examples = _quarantine(request, folded, bins)
+    tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
+    warnings = inputs.warnings + reconciliation.check(bins, tolerances, examples)
+    run_now = store.stage(inputs.files, request.fout, request.job, request.day)
+    try:
+        for table in request.tables:
+            rows = aggregate.partials if table == "partials" else aggregate.report
+            count = run_now.write(rows(folded, request.day), table, request.fmt)
+            tell(f"{table}: {count:,} rows")
+        _check_unchanged(inputs)
+        done = run_now.commit(_manifest(request, inputs, opened, bins, warnings, quarantine, run_now, began))
+    except BaseException:
+        run_now.abandon()
+        raise
+    for text in warnings:
+        tell(f"warning: {text}")
+    tell(reconciliation.table(done.manifest["reconciliation"]))
+    tell(f"{request.job} of {request.day} stored in {done.path} after {time.monotonic() - began:.1f} s")
+    return done
+
+
+def _bin_rows(folded: DataFrame) -> Iterator[tuple[str, str, int, str | None]]:
+    from pyspark.sql import functions as F
+
+    rows = folded.where(F.col("kind") == "bin").select("stream", "app", "nacc", "detail")
+    for row in rows.collect():
+        yield row["stream"], row["app"], row["nacc"], row["detail"]
+
+
+def _quarantine(
+    request: DayRequest, folded: DataFrame, bins: Mapping[str, StreamBins]
+) -> tuple[str | None, list[str]]:
+    """Keep malformed records in a private folder; return its file and a few examples without values."""
+    from pyspark.sql import functions as F
+
+    if not any(one.malformed for one in bins.values()):
+        return None, []
+    folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
+    folder.mkdir(parents=True, exist_ok=True)
+    for private in (folder, *list(folder.parents)[:2]):
+        private.chmod(0o700)
+    target = folder / f"{int(time.time() * 1000)}-{os.getpid()}.jsonl"
+    examples = []
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
+        for row in folded.where(F.col("kind") == "quarantine").select("stream", "detail").toLocalIterator():
+            record = {"stream": row["stream"], **json.loads(row["detail"])}
+            sink.write(json.dumps(record) + "\n")
+            if len(examples) < 5:
+                examples.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")
+    return str(target), examples
+
+
+def _check_unchanged(inputs: Inputs) -> None:
+    told = folders.changed(inputs.files, [*inputs.streams, inputs.dbs, inputs.phedex])
+    if told:
+        raise DataError(
+            "the input changed while it was read",
+            found="; ".join(told[:5]) + (f" and {len(told) - 5} more" if len(told) > 5 else ""),
+            next_step="run it again when nothing writes there any more",
+        )
+
+
+def _manifest(
+    request: DayRequest,
+    inputs: Inputs,
+    opened: snapshots.Snapshots,
+    bins: Mapping[str, StreamBins],
+    warnings: Sequence[str],
+    quarantine: str | None,
+    run_now: store.Run,
+    began: float,
+) -> dict[str, Any]:
+    read = sum(one.read for one in bins.values())
+    rows = run_now.tables[request.tables[0]]["rows"]
+    key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
+    return {
+        "streams": list(request.streams),
+        "partial": bool(inputs.missing) or any(one.is_tmp for one in inputs.streams),
+        "missing_streams": inputs.missing,
+        "reconciliation": {stream: one.as_dict() for stream, one in bins.items()},
+        "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},
+        "generations": {stream: dict(one.generations) for stream, one in bins.items() if one.generations},
+        "reduction_factor": round(read / rows, 3) if rows else None,
+        "catalogue": opened.report.__dict__,
+        "dumps": {one.kind: _dump(one) for one in (inputs.dbs, inputs.phedex)},
+        "inputs": [_input(one) for one in inputs.streams],
+        "identical_files": _identical(inputs),
+        "pseudonym_key_id": key.key_id,
+        "quarantine": quarantine,
+        "warnings": list(warnings),
+        "versions": {"cmsspark": __version__, "store": store.STORE_VERSION, **_versions()},
+        "seconds": round(time.monotonic() - began, 1),
+        "timestamp": days.start_ms(request.day),
+    }
+
+
+def _versions() -> dict[str, str]:
+    import sys
+
+    import pyspark
+
+    return {"python": sys.version.split()[0], "pyspark": pyspark.__version__}
+
+
+def _dump(dump: Dump) -> dict[str, Any]:
+    return {
+        "folder": dump.folder,
+        "day": dump.day.isoformat() if dump.day else None,
+        "distance_days": dump.distance_days,
+        "fingerprint": dump.fingerprint(),
+    }
+
+
+def _input(one: DayInput) -> dict[str, Any]:
+    return {
+        "stream": one.stream,
+        "form": one.form,
+        "folder": one.folder,
+        "is_tmp": one.is_tmp,
+        "files": [[file.path, file.size, file.mtime_ms] for file in one.files],
+    }
+
+
+def _identical(inputs: Inputs) -> list[list[str]]:
+    """Part files of one folder with the same content (rule 3); told, and counted as found. Local folders only."""
+    import hashlib
+
+    told = []
+    for one in inputs.streams:
+        by_size: dict[int, list[str]] = {}
+        for file in one.files:
+            if file.size and is_local(file.path):
+                by_size.setdefault(file.size, []).append(file.path)
+        for paths in by_size.values():
+            if len(paths) < 2:
+                continue
+            by_content: dict[bytes, list[str]] = {}
+            for path in paths:
+                with open(path, "rb") as stream:
+                    by_content.setdefault(hashlib.file_digest(stream, "blake2b").digest(), []).append(path)
+            told += [same for same in by_content.values() if len(same) > 1]
+    return told
+
+
+def _cause(error: Exception) -> Exception:
+    """The error of ours that a task raised, taken out of what Spark wraps around it."""
+    text = str(error)
+    from cmsspark import errors
+
+    for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing):
+        marker = f"{kind.__module__}.{kind.__name__}: "
+        if marker in text:
+            lines = text.split(marker, 1)[1].splitlines()
+            found = {"where": None, "found": None, "next": None}
+            for line in lines[1:4]:
+                name, _, value = line.strip().partition(": ")
+                if name in found and line.startswith("  "):
+                    found[name] = value
+            return kind(lines[0], where=found["where"], found=found["found"], next_step=found["next"])
+    return error

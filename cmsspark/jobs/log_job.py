@@ -1,0 +1,45 @@
+"""The command of a job on log streams: data_aggregation and the single-stream reports differ in streams and tables only."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import click
+
+from cmsspark.access import STREAMS
+from cmsspark.jobs import JOBS
+from cmsspark.jobs.options import StreamsType, job_options, settings_of, store_of
+
+
+def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> click.Command:
+    """A click command that counts a day of ``streams`` into ``tables``."""
+
+    @click.command(name, help=f"{JOBS[name].about}. Exit codes: docs/operations.md.")
+    @job_options
+    @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
+    @click.option("--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial.")
+    @click.option("--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%.")
+    @click.option("--refresh-dumps", is_flag=True, help="Choose the dumps anew, not those of the day's last run.")
+    @click.option(
+        "--join",
+        type=click.Choice(["auto", "index", "shuffle"]),
+        default="auto",
+        show_default=True,
+        help="How files find their dataset.",
+    )
+    @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
+    def command(day: date, fout: str | None, settings_file: str | None, verbose: bool, debug: bool, **options: Any) -> None:
+        # Not at import: `--help` must answer at once.
+        from cmsspark.jobs.day import DayRequest, run
+
+        settings = settings_of(settings_file)
+        options.setdefault("streams", streams)
+        run(DayRequest(name, day, store_of(fout, settings), settings, tables=tables, **options))
+
+    if len(streams) > 1:
+        choose = click.option(
+            "--streams", type=StreamsType(), default=STREAMS, help="Streams to read (default: aaa,eos,cmssw,crab)."
+        )
+        command = choose(command)
+    return command

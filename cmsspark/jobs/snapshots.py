@@ -1,0 +1,84 @@
+"""The catalogue snapshots of a run: opened from the cache, or built from the dumps that were chosen."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cmsspark.sources.dbs import read_table_arrow
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.phedex import disk_replicas_arrow
+from cmsspark.storage import Files, is_local, local_path
+from cmsspark.transforms.catalogue import Report, Catalogue, build_catalogue, build_replicas, open_or_build
+
+#: Tables that a snapshot is made from.
+DBS_TABLES = ("FILES", "BLOCKS", "DATASETS")
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Folders of the two snapshots, whether either was built just now, and what the catalogue's build found."""
+
+    catalogue: Path
+    replicas: Path
+    built: bool
+    report: Report
+
+
+def open_snapshots(files: Files, dbs: Dump, phedex: Dump, cache: Path) -> Snapshots:
+    """The snapshots of these dumps. Raises DataError (65) naming a damaged file of a dump."""
+    identity = dbs.fingerprint(("FILES", "DATASETS"))
+    catalogue, built = open_or_build(
+        cache,
+        "catalogue",
+        identity,
+        lambda folder: _build_catalogue(files, dbs, folder),
+    )
+    both = dbs.fingerprint(("BLOCKS",)) + phedex.fingerprint()
+    replicas, built_too = open_or_build(
+        cache,
+        "replicas",
+        both,
+        lambda folder: _build_replicas(files, dbs, phedex, folder),
+    )
+    return Snapshots(catalogue, replicas, built or built_too, Catalogue(catalogue).report)
+
+
+def _build_catalogue(files: Files, dbs: Dump, folder: Path) -> None:
+    build_catalogue(
+        folder,
+        lambda: rows_of(files, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id")),
+        rows_of(files, dbs, "DATASETS", ("dataset_id", "dataset")),
+    )
+
+
+def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path) -> None:
+    def replicas() -> Iterator[Any]:
+        for part in phedex.tables["block_replicas"]:
+            with on_disk(files, part.path) as path:
+                yield from disk_replicas_arrow(path, part.path)
+
+    build_replicas(folder, rows_of(files, dbs, "BLOCKS", ("block_id", "block_name")), replicas())
+
+
+def rows_of(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> Iterator[Any]:
+    """Arrow tables of a dump's table, part by part."""
+    for part in dump.tables[table]:
+        with on_disk(files, part.path) as path:
+            yield from read_table_arrow(path, table, columns, part.path)
+
+
+@contextmanager
+def on_disk(files: Files, path: str) -> Iterator[str]:
+    """The file as a path on this host; a remote one is fetched for as long as it is read."""
+    if is_local(path):
+        yield local_path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
+        target = Path(folder) / path.rsplit("/", 1)[-1]
+        files.fetch(path, target)
+        yield str(target)

@@ -1,0 +1,155 @@
+"""Reconciliation: where every record of a stream went, checked on every run (``docs/counting.md``, rules 4 to 8)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmsspark.access import UNMATCHED_BINS
+from cmsspark.errors import DataError, UsageError
+
+#: Malformed records: more than this share and more than this many fail a run.
+MALFORMED_SHARE: Final = 0.001
+MALFORMED_RECORDS: Final = 10
+#: So many records of which none matched fail a run.
+NONE_MATCHED_RECORDS: Final = 1000
+#: A larger share of records out of the day is a warning.
+OUT_OF_DAY_SHARE: Final = 0.05
+
+_SHARE = re.compile(r"([0-9]*\.?[0-9]+)(%?)", re.ASCII)
+
+
+@dataclass
+class StreamBins:
+    """Records of one stream by bin; ``out_of_day`` by the day that records name, ``generations`` by format."""
+
+    read: int = 0
+    matched: int = 0
+    unmatched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UNMATCHED_BINS, 0))
+    malformed: int = 0
+    write_only: int = 0
+    out_of_day: Counter[str] = field(default_factory=Counter)
+    generations: Counter[str] = field(default_factory=Counter)
+
+    def add(self, name: str, count: int, detail: str | None) -> None:
+        """Count ``count`` records in the bin ``name`` of a scan's result."""
+        if name in self.unmatched:
+            self.unmatched[name] += count
+        elif name == "out_of_day":
+            self.out_of_day[detail or ""] += count
+        elif name.startswith("generation "):
+            self.generations[name.removeprefix("generation ")] += count
+        elif name in ("read", "matched", "malformed", "write_only"):
+            setattr(self, name, getattr(self, name) + count)
+        else:
+            raise ValueError(f"a bin of no known name: {name}")
+
+    @property
+    def binned(self) -> int:
+        """Records that some bin holds; every record is in one, so this must be ``read``."""
+        out = self.out_of_day.total()
+        return self.matched + sum(self.unmatched.values()) + self.malformed + out + self.write_only
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in the manifest, zeros written."""
+        return {
+            "read": self.read,
+            "matched": self.matched,
+            "unmatched": dict(self.unmatched),
+            "malformed": self.malformed,
+            "out_of_day": self.out_of_day.total(),
+            "write_only": self.write_only,
+        }
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much may be malformed: ``share`` of the records, or ``records`` of them, whichever is set."""
+
+    share: float | None = MALFORMED_SHARE
+    records: int = MALFORMED_RECORDS
+
+    def exceeded(self, bins: StreamBins) -> bool:
+        """Whether the run must fail (rule 8)."""
+        if self.share is None:
+            return bins.malformed > self.records
+        return bins.malformed > self.records and bins.malformed > self.share * bins.read
+
+    def __str__(self) -> str:
+        return f"{self.records} records" if self.share is None else f"{self.share:.4g} of the records"
+
+
+def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tolerance]:
+    """``--max-malformed`` for each stream: a share (``0.01``, ``1%``), a count above 1, or ``aaa=1%,eos=0.5``.
+
+    Raises UsageError (2).
+    """
+    streams = list(streams)
+    found = dict.fromkeys(streams, Tolerance())
+    for part in (text or "").split(","):
+        if not part.strip():
+            continue
+        name, equals, value = part.strip().rpartition("=")
+        if equals and name not in streams:
+            raise UsageError(f"--max-malformed names {name!r}", found=f"streams of this run: {', '.join(streams)}")
+        match = _SHARE.fullmatch(value)
+        if match is None or (match[2] and float(match[1]) > 100):
+            raise UsageError(
+                f"--max-malformed takes a share, not {value!r}",
+                next_step="write 0.01, 1%, a number of records above 1, or a list such as aaa=1%,eos=0.5%",
+            )
+        number = float(match[1]) / (100 if match[2] else 1)
+        tolerance = Tolerance(None, int(number)) if number > 1 else Tolerance(number)
+        found.update(dict.fromkeys([name] if equals else streams, tolerance))
+    return found
+
+
+def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str]) -> dict[str, StreamBins]:
+    """Bins by stream from (stream, bin, count, detail) rows of a scan."""
+    found = {stream: StreamBins() for stream in streams}
+    for stream, name, count, detail in rows:
+        found[stream].add(name, count, detail)
+    return found
+
+
+def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], examples: Sequence[str]) -> list[str]:
+    """Warnings about the day. Raises DataError (65) beyond the tolerances; a sum that is not right is a bug of ours (70)."""
+    warnings = []
+    for stream, one in bins.items():
+        if one.binned != one.read:
+            raise RuntimeError(f"{stream}: {one.read} records were read and {one.binned} are in bins: {one.as_dict()}")
+        if tolerances[stream].exceeded(one):
+            raise DataError(
+                f"{stream}: {one.malformed} of {one.read} records are malformed, tolerated are {tolerances[stream]}",
+                found="; ".join(examples[:5]) or None,
+                next_step="see the quarantine for all of them; --max-malformed lets more pass",
+            )
+        if one.read >= NONE_MATCHED_RECORDS and not one.matched:
+            raise DataError(
+                f"{stream}: none of {one.read} records matched a file in DBS",
+                found=f"bins {one.as_dict()}",
+                next_step="is the DBS dump the right one, and whole?",
+            )
+        out = one.out_of_day.total()
+        if out > OUT_OF_DAY_SHARE * one.read:
+            named = ", ".join(f"{day}: {count}" for day, count in one.out_of_day.most_common(3))
+            warnings.append(f"{stream}: {out} of {one.read} records are of other days ({named})")
+    return warnings
+
+
+def table(bins: Mapping[str, Mapping[str, Any]]) -> str:
+    """The reconciliation as text for a terminal, from its form in the manifest."""
+    head = ("stream", "read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only")
+    lines = [head]
+    for stream, one in bins.items():
+        counts = [one["read"], one["matched"], *(one["unmatched"][name] for name in UNMATCHED_BINS)]
+        counts += [one[name] for name in ("malformed", "out_of_day", "write_only")]
+        lines.append((stream, *(f"{count:,}" for count in counts)))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if not at else cell.rjust(width) for at, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )

@@ -1,0 +1,282 @@
+"""Folding: a task's accesses become one row for each (stream, dataset, site, app, user), and its bins rows beside them.
+
+Runs in Spark's Python workers and in plain Python alike; knows no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cmsspark import days
+from cmsspark.access import AccessBatch, Group, Quarantined, Remote
+from cmsspark.errors import DataError
+from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Accesses kept unfolded at most.
+FOLD_AT: Final = 1_000_000
+_LIMIT: Final = 2**63 - 1
+
+#: Kinds of rows in a scan's result.
+ACCESS, BIN, QUARANTINE = "access", "bin", "quarantine"
+
+#: name and type word of each column of a scan's result; see ``scan_schema``.
+COLUMNS: Final = (
+    ("kind", "string"),
+    ("stream", "string"),
+    ("dataset_name", "string"),
+    ("site_name", "string"),
+    ("app", "string"),
+    ("user", "string"),
+    ("nacc", "long"),
+    ("remote_nacc", "long"),
+    ("read_bytes", "long"),
+    ("cpu_ms", "long"),
+    ("wall_ms", "long"),
+    ("detail", "string"),
+)
+
+
+def unmatched_bin(lfn: str) -> str:
+    """The bin of a file that is not in DBS, by its name (rule 4)."""
+    if lfn.startswith(("/store/user/", "/store/group/")):
+        return "user_file"
+    if lfn.startswith(("/store/unmerged/", "/store/temp/")):
+        return "temporary"
+    return "not_in_dbs"
+
+
+#: Sums by name; None where the stream does not have it.
+Columns = dict[str, Longs | None]
+
+
+@dataclass
+class StreamFold:
+    """One stream's accesses in one task."""
+
+    stream: str
+    catalogue: Catalogue
+    bins: Counter[str] = field(default_factory=Counter)
+    out_of_day: Counter[int] = field(default_factory=Counter)
+    generations: Counter[str] = field(default_factory=Counter)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    _parts: list[Columns] = field(default_factory=list)
+    _unfolded: int = 0
+
+    def add(self, batch: AccessBatch) -> None:
+        """Bin the batch's records and keep its matched accesses."""
+        self.bins["read"] += batch.read
+        self.bins["write_only"] += batch.write_only
+        self.bins["no_lfn"] += batch.no_lfn
+        self.bins["malformed"] += len(batch.malformed)
+        self.out_of_day.update(batch.out_of_day)
+        self.generations.update(batch.generations)
+        self.quarantined += batch.malformed
+        if batch.lfns:
+            self._attach(batch)
+
+    def _attach(self, batch: AccessBatch) -> None:
+        pairs = self.catalogue.lookup([lfn.encode() for lfn in batch.lfns])
+        matched = np.flatnonzero(pairs != NOT_THERE)
+        if len(matched) < len(pairs):
+            lfns = batch.lfns
+            self.bins.update(unmatched_bin(lfns[row]) for row in np.flatnonzero(pairs == NOT_THERE).tolist())
+        self.bins["matched"] += len(matched)
+        cpu, cpu_count = _nullable(batch.cpu_ms, matched)
+        wall, wall_count = _nullable(batch.wall_ms, matched)
+        self._parts.append(
+            {
+                "pair": pairs[matched].astype(np.int64),
+                "group": np.array(batch.groups, np.int64)[matched],
+                "nacc": np.ones(len(matched), np.int64),
+                "read_bytes": None if batch.read_bytes is None else np.array(batch.read_bytes, np.int64)[matched],
+                "cpu_ms": cpu,
+                "cpu_count": cpu_count,
+                "wall_ms": wall,
+                "wall_count": wall_count,
+            }
+        )
+        self._unfolded += len(matched)
+        if self._unfolded >= FOLD_AT:
+            self._parts = [self._folded()]
+            self._unfolded = 0
+
+    def _folded(self) -> Columns:
+        """All parts as one, with each (pair, group) once."""
+        whole: Columns = {}
+        for name in self._parts[0]:
+            columns = [part[name] for part in self._parts]
+            whole[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
+        return fold(whole, "pair", "group", self.stream)
+
+    def rows(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
+        """The folded accesses as columns of a scan's result, names of people already pseudonyms."""
+        if not self._parts:
+            return {}
+        sums = self._folded()
+        pairs, numbers = _there(sums["pair"]), _there(sums["group"])
+        remote = np.array([group.remote for group in groups], np.int64)[numbers]
+        remote = _resolve(remote, np.asarray(self.catalogue.pair_blocks)[pairs], numbers, groups, replicas)
+        count = _there(sums["nacc"])
+        sums["remote_nacc"] = np.where(remote == Remote.YES, count, 0)
+        sums["remote_count"] = np.where(remote == Remote.UNKNOWN, 0, count)
+        # From here on blocks and remoteness are no part of a row: fewer rows leave the task.
+        shared, slim = _without_remote(groups)
+        sums["pair"] = np.asarray(self.catalogue.pair_datasets)[pairs].astype(np.int64)
+        sums["group"] = slim[numbers]
+        return self._as_rows(fold(sums, "pair", "group", self.stream), shared, pseudonym)
+
+    def _as_rows(
+        self, sums: Columns, shared: list[tuple[str, str, str | None]], pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
+        datasets = _there(sums["pair"])
+        unique = np.unique(datasets)
+        names = dict(zip(unique.tolist(), self.catalogue.dataset_names(unique.astype(np.int32)), strict=True))
+        stand_ins: dict[str | None, str | None] = {None: None}
+        for _, _, user in shared:
+            if user is not None and user not in stand_ins:
+                stand_ins[user] = pseudonym(user)
+        of_row = [shared[number] for number in _there(sums["group"]).tolist()]
+        count = len(of_row)
+        return {
+            "kind": [ACCESS] * count,
+            "stream": [self.stream] * count,
+            "dataset_name": [names[number] for number in datasets.tolist()],
+            "site_name": [site for site, _, _ in of_row],
+            "app": [app for _, app, _ in of_row],
+            "user": [stand_ins[user] for _, _, user in of_row],
+            "nacc": _there(sums["nacc"]).tolist(),
+            "remote_nacc": _where(sums["remote_nacc"], sums["remote_count"], count),
+            "read_bytes": _where(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": _where(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": _where(sums["wall_ms"], sums["wall_count"], count),
+            "detail": [None] * count,
+        }
+
+    def bin_rows(self) -> dict[str, list[Any]]:
+        """Bins as rows: the bin in ``app``, its count in ``nacc``; quarantined records with their place in ``detail``."""
+        named = [(name, count, None) for name, count in self.bins.items() if count]
+        named += [("out_of_day", count, days.day_name(day)) for day, count in self.out_of_day.items()]
+        named += [(f"generation {name}", count, None) for name, count in self.generations.items()]
+        size = len(named) + len(self.quarantined)
+        rows: dict[str, list[Any]] = {name: [None] * size for name, _ in COLUMNS}
+        rows["kind"] = [BIN] * len(named) + [QUARANTINE] * len(self.quarantined)
+        rows["stream"] = [self.stream] * size
+        rows["app"] = [name for name, _, _ in named] + ["malformed"] * len(self.quarantined)
+        rows["nacc"] = [count for _, count, _ in named] + [0] * len(self.quarantined)
+        rows["detail"] = [detail for _, _, detail in named] + [_told(record) for record in self.quarantined]
+        return rows
+
+
+def fold(columns: Columns, first: str, second: str, stream: str) -> Columns:
+    """``columns`` with each combination of the keys ``first`` and ``second`` once and all else summed.
+
+    Keys are numbers from 0 on. Raises DataError (65) where a sum leaves 64 bits.
+    """
+    high, low = _there(columns[first]), _there(columns[second])
+    width = int(low.max()) + 1 if len(low) else 1
+    keys = high * width + low
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else np.zeros(0, np.intp)
+    found: Columns = {first: keys[starts] // width, second: keys[starts] % width}
+    for name, values in columns.items():
+        if name not in found:
+            found[name] = None if values is None else sum_runs(values[order], starts, f"{name} of {stream}")
+    return found
+
+
+def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
+    """Sums of the runs of ``values`` that begin at ``starts``. Raises DataError (65) where one leaves 64 bits."""
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    if int(values.max()) <= _LIMIT // len(values):
+        found: Longs = np.add.reduceat(values, starts)
+        return found
+    exact = np.add.reduceat(values.astype(object), starts)
+    if max(exact) > _LIMIT:
+        raise DataError(f"the sum of {what} of one group is beyond 2^63-1", next_step="look for absurd sizes in the log")
+    return exact.astype(np.int64)
+
+
+def _nullable(values: list[int | None] | None, rows: npt.NDArray[np.intp]) -> tuple[Longs | None, Longs | None]:
+    """Values with nulls as 0, and 1 or 0 for each that was there."""
+    if values is None:
+        return None, None
+    there = np.array([value is not None for value in values], np.int64)[rows]
+    return np.array([value or 0 for value in values], np.int64)[rows], there
+
+
+def _there(column: Longs | None) -> Longs:
+    if column is None:
+        raise TypeError("a key or count is never null")
+    return column
+
+
+def _where(values: Longs | None, there: Longs | None, count: int) -> list[Any]:
+    """Values as Python numbers, None where nothing was summed."""
+    if values is None or there is None:
+        return [None] * count
+    return [value if known else None for value, known in zip(values.tolist(), there.tolist(), strict=True)]
+
+
+def _without_remote(groups: list[Group]) -> tuple[list[tuple[str, str, str | None]], Longs]:
+    """The distinct (site, app, user) of ``groups``, and for each group which of them it is."""
+    numbers: dict[tuple[str, str, str | None], int] = {}
+    slim = [numbers.setdefault((group.site, group.app, group.user), len(numbers)) for group in groups]
+    return list(numbers), np.array(slim, np.int64)
+
+
+def _resolve(
+    remote: Longs, blocks: Longs, group_numbers: Longs, groups: list[Group], replicas: Replicas | None
+) -> Longs:
+    """Remoteness with the catalogue's word where it is the catalogue's to say (rule 21)."""
+    asked = np.flatnonzero(remote == Remote.BY_REPLICA)
+    if not len(asked):
+        return remote
+    if replicas is None:
+        remote[asked] = Remote.UNKNOWN
+        return remote
+    sites = [groups[number].site for number in group_numbers[asked].tolist()]
+    here = replicas.there(blocks[asked], sites)
+    remote[asked] = np.where(here, Remote.NO, Remote.YES)
+    return remote
+
+
+def _told(record: Quarantined) -> str:
+    # Latin-1 keeps each byte of the raw record as one character.
+    return json.dumps(
+        {
+            "file": record.file,
+            "position": record.position,
+            "reason": record.reason,
+            "raw": record.raw.decode("latin-1"),
+        }
+    )
+
+
+def record_batch(rows: dict[str, list[Any]]) -> pa.RecordBatch:
+    """Columns of a scan's result as an Arrow batch."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pydict(rows, schema=scan_schema())
+
+
+def scan_schema() -> pa.Schema:
+    """The Arrow schema of a scan's result."""
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "long": pa.int64()}
+    return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS])
+

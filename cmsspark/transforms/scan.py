@@ -1,0 +1,212 @@
+"""The scan: decoders run inside Spark's tasks, and only folded rows cross to the JVM.
+
+Files that a worker can open are read by the worker (``direct``); others, as on HDFS, are read by Spark and handed over as
+lines (``spark``). Both ways end in the same rows, whose columns are ``fold.COLUMNS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cache, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, IO, Any, Final, Protocol
+
+from cmsspark.access import AccessBatch, Group
+from cmsspark.errors import DataError
+from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.storage import is_local, local_path
+from cmsspark.transforms.catalogue import Catalogue, Replicas
+from cmsspark.transforms.fold import COLUMNS, StreamFold, record_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Bytes of input a task, at most: fewer tasks cost less, more tasks share the cores better.
+TASK_BYTES: Final = 300_000_000
+#: How much wider gzip is when it is open.
+GZIP_FACTOR: Final = 6
+
+
+class Reader(Protocol):
+    """What a task reads with (``cmsspark.sources.reader``)."""
+
+    @property
+    def groups(self) -> list[Group]: ...
+    def file(self, stream: IO[bytes], file: str) -> Iterator[AccessBatch]: ...
+    def chunk(self, chunk: bytes, file: str) -> AccessBatch: ...
+
+
+@dataclass(frozen=True)
+class StreamFiles:
+    """A stream's files: ``form`` as its reader knows it, and (path, bytes) of each."""
+
+    stream: str
+    form: str
+    files: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Files of one stream that one task reads."""
+
+    stream: str
+    form: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What each task needs besides its files; goes to the workers with the function."""
+
+    day: date
+    catalogue: str
+    replicas: str | None
+    pseudonyms: Pseudonyms
+    make_reader: Callable[[str, str, date], Reader]
+
+    def place(self, name: str) -> Path:
+        """A snapshot's folder on this host: as named, or where Spark put what was shipped."""
+        here = Path(name)
+        if here.is_dir():
+            return here
+        from pyspark import SparkFiles
+
+        return Path(SparkFiles.get(here.name))
+
+
+@cache
+def _catalogue(folder: Path) -> Catalogue:
+    # A worker process runs many tasks: what is mapped once stays mapped.
+    return Catalogue(folder)
+
+
+@cache
+def _replicas(folder: Path) -> Replicas:
+    return Replicas(folder)
+
+
+def pack(streams: Iterable[StreamFiles], cores: int, task_bytes: int = TASK_BYTES) -> list[Task]:
+    """The files as tasks of about even size, the largest first; a task has files of one stream."""
+    weighed = [
+        (stream, [(path, size * (GZIP_FACTOR if path.endswith(".gz") else 1)) for path, size in stream.files])
+        for stream in streams
+    ]
+    total = sum(weight for _, files in weighed for _, weight in files)
+    # Two rounds for each core let a quick task make up for a slow one.
+    most = max(1, min(task_bytes, total // max(1, cores * 2)))
+    packed: list[tuple[int, Task]] = []
+    for stream, files in weighed:
+        paths: list[str] = []
+        weight = 0
+        for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
+            if paths and weight + size > most:
+                packed.append((weight, Task(stream.stream, stream.form, tuple(paths))))
+                paths, weight = [], 0
+            paths.append(path)
+            weight += size
+        if paths:
+            packed.append((weight, Task(stream.stream, stream.form, tuple(paths))))
+    return [task for _, task in sorted(packed, key=lambda pair: -pair[0])]
+
+
+def scan(spark: SparkSession, streams: Sequence[StreamFiles], kit: Kit, feed: str = "auto") -> DataFrame:
+    """The accesses of ``streams``, folded in each task, with their bins and quarantined records.
+
+    One row for each (task, stream, dataset, site, app, user), kind ``access``; rows of kind ``bin`` count what fell where,
+    rows of kind ``quarantine`` hold malformed records. Raises DataError (65) for a damaged file, when run.
+    """
+    ways = {stream: feed if feed != "auto" else _feed_of(stream) for stream in streams}
+    parts = []
+    direct = [stream for stream in streams if ways[stream] == "direct"]
+    if direct:
+        tasks = pack(direct, spark.sparkContext.defaultParallelism)
+        numbered = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        parts.append(numbered.mapInArrow(_DirectTask(tasks, kit), _schema()))
+    for stream in streams:
+        if ways[stream] == "spark":
+            parts.append(_through_spark(spark, stream, kit))
+    return reduce(lambda left, right: left.unionByName(right), parts)
+
+
+def _feed_of(stream: StreamFiles) -> str:
+    return "direct" if all(is_local(path) for path, _ in stream.files) else "spark"
+
+
+def _schema() -> str:
+    words = {"string": "string", "long": "bigint"}
+    return ", ".join(f"`{name}` {words[kind]}" for name, kind in COLUMNS)
+
+
+@dataclass(frozen=True)
+class _DirectTask:
+    """Reads the files that each input row names by its number."""
+
+    tasks: list[Task]
+    kit: Kit
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.run(self.tasks[number])
+
+    def run(self, task: Task) -> Iterator[pa.RecordBatch]:
+        reader = self.kit.make_reader(task.stream, task.form, self.kit.day)
+        fold = StreamFold(task.stream, _catalogue(self.kit.place(self.kit.catalogue)))
+        for path in task.paths:
+            try:
+                with open(local_path(path), "rb") as stream:
+                    for batch in reader.file(stream, path):
+                        fold.add(batch)
+            except OSError as error:
+                raise DataError("a log file cannot be read", where=path, found=error.strerror) from None
+        yield from _results(fold, reader, self.kit)
+
+
+@dataclass(frozen=True)
+class _SparkTask:
+    """Folds the rows (file, value) that Spark has read: a line each, or a whole Avro file each."""
+
+    stream: str
+    form: str
+    kit: Kit
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import io
+
+        reader = self.kit.make_reader(self.stream, self.form, self.kit.day)
+        fold = StreamFold(self.stream, _catalogue(self.kit.place(self.kit.catalogue)))
+        for batch in batches:
+            files, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+            if self.form == "avro":
+                for file, value in zip(files, values, strict=True):
+                    for found in reader.file(io.BytesIO(value), file):
+                        fold.add(found)
+            elif values:
+                # A batch may hold the end of one file and the begin of the next; only messages name files.
+                fold.add(reader.chunk(b"\n".join(values) + b"\n", files[0]))
+        yield from _results(fold, reader, self.kit)
+
+
+def _results(fold: StreamFold, reader: Reader, kit: Kit) -> Iterator[pa.RecordBatch]:
+    replicas = _replicas(kit.place(kit.replicas)) if kit.replicas else None
+    rows = fold.rows(reader.groups, replicas, kit.pseudonyms.of)
+    if rows:
+        yield record_batch(rows)
+    yield record_batch(fold.bin_rows())
+
+
+def _through_spark(spark: SparkSession, stream: StreamFiles, kit: Kit) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    paths = [path for path, _ in stream.files]
+    # Names are taken as they are: a star in one is no pattern.
+    reader: Any = spark.read.option("__globPaths__", "false")
+    if stream.form == "avro":
+        rows = reader.format("binaryFile").load(paths).select(F.col("path"), F.col("content"))
+    else:
+        read = reader.option("lineSep", "\n").text(paths)
+        rows = read.select(F.col("_metadata.file_path").alias("path"), F.col("value").cast("binary").alias("content"))
+    return rows.mapInArrow(_SparkTask(stream.stream, stream.form, kit), _schema())
