@@ -106,8 +106,8 @@ def resolve(request: DayRequest, files: Files) -> Inputs:
     if not found:
         raise InputMissing(f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings))
     kept = {} if request.refresh_dumps else _kept_dumps(request, files)
-    dbs = folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES, kept.get("dbs"))
-    phedex = folders.choose_phedex_dump(files, layout, request.day, kept.get("phedex"))
+    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES)
+    phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
     warnings += [text for one in (*found, dbs, phedex) for text in one.warnings]
     return Inputs(files, found, missing, dbs, phedex, warnings)
 
@@ -117,13 +117,19 @@ def _all_local(request: DayRequest) -> bool:
     return root is not None and is_local(root) and is_local(request.fout) and not request.settings.sources
 
 
-def _kept_dumps(request: DayRequest, files: Files) -> dict[str, str]:
+def _kept_dumps(request: DayRequest, files: Files) -> dict[str, Dump]:
     """The dumps that the day's current result was made with: the choice stays until it is refreshed (rule 17)."""
     try:
         before = store.current(files, request.fout, request.job, request.tables[0], request.day)
     except (InputMissing, DataError):
         return {}
-    return {kind: dump["folder"] for kind, dump in before.manifest.get("dumps", {}).items()}
+    kept = {}
+    for kind, dump in before.manifest.get("dumps", {}).items():
+        when = date.fromisoformat(dump["day"]) if dump["day"] else None
+        found = folders.dump_at(files, kind, dump["folder"], request.day, when, snapshots.DBS_TABLES)
+        if found is not None:
+            kept[kind] = found
+    return kept
 
 
 def _session(job: str) -> SparkSession:

@@ -79,6 +79,15 @@ def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
     return _choose(files, "phedex", day, dated, [place.folder])
 
 
+def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]) -> Dump | None:
+    """The dump in ``folder``, dated ``when``, as it was chosen before for ``day``; None where it is no longer whole."""
+    names = {REPLICAS: folder} if kind == "phedex" else {table: join(folder, table) for table in sorted(set(tables))}
+    there, lacking = _tables(files, names)
+    if lacking:
+        return None
+    return Dump(kind, when, folder, there, None if when is None else abs((when - day).days))
+
+
 _Dated = tuple[date, str, dict[str, str]]
 
 

@@ -12,7 +12,7 @@ from datetime import date
 from itertools import groupby
 
 from cmsspark.errors import InputMissing, NotReady
-from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump
+from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, dump_at
 from cmsspark.sources.layout import Layout, Place, days_near, shown
 from cmsspark.sources.listing import TMP, InputFile, data_files, digest, is_hidden
 from cmsspark.storage import Files
@@ -25,6 +25,7 @@ __all__ = [
     "changed",
     "choose_dbs_dump",
     "choose_phedex_dump",
+    "dump_at",
     "is_hidden",
     "resolve_day",
 ]
