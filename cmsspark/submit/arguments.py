@@ -1,0 +1,180 @@
+"""The command line of ``run_spark``: which words are the wrapper's and which are the job's.
+
+The rule, told in ``docs/submitting.md``: before JOB everything is the wrapper's; after it the wrapper takes the options
+that it knows, the job gets all others as they are, and everything after the first ``--``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cmsspark.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the wrapper. ``metavar`` None: a flag. ``spark``: the Spark option that it is short for."""
+
+    name: str
+    about: str
+    metavar: str | None = None
+    spark: str | None = None
+    many: bool = False
+    short: str | None = None
+
+
+WHERE: Final = "Where it runs"
+WHAT: Final = "With what"
+SHOW: Final = "Instead of running"
+
+#: Headings of the help and the options below them.
+GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
+    WHERE: (
+        Option("--local", "on this machine, all cores (the default)"),
+        Option("--yarn", "on the YARN cluster that HADOOP_CONF_DIR names"),
+        Option("--k8s", "on Kubernetes (needs --master k8s://https://HOST:PORT)"),
+        Option("--profile", "a profile: local, yarn, k8s, or a file of one's own", "NAME"),
+        Option("--deploy-mode", "client: the driver runs here; cluster: on the cluster", "MODE"),
+        Option("--master", "another master than the profile's", "URL", "spark.master"),
+        Option("--queue", "YARN queue", "NAME", "spark.yarn.queue"),
+        Option("--principal", "Kerberos principal", "NAME", "spark.kerberos.principal"),
+        Option("--keytab", "Kerberos keytab file", "FILE", "spark.kerberos.keytab"),
+    ),
+    WHAT: (
+        Option("--conf", "a Spark option; comes before all others", "KEY=VALUE", many=True, short="-c"),
+        Option("--settings", "settings file (else CMSSPARK_SETTINGS, ./cmsspark.yaml)", "FILE"),
+        Option("--name", "name of the application", "TEXT", "spark.app.name"),
+        Option("--driver-memory", "heap of the driver", "SIZE", "spark.driver.memory"),
+        Option("--driver-cores", "cores of the driver in cluster mode", "N", "spark.driver.cores"),
+        Option("--executor-memory", "heap of an executor", "SIZE", "spark.executor.memory"),
+        Option("--executor-cores", "cores of an executor", "N", "spark.executor.cores"),
+        Option("--num-executors", "executors to begin with", "N", "spark.executor.instances"),
+        Option("--avro", "spark-avro, of the version that fits the running Spark"),
+        Option("--packages", "Maven coordinates, separated by commas", "LIST", "spark.jars.packages", many=True),
+        Option("--repositories", "further Maven repositories", "LIST", "spark.jars.repositories", many=True),
+        Option("--jars", "jars for driver and executors", "LIST", "spark.jars", many=True),
+        Option(
+            "--py-files", "modules and zips for Python, separated by commas", "LIST", "spark.submit.pyFiles", many=True
+        ),
+        Option("--files", "files for each executor's working folder", "LIST", "spark.files", many=True),
+        Option("--archives", "archives unpacked there (FILE#folder)", "LIST", "spark.archives", many=True),
+        Option("--env", "packed Python environment (venv-pack, conda-pack) for executors", "FILE"),
+        Option("--debug", "show tracebacks and Spark's own messages"),
+        Option("--verbose", "say more on the way"),
+        Option("--no-log4j", "as in CMSSpark; Spark is quiet anyway"),
+    ),
+    SHOW: (
+        Option("--dry-run", "print the exact command, quoted for a shell"),
+        Option("--explain", "print each Spark option and where it comes from"),
+        Option("--list", "print the built-in jobs"),
+        Option("--warm-up", "make the JVM's class archive: once, then each start is shorter"),
+        Option("--help", "print this, and the job's own options", short="-h"),
+        Option("--version", "print the version"),
+    ),
+}
+
+OPTIONS: Final = tuple(option for group in GROUPS.values() for option in group)
+_BY_NAME: Final = {name: option for option in OPTIONS for name in (option.name, option.short) if name}
+
+#: Options that a built-in job hears as well as the wrapper.
+SHARED: Final = ("--settings", "--debug", "--verbose")
+#: After the name of one's own script these are the script's alone.
+OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--warm-up", "--no-log4j")
+
+#: A job's options: each spelling and whether it takes a value.
+Signature = Mapping[str, bool]
+
+
+@dataclass
+class Request:
+    """What a command line asks for: the wrapper's options (values in the order given), the job and its arguments."""
+
+    job: str | None = None
+    arguments: list[str] = field(default_factory=list)
+    given: dict[str, list[str]] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """True when the flag or option was given."""
+        return name in self.given
+
+    def last(self, name: str) -> str | None:
+        """The value given last, or None."""
+        values = self.given.get(name)
+        return values[-1] if values else None
+
+    def every(self, name: str) -> list[str]:
+        """All values, in the order given."""
+        return self.given.get(name, [])
+
+
+def split(words: Sequence[str], signature_of: Callable[[str], Signature | None]) -> Request:
+    """The request that ``words`` (without the program's name) make.
+
+    ``signature_of(job)`` gives a built-in job's own options and None for a script of one's own; it is called once, when
+    the job's name is met. Raises UsageError (2) for unknown options before the job and for missing values.
+    """
+    request = Request()
+    signature: Signature | None = None
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if request.job is not None and word == "--":
+            request.arguments += rest
+            break
+        if request.job is None and not word.startswith("-"):
+            request.job = word
+            signature = signature_of(word)
+        elif _take(word, rest, request, signature):
+            continue
+        elif request.job is None:
+            raise UsageError(
+                f"run_spark has no option {word.split('=')[0]!r}",
+                next_step="a job's own options come after its name: run_spark JOB …; run_spark --help lists ours",
+            )
+        else:
+            _to_job(word, rest, request, signature)
+    return request
+
+
+def _take(word: str, rest: list[str], request: Request, signature: Signature | None) -> bool:
+    """Take ``word`` (and its value) as an option of the wrapper; False when it is none."""
+    name, equals, value = word.partition("=")
+    option = _BY_NAME.get(name)
+    if option is None or (request.job is not None and signature is None and option.name in OF_A_SCRIPT):
+        return False
+    if option.metavar is None:
+        if equals:
+            raise UsageError(f"{name} takes no value", found=word)
+        request.given.setdefault(option.name, [])
+    else:
+        if not equals:
+            if not rest:
+                raise UsageError(f"{name} needs a value: {name} {option.metavar}")
+            value = rest.pop(0)
+        values = request.given.setdefault(option.name, [])
+        values[:] = [*values, value] if option.many else [value]
+    if signature is not None and option.name in SHARED and option.name in signature:
+        request.arguments += [option.name] if option.metavar is None else [option.name, value]
+    return True
+
+
+def _to_job(word: str, rest: list[str], request: Request, signature: Signature | None) -> None:
+    """Hand ``word`` to the job, with the value that a built-in job's option takes, whatever it looks like."""
+    request.arguments.append(word)
+    if signature is not None and signature.get(word) and rest:
+        request.arguments.append(rest.pop(0))
+
+
+def help_text() -> str:
+    """The wrapper's options, as ``--help`` prints them."""
+    lines: list[str] = []
+    for heading, options in GROUPS.items():
+        lines += ["", f"{heading}:"]
+        for option in options:
+            left = ", ".join(filter(None, (option.short, option.name))) + (
+                f" {option.metavar}" if option.metavar else ""
+            )
+            lines.append(f"  {left:<24} {option.about}")
+    return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""The JVM's class-data archive: Spark's classes, loaded and checked once, so that each start saves some seconds.
+
+An archive belongs to one build of Java, one Spark and one set of jars; its name is a digest of them.
+``run_spark --warm-up`` makes it (``bin/demo`` does so when it installs). Where there is none, or it does not fit, Java
+starts as ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from cmsspark.errors import OutputError
+from cmsspark.submit.host import Host, Java
+
+_KEPT: Final = 2
+_DEADLINE_S: Final = 300
+
+
+def place(host: Host, java: Java, cache_dir: Path) -> Path:
+    """Where the archive of this Java and this Spark lies, or would lie."""
+    digest = hashlib.sha256(f"{java.program.resolve()}\n{java.version}\n{host.spark.home.resolve()}\n".encode())
+    with os.scandir(host.spark.home / "jars") as jars:
+        for jar in sorted(jars, key=lambda entry: entry.name):
+            digest.update(f"{jar.name} {jar.stat().st_size} {jar.stat().st_mtime_ns}\n".encode())
+    return cache_dir / "jvm" / f"spark-{host.spark.version}-java-{java.major}-{digest.hexdigest()[:12]}.jsa"
+
+
+def usable(host: Host, java: Java | None, cache_dir: Path) -> str | None:
+    """The archive's path where it is there and fits what spark-submit will put on the class path, else None."""
+    if java is None or java.major < 13 or _has_folders(host.environ):
+        return None
+    found = place(host, java, cache_dir)
+    return str(found) if found.is_file() else None
+
+
+def _has_folders(environ: Mapping[str, str]) -> bool:
+    # A folder on the class path (Hadoop's or Spark's configuration) makes Java refuse the archive, loudly.
+    return any(
+        environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH")
+    )
+
+
+def make(host: Host, java: Java, cache_dir: Path) -> Path:
+    """Make the archive by running a small job, and return its path; one that is there is left alone.
+
+    Raises OutputError (73) when the job or Java fails, with the last line that they wrote.
+    """
+    target = place(host, java, cache_dir)
+    if target.is_file():
+        return target
+    aside = target.with_suffix(f".{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        run = subprocess.run(
+            _command(host, aside), capture_output=True, timeout=_DEADLINE_S, check=False, env=_environment(host)
+        )
+        if run.returncode != 0 or not aside.is_file():
+            said = (run.stderr or run.stdout).decode(errors="replace").strip().splitlines()
+            raise OutputError(
+                "the JVM's class archive was not made", where=target, found=said[-1] if said else "nothing"
+            )
+        os.replace(aside, target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OutputError("the JVM's class archive was not made", where=target, found=str(error)) from None
+    finally:
+        aside.unlink(missing_ok=True)
+    _forget_old(target)
+    return target
+
+
+def _command(host: Host, aside: Path) -> list[str]:
+    options = f'-XX:ArchiveClassesAtExit="{aside}" -XX:+UseSerialGC -Duser.timezone=UTC'
+    confs = {
+        "spark.driver.defaultJavaOptions": options,
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.pyspark.python": host.python,
+        "spark.pyspark.driver.python": host.python,
+        "spark.sql.shuffle.partitions": "2",
+    }
+    words = [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
+    return [host.spark.submit, "--master", "local[2]", *words, str(host.package / "submit" / "warm_up.py")]
+
+
+def _environment(host: Host) -> dict[str, str]:
+    return {**host.environ, "SPARK_HOME": str(host.spark.home)}
+
+
+def _forget_old(newest: Path) -> None:
+    archives = sorted(newest.parent.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in archives[_KEPT:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,304 @@
+"""The command line that runs a job, put together from values only.
+
+Nothing here looks at the machine or starts anything.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from cmsspark.errors import UsageError
+from cmsspark.jobs import Job
+from cmsspark.settings import FILE_NAME, Settings
+from cmsspark.submit import avro
+from cmsspark.submit.arguments import OPTIONS, Request
+from cmsspark.submit.host import Host
+from cmsspark.submit.options import (
+    BUILT_IN,
+    COMMAND_LINE,
+    Chosen,
+    Options,
+    cluster_defaults,
+    lay_confs,
+    lay_options_file,
+    lay_settings,
+)
+from cmsspark.submit.profiles import Profile, lay_profile, load_profile
+
+Mode = Literal["python", "client", "cluster"]
+
+#: Options that spark-submit has words of its own for, in the order in which they are written.
+_WORDS: Final[Mapping[str, str]] = {
+    "spark.master": "--master",
+    "spark.submit.deployMode": "--deploy-mode",
+    "spark.app.name": "--name",
+    "spark.jars.packages": "--packages",
+    "spark.jars.repositories": "--repositories",
+    "spark.jars": "--jars",
+    "spark.submit.pyFiles": "--py-files",
+    "spark.files": "--files",
+    "spark.archives": "--archives",
+}
+_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Files of this installation: what spark-submit starts for a built-in job, the log settings, a folder for the
+    package's zip (made when ``ship`` is called), and the JVM's class archive where there is one."""
+
+    launcher: str
+    log4j: str
+    ship: Callable[[], str]
+    class_archive: str | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command ready to run: its words, what it adds to the environment, how it runs, and what to tell."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+    mode: Mode
+    options: Options = field(default_factory=Options)
+    profile: str = ""
+    notes: tuple[str, ...] = ()
+
+    def shell(self) -> str:
+        """The command as one would type it: ``NAME=value`` words first, one option a line."""
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        lines = [" ".join([*words, shlex.quote(self.argv[0])])]
+        rest = self.argv[1:]
+        while rest:
+            size = 2 if len(rest) > 1 and rest[0].startswith("-") and "=" not in rest[0] else 1
+            lines.append(" ".join(shlex.quote(word) for word in rest[:size]))
+            rest = rest[size:]
+        return " \\\n  ".join(lines)
+
+
+def build(request: Request, settings: Settings, host: Host, places: Places, job: Job | None) -> Command:
+    """The command for a request. ``job`` is None for a script of one's own.
+
+    Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
+    """
+    if job is not None and not job.needs_spark and not asks_for_cluster(request):
+        argv = [host.python, "-m", "cmsspark.jobs.launch", job.name, *request.arguments]
+        return Command(argv, _environment(request, host, job, "python"), "python")
+    profile = choose_profile(request, settings)
+    mode = _deploy_mode(request, profile)
+    options = _layered(request, settings, host, profile, mode, job)
+    master = options.get("spark.master") or ""
+    _check_master(master, mode)
+    notes = _add_files(options, request, settings, host, places, job, mode)
+    if mode == "client":
+        options.prepend(_JAVA_OPTIONS, _java_options(request, host, places, options), BUILT_IN)
+    else:
+        _driver_environment(options, request, host, master)
+    arguments = list(request.arguments)
+    if mode == "cluster" and job is not None:
+        arguments = _without_settings(arguments)
+    target = [places.launcher, job.name] if job is not None else [str(request.job)]
+    argv = [host.spark.submit, *_words(options), *target, *arguments]
+    return Command(argv, _environment(request, host, job, mode), mode, options, profile.name, tuple(notes))
+
+
+def asks_for_cluster(request: Request) -> bool:
+    """True when the command line itself names a cluster."""
+    named = request.last("--profile") or ""
+    return request.has("--yarn") or request.has("--k8s") or named not in ("", "local")
+
+
+def choose_profile(request: Request, settings: Settings) -> Profile:
+    """The profile of the command line, else what fits ``--master``, else the settings', else ``local``."""
+    chosen = [name for name in ("local", "yarn", "k8s") if request.has(f"--{name}")]
+    chosen += request.every("--profile")
+    if len(set(chosen)) > 1:
+        raise UsageError("one profile is wanted", found=" and ".join(chosen))
+    if chosen:
+        return load_profile(chosen[0])
+    master = request.last("--master") or ""
+    if master == "yarn":
+        return load_profile("yarn")
+    for start, name in (("k8s://", "k8s"), ("spark://", "cluster"), ("local", "local")):
+        if master.startswith(start):
+            return load_profile(name)
+    return load_profile(settings.profile or "local")
+
+
+def _deploy_mode(request: Request, profile: Profile) -> Mode:
+    mode = request.last("--deploy-mode") or profile.settled("deploy_mode") or "client"
+    for conf in request.every("--conf"):
+        if conf.startswith("spark.submit.deployMode="):
+            mode = conf.partition("=")[2]
+    if mode == "client":
+        return "client"
+    if mode == "cluster":
+        return "cluster"
+    raise UsageError("--deploy-mode is client or cluster", found=repr(mode))
+
+
+def _check_master(master: str, mode: Mode) -> None:
+    if not master:
+        raise UsageError(
+            "the cluster's address is wanted", next_step="give --master, on Kubernetes k8s://https://HOST:PORT"
+        )
+    if mode == "cluster" and master.startswith("local"):
+        raise UsageError("cluster mode needs a cluster", found=f"master {master}", next_step="add --yarn or --k8s")
+
+
+def _layered(
+    request: Request, settings: Settings, host: Host, profile: Profile, mode: Mode, job: Job | None
+) -> Options:
+    """All layers, the lowest first."""
+    options = Options()
+    if job is not None:
+        options.lay("spark.app.name", f"cmsspark-{job.name}", BUILT_IN)
+    options.lay("spark.ui.showConsoleProgress", "true" if host.is_terminal else "false", BUILT_IN)
+    master = profile.settled("master")
+    if master:
+        options.lay("spark.master", master, profile.origin)
+    options.lay("spark.submit.deployMode", mode, COMMAND_LINE if request.has("--deploy-mode") else profile.origin)
+    defaults = cluster_defaults(host.spark.home, host.environ)
+    holds = {"own" if job is None else "built-in", mode}
+    if "spark.eventLog.dir" in {**defaults, **settings.spark} or _conf_names(request, "spark.eventLog.dir"):
+        holds.add("event-log-folder")
+    lay_profile(options, profile, host, holds)
+    lay_settings(options, settings)
+    if host.environ.get("SPARK_OPTIONS"):
+        lay_options_file(options, host.environ["SPARK_OPTIONS"])
+    for option in OPTIONS:
+        if option.spark and option.name != "--master":
+            for value in request.every(option.name):
+                options.lay(option.spark, value, COMMAND_LINE)
+    if request.has("--master"):
+        options.lay("spark.master", str(request.last("--master")), COMMAND_LINE)
+    lay_confs(options, (conf for conf in request.every("--conf") if not conf.startswith("spark.submit.deployMode=")))
+    _lay_python(options, settings, request, host, mode)
+    return options
+
+
+def _conf_names(request: Request, name: str) -> bool:
+    return any(conf.startswith(f"{name}=") for conf in request.every("--conf"))
+
+
+def _lay_python(options: Options, settings: Settings, request: Request, host: Host, mode: Mode) -> None:
+    """Which Python the driver and the executors run, unless a layer says so."""
+    master = options.get("spark.master") or ""
+    on_cluster = not master.startswith("local")
+    environment = (request.last("--env") or settings.environment) if on_cluster else None
+    if environment:
+        options.lay("spark.archives", f"{environment}#environment", "--env" if request.has("--env") else "settings")
+        workers: str | None = "./environment/bin/python"
+    elif on_cluster:
+        # Without an environment of ours the nodes' own must do: a shared file system has ours, an image has its own.
+        workers = host.environ.get("PYSPARK_PYTHON") or (None if master.startswith("k8s:") else host.python)
+    else:
+        workers = host.python
+    driver = host.python if mode == "client" else workers
+    for name, value in (("spark.pyspark.python", workers), ("spark.pyspark.driver.python", driver)):
+        if value and options.get(name) is None:
+            options.lay(name, value, BUILT_IN)
+
+
+def _add_files(
+    options: Options,
+    request: Request,
+    settings: Settings,
+    host: Host,
+    places: Places,
+    job: Job | None,
+    mode: Mode,
+) -> list[str]:
+    """What travels with the job: the package, the settings, spark-avro. Returns what is worth telling."""
+    notes = []
+    if not (options.get("spark.master") or "").startswith("local"):
+        options.lay("spark.submit.pyFiles", places.ship(), BUILT_IN)
+        if mode == "cluster" and settings.origin:
+            options.lay("spark.files", f"{settings.origin}#{FILE_NAME}", BUILT_IN)
+    if request.has("--avro"):
+        found = avro.locate(host.spark, settings.jars)
+        if found.option:
+            options.lay(found.option, found.value, "--avro")
+        notes.append(found.note)
+    return notes
+
+
+def _java_options(request: Request, host: Host, places: Places, options: Options) -> list[str]:
+    log4j = host.environ.get("LOG4J_CONF") or places.log4j
+    words = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_java_word('file:' + log4j)}"]
+    if request.has("--debug") or request.has("--verbose"):
+        words.append("-Dcmsspark.loglevel=info")
+    if places.class_archive and options.get("spark.jars") is None and options.get("spark.jars.packages") is None:
+        words += [f"-XX:SharedArchiveFile={_java_word(places.class_archive)}", "-Xshare:auto"]
+    return words
+
+
+def _java_word(text: str) -> str:
+    """Spark cuts Java options at blanks unless they are quoted."""
+    return f'"{text}"' if any(letter.isspace() for letter in text) else text
+
+
+def _driver_environment(options: Options, request: Request, host: Host, master: str) -> None:
+    """What the environment says here must reach a driver that starts elsewhere."""
+    start = "spark.kubernetes.driverEnv." if master.startswith("k8s:") else "spark.yarn.appMasterEnv."
+    values = {
+        "CMSSPARK_ROOT": host.environ.get("CMSSPARK_ROOT"),
+        "CMSSPARK_DEBUG": "1" if request.has("--debug") else None,
+    }
+    for name, value in values.items():
+        if value and options.get(start + name) is None:
+            options.lay(start + name, value, "environment")
+
+
+def _without_settings(arguments: list[str]) -> list[str]:
+    """A path of this host means nothing to a driver elsewhere: it finds the shipped file in its own folder."""
+    result: list[str] = []
+    skip = False
+    for word in arguments:
+        if not skip and word != "--settings" and not word.startswith("--settings="):
+            result.append(word)
+        skip = word == "--settings" and not skip
+    return result
+
+
+def _words(options: Options) -> list[str]:
+    words = []
+    for name, word in _WORDS.items():
+        value = options.get(name)
+        if value:
+            words += [word, value]
+    for name in sorted(set(options.chosen) - set(_WORDS)):
+        words += ["--conf", f"{name}={options.get(name)}"]
+    return words
+
+
+def _environment(request: Request, host: Host, job: Job | None, mode: Mode) -> dict[str, str]:
+    """What the command needs in its environment beyond what is there."""
+    env = {}
+    if mode != "python":
+        env["SPARK_HOME"] = str(host.spark.home)
+    if mode != "cluster":
+        given = [path for path in host.environ.get("PYTHONPATH", "").split(":") if path and path != host.code_root]
+        env["PYTHONPATH"] = ":".join([host.code_root, *given] if job is not None else [*given, host.code_root])
+        if job is not None:
+            # The launcher's folder is no place to import from: its files have names like `phedex` and `demo`.
+            env["PYTHONSAFEPATH"] = "1"
+        settings = request.last("--settings")
+        if settings:
+            env["CMSSPARK_SETTINGS"] = settings
+        if request.has("--debug"):
+            env["CMSSPARK_DEBUG"] = "1"
+    return env
+
+
+def with_env(command: Command, **added: str) -> Command:
+    """The same command with more in its environment."""
+    return replace(command, env={**command.env, **added})
+
+
+def explained(command: Command) -> list[tuple[str, Chosen]]:
+    """Each option with its origin, by name."""
+    return sorted(command.options.chosen.items())

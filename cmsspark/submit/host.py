@@ -1,0 +1,185 @@
+"""The machine that submits: cores, memory, Java, Spark.
+
+Found once and handed on as values, so that tests need none of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cmsspark.errors import SettingsError
+
+_CORE_JAR = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\.\d+.*)\.jar")
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True)
+class Spark:
+    """An installation of Spark: its folder, version, and the Scala version of its jars."""
+
+    home: Path
+    version: str
+    scala: str
+
+    @property
+    def submit(self) -> str:
+        """The program that submits."""
+        return str(self.home / "bin" / "spark-submit")
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """Major and minor version."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java: the program, its major version and its full version (as it names its build)."""
+
+    program: Path
+    major: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the command line depends on: cores, memory (bytes), this Python, Spark, this package, the environment."""
+
+    cores: int
+    memory: int
+    python: str
+    spark: Spark
+    package: Path
+    environ: Mapping[str, str]
+    is_terminal: bool = False
+
+    @property
+    def code_root(self) -> str:
+        """The folder that holds the package: what PYTHONPATH needs."""
+        return str(self.package.parent)
+
+
+def this_host(environ: Mapping[str, str]) -> Host:
+    """The machine that this runs on. Raises SettingsError (78) where no Spark is found."""
+    return Host(
+        cores=cores(),
+        memory=memory(),
+        python=sys.executable,
+        spark=find_spark(environ),
+        package=Path(__file__).resolve().parent.parent,
+        environ=environ,
+        is_terminal=sys.stderr.isatty(),
+    )
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of memory that this process may use: the machine's, or less where a control group says so."""
+    total = _UNLIMITED
+    found = re.search(r"^MemTotal:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
+    if found:
+        total = int(found.group(1)) * 1024
+    limits = [total]
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            limits += _group_limits(
+                groups / controllers, path, "memory.limit_in_bytes" if controllers else "memory.max"
+            )
+    return min(limits)
+
+
+def _group_limits(base: Path, path: str, name: str) -> list[int]:
+    """The limits of a control group and of those around it; inside a container its own is the topmost."""
+    parts = [part for part in path.split("/") if part]
+    places = [base.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
+    return [int(text) for text in (_text(place / name).strip() for place in places) if text.isdigit()]
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def find_spark(environ: Mapping[str, str]) -> Spark:
+    """``SPARK_HOME``'s Spark, else that of the installed pyspark package, told by its jars (nothing is imported).
+
+    Raises SettingsError (78).
+    """
+    home = environ.get("SPARK_HOME")
+    if home:
+        place, by = Path(home), "SPARK_HOME"
+    else:
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise SettingsError(
+                "Spark is wanted",
+                found="neither SPARK_HOME nor the pyspark package",
+                next_step="pip install 'pyspark>=3.5,<5', or set SPARK_HOME to the cluster's Spark",
+            )
+        place, by = Path(spec.origin).parent, "the pyspark package"
+    for jar in sorted((place / "jars").glob("spark-core_*.jar")):
+        match = _CORE_JAR.fullmatch(jar.name)
+        if match:
+            return Spark(place, version=match.group(2), scala=match.group(1))
+    raise SettingsError(
+        f"{by} names no Spark: jars/spark-core_*.jar is wanted there",
+        where=place,
+        found="no such jar",
+        next_step="unset SPARK_HOME to use the installed pyspark",
+    )
+
+
+def find_java(environ: Mapping[str, str]) -> Java | None:
+    """``JAVA_HOME``'s Java, else the first on PATH; None when there is none. Its ``release`` file tells the version."""
+    home = environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    if not found or not os.access(found, os.X_OK):
+        return None
+    program = Path(found)
+    release = _text(program.resolve().parent.parent / "release")
+    match = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
+    full = re.search(r'^JAVA_RUNTIME_VERSION="([^"]+)"', release, re.MULTILINE)
+    version = match.group(1) if match else _asked_version(found)
+    major = version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0]
+    return Java(program, int(major) if major.isdigit() else 0, full.group(1) if full else version)
+
+
+def _asked_version(program: str) -> str:
+    try:
+        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return "0"
+    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    return match.group(1) if match else "0"
+
+
+def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> None:
+    """Raises SettingsError (78) unless ``java`` runs this Spark."""
+    fitting = (17, 21) if spark.line >= (4, 0) else (8, 11, 17)
+    if java is not None and java.major in fitting:
+        return
+    wanted = " or ".join(str(major) for major in fitting if major >= 17)
+    by = f"JAVA_HOME={environ['JAVA_HOME']}" if environ.get("JAVA_HOME") else "PATH"
+    there = "no Java" if java is None else f"Java {java.version} ({java.program})"
+    raise SettingsError(
+        f"Java {wanted} is wanted for Spark {spark.version}",
+        where=by,
+        found=there,
+        next_step="set JAVA_HOME to one, or install it: sudo apt-get install openjdk-17-jre-headless",
+    )

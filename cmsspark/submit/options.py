@@ -1,0 +1,181 @@
+"""Spark's options: laid over each other, each with where it came from and why.
+
+built-in < profile < settings < SPARK_OPTIONS file < command line. A value that was laid over stays known, so that
+``--explain`` can tell it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.errors import NotAllowed, SettingsError, UsageError
+from cmsspark.settings import Settings
+
+#: Names that Spark has given up, with what took their place (None: nothing did, Spark ignores them).
+RETIRED: Final[Mapping[str, str | None]] = {
+    "spark.yarn.keytab": "spark.kerberos.keytab",
+    "spark.yarn.principal": "spark.kerberos.principal",
+    "spark.yarn.access.namenodes": "spark.kerberos.access.hadoopFileSystems",
+    "spark.yarn.access.hadoopFileSystems": "spark.kerberos.access.hadoopFileSystems",
+    "spark.yarn.executor.memoryOverhead": "spark.executor.memoryOverhead",
+    "spark.yarn.driver.memoryOverhead": "spark.driver.memoryOverhead",
+    "spark.kubernetes.memoryOverheadFactor": "spark.{driver,executor}.memoryOverheadFactor",
+    "spark.storage.memoryFraction": "spark.memory.fraction",
+    "spark.shuffle.memoryFraction": "spark.memory.fraction",
+    "spark.reducer.maxReqSizeShuffleToMem": "spark.network.maxRemoteBlockSizeFetchToMem",
+    "spark.rpc.numRetries": None,
+    "spark.rpc.retry.wait": None,
+}
+#: The same for names with a changing part.
+_RETIRED_PATTERNS: Final = (
+    (re.compile(r"spark\.(?:(?:scheduler|task|stage|application)\.)?blacklist\.(.*)"), r"spark.excludeOnFailure.\1"),
+    (
+        re.compile(r"spark\.yarn\.security\.(?:credentials|tokens)\.(.+)\.enabled"),
+        r"spark.security.credentials.\1.enabled",
+    ),
+    (re.compile(r"spark\.akka\..*"), None),
+)
+_SECRET: Final = re.compile(r"(?i)(secret|secret\.?key|passwd|password|passcode|token|private\.?key)$")
+#: Options whose values add up over the layers instead of replacing each other.
+LISTS: Final = (
+    "spark.jars",
+    "spark.jars.packages",
+    "spark.jars.repositories",
+    "spark.submit.pyFiles",
+    "spark.files",
+    "spark.archives",
+)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An option's value, where it came from, why (for a profile's), and what it was laid over."""
+
+    value: str
+    origin: str
+    why: str = ""
+    instead_of: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class Options:
+    """Spark's options by name, the last layer on top."""
+
+    chosen: dict[str, Chosen] = field(default_factory=dict)
+
+    def lay(self, name: str, value: str, origin: str, why: str = "") -> None:
+        """Lay a value over what is there. Raises UsageError or SettingsError for retired names and for secrets."""
+        check_name(name, origin)
+        before = self.chosen.get(name)
+        if before is None:
+            self.chosen[name] = Chosen(value, origin, why)
+        elif name in LISTS:
+            joined = ",".join(dict.fromkeys([*before.value.split(","), *value.split(",")]))
+            self.chosen[name] = Chosen(joined, f"{before.origin} + {origin}", why or before.why)
+        else:
+            below = ((before.value, before.origin), *before.instead_of)
+            self.chosen[name] = Chosen(value, origin, why, below)
+
+    def get(self, name: str) -> str | None:
+        """The value on top, or None."""
+        found = self.chosen.get(name)
+        return None if found is None else found.value
+
+    def prepend(self, name: str, words: Iterable[str], origin: str) -> None:
+        """Put words before an option's value, so that what a user gave comes last and wins."""
+        text = " ".join(words)
+        before = self.chosen.get(name)
+        if before is None:
+            self.chosen[name] = Chosen(text, origin)
+        elif text:
+            self.chosen[name] = Chosen(
+                f"{text} {before.value}", f"{origin} + {before.origin}", before.why, before.instead_of
+            )
+
+    def drop(self, name: str) -> None:
+        """Forget an option."""
+        self.chosen.pop(name, None)
+
+
+def check_name(name: str, origin: str) -> None:
+    """Refuse retired names, and names whose values are secrets: a command line can be read by all on this host."""
+    kind = UsageError if origin == COMMAND_LINE else SettingsError
+    if not name.startswith("spark."):
+        raise kind("a Spark option begins with `spark.`", where=origin, found=repr(name))
+    is_retired, successor = retired(name)
+    if is_retired:
+        instead = f"write {successor}" if successor else "leave it out: Spark ignores it"
+        raise kind(f"{name} is a retired name", where=origin, next_step=instead)
+    if _SECRET.search(name):
+        raise kind(
+            f"the value of {name} is a secret, and all users of this host can read a command line",
+            where=origin,
+            next_step="put it into a private SPARK_CONF_DIR/spark-defaults.conf, or use a credential file or provider",
+        )
+
+
+def retired(name: str) -> tuple[bool, str | None]:
+    """Whether a name is retired, and the name that took its place (None: nothing did)."""
+    if name in RETIRED:
+        return True, RETIRED[name]
+    for pattern, successor in _RETIRED_PATTERNS:
+        match = pattern.fullmatch(name)
+        if match:
+            return True, match.expand(successor) if successor else None
+    return False, None
+
+
+BUILT_IN: Final = "built-in"
+COMMAND_LINE: Final = "command line"
+
+
+def lay_settings(options: Options, settings: Settings) -> None:
+    """The settings' ``spark`` options."""
+    for name, value in settings.spark.items():
+        options.lay(name, value, settings.where("spark", name))
+
+
+def lay_options_file(options: Options, file: str) -> None:
+    """The options of a SPARK_OPTIONS file: ``option=value`` a line, as in CMSSpark; ``--conf`` before it is fine.
+
+    Raises SettingsError (78) for other lines, NotAllowed (77) where it cannot be read.
+    """
+    try:
+        lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise SettingsError("the file that SPARK_OPTIONS names is wanted", where=file, found="no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotAllowed("the SPARK_OPTIONS file cannot be read", where=file, found=str(error)) from None
+    for number, line in enumerate(lines, start=1):
+        text = line.strip().removeprefix("--conf").strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        where = f"{file}, line {number}"
+        if not equals:
+            raise SettingsError("SPARK_OPTIONS has lines `spark.option=value`", where=where, found=repr(line))
+        options.lay(name.strip(), value.strip().strip("'\""), where)
+
+
+def lay_confs(options: Options, confs: Iterable[str]) -> None:
+    """The ``--conf KEY=VALUE`` of the command line. Raises UsageError (2)."""
+    for conf in confs:
+        name, equals, value = conf.partition("=")
+        if not equals or not name:
+            raise UsageError("--conf is KEY=VALUE", found=repr(conf))
+        options.lay(name, value, COMMAND_LINE)
+
+
+def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What ``spark-defaults.conf`` of this Spark sets: spark-submit reads it itself, below all layers of ours."""
+    folder = Path(environ["SPARK_CONF_DIR"]) if environ.get("SPARK_CONF_DIR") else spark_home / "conf"
+    try:
+        lines = (folder / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (re.split(r"\s*[=\s]\s*", line.strip(), maxsplit=1) for line in lines if line.strip()[:1] not in ("", "#"))
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}

@@ -1,0 +1,69 @@
+"""The package as one zip, for executors and drivers elsewhere: code, schemas and profiles, named for its content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cmsspark import __version__
+from cmsspark.errors import OutputError
+
+_RESOURCES: Final = ("etc", "schemas")
+#: The earliest time that a zip can hold: equal content gives equal bytes.
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_KEPT: Final = 5
+
+
+def files(package: Path) -> Iterator[tuple[str, Path]]:
+    """Each file of the package with its name in the zip, sorted; resources beside the package go inside it."""
+    found = {name: path for name, path in _below(package, package.name)}
+    for folder in _RESOURCES:
+        beside = package.parent / folder
+        if not (package / folder).is_dir() and beside.is_dir():
+            found.update(_below(beside, f"{package.name}/{folder}"))
+    yield from sorted(found.items())
+
+
+def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    for path in folder.rglob("*"):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in parts):
+            yield "/".join([prefix, *parts]), path
+
+
+def ship(package: Path, cache_dir: Path) -> str:
+    """The zip of ``package`` in ``cache_dir/package``; made only when its content is new.
+
+    Raises OutputError (73) where it cannot be written.
+    """
+    contents = [(name, path.read_bytes()) for name, path in files(package)]
+    digest = hashlib.sha256()
+    for name, content in contents:
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    target = cache_dir / "package" / f"cmsspark-{__version__}-{digest.hexdigest()[:12]}.zip"
+    if target.is_file():
+        return str(target)
+    aside = target.with_suffix(f".{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in contents:
+                entry = zipfile.ZipInfo(name, _TIME)
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+        os.replace(aside, target)
+    except OSError as error:
+        raise OutputError("the package's zip cannot be written", where=target, found=error.strerror) from None
+    _forget_old(target)
+    return str(target)
+
+
+def _forget_old(newest: Path) -> None:
+    """Keep the last few: a running job may still need the one it was started with."""
+    others = sorted(newest.parent.glob("cmsspark-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in others[_KEPT:]:
+        path.unlink(missing_ok=True)

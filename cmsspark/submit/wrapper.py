@@ -1,0 +1,212 @@
+"""What ``run_spark`` does with its command line: help, lists and checks at once, a run with the job's own exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from cmsspark import __version__, errors
+from cmsspark.errors import SettingsError, UsageError
+from cmsspark.jobs import JOBS, Job, find_job, load_command
+from cmsspark.resources import resource
+from cmsspark.settings import Settings, load_settings
+from cmsspark.submit import avro, class_archive
+from cmsspark.submit.arguments import Request, Signature, help_text, split
+from cmsspark.submit.command import Command, Places, build, explained
+from cmsspark.submit.host import Host, check_java, find_java, this_host
+from cmsspark.submit.package import ship
+from cmsspark.submit.run import run
+
+USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
+
+
+def main() -> NoReturn:
+    """Entry point of the ``run_spark`` script."""
+    errors.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
+
+
+def run_spark(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Do what the words ask for and return the exit code."""
+    request = split(words, signature_of)
+    if request.has("--version"):
+        return _say(f"run_spark, version {__version__}")
+    if request.has("--list"):
+        return _say(job_list())
+    if request.has("--warm-up"):
+        return warm_up(load_settings(request.last("--settings"), environ), environ)
+    if request.job is None:
+        if request.has("--help"):
+            return _say(f"{USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
+        raise UsageError("a job is wanted", next_step=f"{USAGE}; run_spark --list names the jobs")
+    job = built_in(request.job)
+    if request.has("--help"):
+        return _say(job_help(request.job, job))
+    if job is None and avro.declares_avro(Path(request.job)):
+        request.given.setdefault("--avro", [])
+    return submit(request, job, environ)
+
+
+def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
+    """Build the command, and show or run it."""
+    settings = load_settings(request.last("--settings"), environ)
+    if job is not None:
+        check_arguments(job, request.arguments)
+    host = this_host(environ)
+    java = find_java(environ)
+    command = build(
+        request, settings, host, places(host, settings, class_archive.usable(host, java, settings.cache_dir)), job
+    )
+    if request.has("--explain"):
+        _say(explanation(command, settings))
+    if request.has("--dry-run"):
+        _say(command.shell())
+    if request.has("--explain") or request.has("--dry-run"):
+        return 0
+    if command.mode != "python":
+        check_java(java, host.spark, environ)
+        check_yarn(command, host)
+    for note in command.notes:
+        sys.stderr.write(f"run_spark: {note}\n")
+    return run(command, environ)
+
+
+def built_in(name: str) -> Job | None:
+    """The built-in job of that name, or None for the path of one's own script. Raises UsageError (2) for neither."""
+    if "://" in name:
+        return None
+    if "/" in name:
+        if Path(name).is_file():
+            return None
+        raise UsageError("a script is wanted", where=name, found="no such file")
+    try:
+        return find_job(name)
+    except UsageError as error:
+        if Path(name).is_file():
+            return None
+        raise UsageError(
+            error.wanted,
+            found=f"the built-in jobs are {error.found}; and there is no file {name!r} here",
+            next_step="run_spark --list shows what each does",
+        ) from None
+
+
+def signature_of(name: str) -> Signature | None:
+    """A built-in job's options and whether each takes a value; None for one's own script."""
+    job = built_in(name)
+    if job is None:
+        return None
+    return {
+        spelling: not (getattr(option, "is_flag", False) or getattr(option, "count", False))
+        for option in load_command(job).params
+        if isinstance(option, click.Option)
+        for spelling in (*option.opts, *option.secondary_opts)
+    }
+
+
+def check_arguments(job: Job, arguments: Sequence[str]) -> None:
+    """Have the job's own command read its arguments now: a wrong date is told before a JVM starts.
+
+    Raises UsageError (2) with click's words.
+    """
+    try:
+        load_command(job).make_context(f"run_spark {job.name}", list(arguments))
+    except click.UsageError as error:
+        raise UsageError(
+            error.format_message(), where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help"
+        ) from None
+
+
+def places(host: Host, settings: Settings, archive: str | None) -> Places:
+    """The files of this installation."""
+    return Places(
+        launcher=str(host.package / "jobs" / "launch.py"),
+        log4j=str(resource("etc/log4j2.properties")),
+        ship=functools.partial(ship, host.package, settings.cache_dir),
+        class_archive=archive,
+    )
+
+
+def check_yarn(command: Command, host: Host) -> None:
+    """Raises SettingsError (78) where nothing names the YARN cluster."""
+    if command.options.get("spark.master") != "yarn":
+        return
+    environ = host.environ
+    folder = environ.get("SPARK_CONF_DIR") or str(host.spark.home / "conf")
+    if environ.get("HADOOP_CONF_DIR") or environ.get("YARN_CONF_DIR") or Path(folder, "spark-env.sh").is_file():
+        return
+    raise SettingsError(
+        "a YARN cluster is wanted",
+        found="neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
+        next_step="set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml",
+    )
+
+
+def warm_up(settings: Settings, environ: Mapping[str, str]) -> int:
+    """Make the JVM's class archive."""
+    host, java = this_host(environ), find_java(environ)
+    check_java(java, host.spark, environ)
+    assert java is not None
+    begun = time.monotonic()
+    made = class_archive.make(host, java, settings.cache_dir)
+    return _say(f"class archive: {made} ({made.stat().st_size / 1e6:.0f} MB, {time.monotonic() - begun:.0f} s)")
+
+
+def job_list() -> str:
+    """Built-in jobs, a line each."""
+    lines = ["Built-in jobs:"]
+    for job in sorted(JOBS.values(), key=lambda job: job.name):
+        aliases = f" (also {', '.join(job.aliases)})" if job.aliases else ""
+        lines.append(f"  {job.name:<24} {job.about}{aliases}")
+    return "\n".join(lines)
+
+
+def job_help(name: str, job: Job | None) -> str:
+    """A built-in job's own help and the wrapper's; for a script what is known without running it."""
+    if job is None:
+        own = (
+            f"Usage: run_spark {name} [wrapper options] [--] [options of {name}]\n\nIts own help: python {name} --help"
+        )
+        return f"{own}\n\nOptions of run_spark{help_text()}"
+    command = load_command(job)
+    with click.Context(command, info_name=f"run_spark {job.name}") as context:
+        own = command.get_help(context)
+    return f"{own}\n\nOptions of run_spark\n{help_text()}"
+
+
+def explanation(command: Command, settings: Settings) -> str:
+    """Each option, its value, where it comes from, what it was laid over and why it is so."""
+    if command.mode == "python":
+        return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
+    lines = [
+        f"profile {command.profile}, {command.mode} mode, settings: {settings.origin or 'none, built-in values'}",
+        "",
+    ]
+    for name, chosen in explained(command):
+        lines.append(f"{name} = {chosen.value}")
+        over = "".join(f"; over {value} from {origin}" for value, origin in chosen.instead_of)
+        lines.append(f"    from {chosen.origin}{over}")
+        if chosen.why:
+            lines.append(f"    why  {chosen.why}")
+    java_options = command.options.get("spark.driver.defaultJavaOptions") or ""
+    if command.mode == "client":
+        has_archive = "-XX:SharedArchiveFile" in java_options
+        lines += ["", f"class archive: {'used' if has_archive else 'none that fits; run_spark --warm-up makes one'}"]
+    lines += [f"note: {note}" for note in command.notes]
+    return "\n".join(lines)
+
+
+def _say(text: str) -> int:
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `run_spark --help | head` is no error; nothing may be flushed into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
