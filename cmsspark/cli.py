@@ -13,6 +13,7 @@ from cmsspark import __version__, errors
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "path": ("cmsspark.jobs.stored", "path_command", "Print the URI of a table's current result for a day."),
     "manifest": ("cmsspark.jobs.stored", "manifest_command", "Print the manifest of a table's current result as JSON."),
+    "outbox": ("cmsspark.jobs.outbox", "command", "See what waits to be published; retry, discard, rebuild."),
     "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day to MONIT, or to a file spool."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }

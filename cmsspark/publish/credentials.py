@@ -1,8 +1,8 @@
 """The broker and its credentials, from a file in the form that MONIT's users know as ``amq_broker.json``.
 
-``{"username", "password", "producer", "topic", "host_and_ports"}``; with TLS also ``ca`` (a file or a folder of certificates
-that are trusted; there is no other trust), and ``cert`` and ``key`` where the broker wants a client certificate. A
-file that others than its owner can read is refused.
+``{"username", "password", "producer", "topic", "host_and_ports"}``; with TLS also ``ca`` (a file or a folder of
+certificates that are trusted; there is no other trust), and ``cert`` and ``key`` where the broker wants a client
+certificate. A file that others than its owner can read is refused.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from cmsspark.errors import NotAllowed
+from cmsspark.errors import NotAllowed, OutputError
 from cmsspark.publish.ledger import Batch
 from cmsspark.publish.sink import Unconfirmed
 from cmsspark.publish.spool import sync_folder
@@ -22,7 +23,21 @@ class FileSink:
     def __init__(self, folder: Path, table: str, period: str) -> None:
         self.folder = folder.absolute() / table / period
         self.where = str(self.folder)
-        self.slug = f"file-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:8]}"
+        self._root = folder.absolute()
+
+    @property
+    def slug(self) -> str:
+        """Of the folder, and of its mark: a folder that was emptied is another destination, to which nothing was sent."""
+        mark = self._root / ".spool"
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not mark.exists():
+                mark.write_text(f"{uuid.uuid4().hex}\n")
+            return f"file-{hashlib.sha256(f'{self._root} {mark.read_text()}'.encode()).hexdigest()[:8]}"
+        except PermissionError as error:
+            raise _not_allowed(self._root, error) from None
+        except OSError as error:
+            raise OutputError("the file spool cannot be written", where=self._root, found=error.strerror) from None
 
     def open(self) -> None:
         """Make the folder."""

@@ -246,18 +246,7 @@ class Outbox:
 
     def totals(self, generation: int | None = None) -> Totals:
         """Documents by what became of them, of one generation or of all."""
-        counts = self.ledger.counts(generation)
-
-        def documents(*states: State) -> int:
-            return sum(counts.get(state, (0, 0))[1] for state in states)
-
-        return Totals(
-            confirmed=documents(State.ACKED),
-            in_doubt=documents(State.IN_DOUBT, State.SENDING),
-            waiting=documents(State.READY),
-            stalled=documents(State.STALLED),
-            refused=documents(State.QUARANTINED),
-        )
+        return totals_of(self.ledger, generation)
 
     def note_confirmed(self, generation: int) -> None:
         """Leave a mark in the spool that all of a generation was confirmed, should the ledger ever be lost."""
@@ -282,6 +271,22 @@ def _with_state(batch: Batch, state: State) -> Batch:
 def _check_size(body: bytes) -> None:
     if len(body) > MAX_BYTES:
         raise BadDocument(f"the document has {len(body)} bytes, more than {MAX_BYTES}")
+
+
+def totals_of(ledger: Ledger, generation: int | None = None) -> Totals:
+    """Documents of a ledger by what became of them, of one generation or of all."""
+    counts = ledger.counts(generation)
+
+    def documents(*states: State) -> int:
+        return sum(counts.get(state, (0, 0))[1] for state in states)
+
+    return Totals(
+        confirmed=documents(State.ACKED),
+        in_doubt=documents(State.IN_DOUBT, State.SENDING),
+        waiting=documents(State.READY),
+        stalled=documents(State.STALLED),
+        refused=documents(State.QUARANTINED),
+    )
 
 
 @contextmanager

@@ -138,7 +138,8 @@ class StompSink:
         if link is None:
             return
         try:
-            # In the middle of a batch the broker may be in the middle of a frame: then only the end of the link is clear.
+            # In the middle of a batch the broker may be in the middle of a frame: then only the end of the link is
+            # clear.
             if not self._sending:
                 self._protocol.send_frame("DISCONNECT", {})
                 link.flush(1.0)
