@@ -57,28 +57,37 @@ def volume(count: float | None) -> str | None:
     return f"{count / 1e3:.1f} kB"
 
 
+#: A manifest's bins in the order in which they are shown, and what they mean to a person.
+_BINS: Final = (
+    ("read", "records read"),
+    ("matched", "= matched a dataset"),
+    ("user_file", "+ file of a user or group"),
+    ("temporary", "+ temporary file"),
+    ("not_in_dbs", "+ not in DBS"),
+    ("no_lfn", "+ no file name"),
+    ("write_only", "+ only written"),
+    ("out_of_day", "+ of another day"),
+    ("malformed", "+ malformed"),
+)
+
+
 def reconciliation(streams: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One line for each stream, and their sum: read = matched + … of a manifest."""
-    headings = ("stream", "read", "= matched", "+ user file", "+ temporary", "+ not in DBS", "+ no lfn", "+ write-only",
-                "+ other day", "+ malf.")  # fmt: skip
-    rows = [[stream, *_bins(found)] for stream, found in streams.items()]
-    total = [sum(column) for column in zip(*(_bins(found) for found in streams.values()), strict=True)]
-    return table(headings, [*rows, ["all", *total]])
+    """A manifest's bins, one line each: read = matched + …; a column for each stream, their sum and its share."""
+    bins = {stream: _bins(found) for stream, found in streams.items()}
+    total = [sum(column) for column in zip(*bins.values(), strict=True)]
+    rows = [
+        (label, *(counts[i] for counts in bins.values()), total[i], _share(total[i], total[0]))
+        for i, (_, label) in enumerate(_BINS)
+    ]
+    return table(("", *streams, "all", "share"), rows)
 
 
 def _bins(found: Mapping[str, Any]) -> list[int]:
-    unmatched = found["unmatched"]
-    return [
-        found["read"],
-        found["matched"],
-        unmatched["user_file"],
-        unmatched["temporary"],
-        unmatched["not_in_dbs"],
-        unmatched["no_lfn"],
-        found["write_only"],
-        found["out_of_day"],
-        found["malformed"],
-    ]
+    return [found[name] if name in found else found["unmatched"][name] for name, _ in _BINS]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2f} %" if whole else "–"
 
 
 def adds_up(streams: Mapping[str, Mapping[str, Any]]) -> bool:

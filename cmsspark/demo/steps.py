@@ -49,7 +49,7 @@ class Steps:
 
     def run(self, command: Sequence[str], *, environment: Mapping[str, str]) -> int:
         """Run a command, show what it prints, return its exit code. On a terminal a clock runs while it is silent."""
-        process = subprocess.Popen(
+        with subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -58,17 +58,17 @@ class Steps:
             encoding="utf-8",
             errors="replace",
             env={**os.environ, **environment},
-        )
-        assert process.stdout is not None
-        began = time.monotonic()
-        for line in _lines(process.stdout):
-            if line is not None:
-                _clear()
-                self.say(line.rstrip())
-            elif sys.stdout.isatty():
-                click.echo(f"\r      … {time.monotonic() - began:.0f} s", nl=False)
-        _clear()
-        return process.wait()
+        ) as process:
+            assert process.stdout is not None
+            began = time.monotonic()
+            for line in _lines(process.stdout):
+                if line is not None:
+                    _clear()
+                    self.say(line.rstrip())
+                elif sys.stdout.isatty():
+                    click.echo(f"\r      … {time.monotonic() - began:.0f} s", nl=False)
+            _clear()
+        return process.returncode
 
 
 def _lines(stream: IO[str]) -> Iterator[str | None]:

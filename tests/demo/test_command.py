@@ -1,0 +1,86 @@
+"""``cmsspark demo``, from nothing to documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmsspark.demo.show import WIDTH
+from cmsspark.errors import OutputError, run_click
+from cmsspark.jobs.demo import command
+
+
+def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = "from cmsspark.cli import main; main()"
+    # A terminal's colours and width are none of the test's business.
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("CMSSPARK_SETTINGS", "CMSSPARK_ROOT")
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program, "demo", "--out", str(out), *arguments],
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_folder_with_other_files_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(OutputError) as refused:
+        run_click(command, "cmsspark demo", ["--out", str(tmp_path)])
+    assert refused.value.exit_code == 73
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--records", "10"], ["--seed", "-1"], ["--date", "2026-02-30"], ["--date", "2999-01-01"]]
+)
+def test_arguments_that_make_no_sense_are_a_usage_error(tmp_path: Path, wrong: list[str]) -> None:
+    assert run_click(command, "cmsspark demo", ["--out", str(tmp_path / "new"), *wrong]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("demo") / "demo cms"
+    ended = demo(out, "--records", "6000")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return out, ended.stdout
+
+
+def test_the_demo_finds_every_bin_as_it_was_made(shown: tuple[Path, str]) -> None:
+    assert "as it was made: every bin of every stream agrees" in shown[1]
+
+
+def test_the_demo_shows_the_ten_most_used_datasets_and_where_everything_lies(shown: tuple[Path, str]) -> None:
+    out, text = shown
+    after = text.split("The ten most used datasets\n")[1].splitlines()
+    assert len([line for line in after[2:12] if line.count("/") == 3]) == 10
+    assert str(out / "store") in text and str(out / "documents") in text
+
+
+def test_tables_fit_in_100_columns(shown: tuple[Path, str]) -> None:
+    results = shown[1].split("Every record that was read")[1].split("Where everything lies")[0]
+    assert max(len(line) for line in results.splitlines()) <= WIDTH
+
+
+def test_the_demo_leaves_documents_that_are_the_stored_rows(shown: tuple[Path, str]) -> None:
+    documents = [
+        json.loads(line)
+        for path in (shown[0] / "documents").rglob("*.jsonl")
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    assert sum(document.get("nacc", 0) for document in documents) > 4_000
+
+
+def test_the_demo_runs_again_on_what_it_kept(shown: tuple[Path, str]) -> None:
+    again = demo(shown[0], "--records", "6000", "--keep")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "kept from the last time" in again.stdout
