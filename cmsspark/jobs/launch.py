@@ -5,10 +5,25 @@ It stands alone on purpose: on a cluster it is copied out of the package, and th
 
 from __future__ import annotations
 
+import os
 import sys
 
 
+def find_stderr() -> None:
+    """Take back the stderr of ``run_spark``: spark-submit ties a job's own to its stdout, where results go."""
+    place = os.environ.pop("CMSSPARK_STDERR", None)
+    if not place:
+        return
+    try:
+        descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+    except OSError:
+        return  # the wrapper is gone, or another user's: stdout will do
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
 def main() -> None:
+    find_stderr()
     from cmsspark import errors
     from cmsspark.jobs import find_job, load_command
 
