@@ -157,7 +157,7 @@ def _bins(rng: np.random.Generator, stream: Stream, records: int, is_dated: bool
 
 def _heavy(rng: np.random.Generator, count: int, kinds: int) -> Ints:
     """``count`` draws among ``kinds``, a few of them much more often than others."""
-    weights = rng.pareto(1.3, kinds) + 0.05
+    weights = rng.pareto(1.8, kinds) + 0.05
     return rng.choice(kinds, count, p=weights / weights.sum())
 
 

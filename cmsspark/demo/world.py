@@ -81,7 +81,7 @@ def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: i
     block_bytes = np.add.reduceat(file_bytes, np.concatenate([[0], np.cumsum(block_files)[:-1]]))
     uuids = guids(rng, len(block_dataset))
     block_names = [f"{names[d]}#{uuid}" for d, uuid in zip(block_dataset.tolist(), uuids, strict=True)]
-    popularity = _popularity(rng, chosen)
+    popularity = _popularity(rng, chosen, per_dataset)
     replicas, sites = _replicas(rng, popularity, block_dataset, block_files, block_bytes)
     return World(
         names=names,
@@ -113,15 +113,16 @@ def _column(rows: list[dict[str, str]], name: str) -> Floats:
     return np.array([float(row[name]) if row[name] else np.nan for row in rows])
 
 
-def _filled(rng: np.random.Generator, values: Floats, mean: float, sigma: float) -> Floats:
+def _filled(rng: np.random.Generator, values: Floats, mean: float | Floats, sigma: float) -> Floats:
     """``values`` with the gaps drawn from a log-normal distribution."""
     drawn = rng.lognormal(mean, sigma, len(values))
     return np.where(np.isnan(values), drawn, values)
 
 
 def _file_counts(rng: np.random.Generator, rows: list[dict[str, str]], files: int) -> Ints:
-    # Mean and sigma of the logarithms, here and below, are those of the public table.
-    counts = _filled(rng, _column(rows, "files"), 5.15, 2.0)
+    # Mean and sigma of the logarithms, here and below, are those of the public table. What is read more is larger.
+    size = 5.15 + 0.5 * (np.log1p(np.nan_to_num(_column(rows, "accesses"))) - 10.4)
+    counts = _filled(rng, _column(rows, "files"), size, 1.2)
     scaled: Floats = np.maximum(1, np.round(counts * (files / counts.sum())))
     return scaled.astype(np.int64)
 
@@ -146,13 +147,14 @@ def _blocks(rng: np.random.Generator, per_dataset: Ints) -> tuple[Ints, Ints]:
     return np.concatenate(block_of), np.array(dataset_of, dtype=np.int64)
 
 
-def _popularity(rng: np.random.Generator, rows: list[dict[str, str]]) -> Floats:
+def _popularity(rng: np.random.Generator, rows: list[dict[str, str]], per_dataset: Ints) -> Floats:
     """Heavy-tailed chances of being read, the sum 1; a third of the datasets rest."""
     seen = _column(rows, "accesses")
-    # No drawn one may outdo the most popular dataset that was really seen.
-    weights = np.minimum(_filled(rng, seen, 7.5, 2.2), np.nanmax(seen, initial=500_000.0))
-    resting = rng.random(len(rows)) < 0.35
-    weights[resting] = 0.0
+    drawn = rng.lognormal(7.5 + 0.6 * (np.log(per_dataset) - np.log(per_dataset).mean()), 1.6)
+    # None may outdo the most popular dataset that was really seen.
+    drawn = np.minimum(drawn, np.nanmax(seen, initial=500_000.0) * rng.uniform(0.3, 1.0, len(rows)))
+    weights = np.where(np.isnan(seen), drawn, seen)
+    weights[rng.random(len(rows)) < 0.35] = 0.0
     if not weights.sum():
         weights[:] = 1.0
     return np.asarray(weights / weights.sum(), dtype=np.float64)
