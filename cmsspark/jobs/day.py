@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from cmsspark.settings import Settings
 
 
+#: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
+INDEX_DUMP_BYTES = 30_000_000_000
+
+
 @dataclass(frozen=True)
 class DayRequest:
     """What a job on log streams is asked for. ``tables``: the report's name, and ``partials`` where they are kept."""
@@ -78,7 +82,8 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
         starting = pool.submit(_session, request.job)
         files: Files = LocalFiles() if _all_local(request) else files_for("hdfs://", starting.result())
         inputs = resolve(request, files)
-        opened = _snapshots(request, inputs, tell)
+        by_index = request.join == "index" or (request.join == "auto" and _index_fits(request, inputs))
+        opened = _snapshots(request, inputs, tell) if by_index else None
         spark = starting.result()
     scanned = _scan(spark, request, inputs, opened)
     try:
@@ -146,27 +151,55 @@ def _snapshots(request: DayRequest, inputs: Inputs, tell: Any) -> snapshots.Snap
     return opened
 
 
-def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snapshots.Snapshots) -> DataFrame:
+def _index_fits(request: DayRequest, inputs: Inputs) -> bool:
+    """Whether FILES is small enough for an index on each host; ``spark.cmsspark.indexDumpBytes`` sets the size."""
+    limit = int(request.settings.spark.get("spark.cmsspark.indexDumpBytes", INDEX_DUMP_BYTES))
+    return sum(file.size for file in inputs.dbs.tables["FILES"]) <= limit
+
+
+def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snapshots.Snapshots | None) -> DataFrame:
     from pyspark import StorageLevel
 
     from cmsspark.transforms import aggregate, scan
 
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
-    kit = Kit(request.day, str(opened.catalogue), str(opened.replicas), key, Reader)
+    found = (str(opened.catalogue), str(opened.replicas)) if opened else (None, None)
+    kit = Kit(request.day, *found, key, Reader)
     streams = [
         StreamFiles(one.stream, one.form, tuple((file.path, file.size) for file in one.files)) for one in inputs.streams
     ]
+    scanned = scan.scan(spark, streams, kit, request.feed)
+    if opened is None:
+        scanned = _by_shuffle(spark, scanned, inputs)
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
-    folded = aggregate.fold_tasks(scan.scan(spark, streams, kit, request.feed), partitions)
     # The tables and the bins are made from the same rows: the logs are read once.
-    return folded.persist(StorageLevel.MEMORY_AND_DISK)
+    return aggregate.fold_tasks(scanned, partitions).persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def _by_shuffle(spark: SparkSession, hashed: DataFrame, inputs: Inputs) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    from cmsspark.sources import phedex
+    from cmsspark.sources.tables import dump_table
+    from cmsspark.transforms import shuffle
+
+    files = dump_table(spark, inputs.dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
+    datasets = dump_table(spark, inputs.dbs, "DATASETS", ("dataset_id", "dataset"))
+    replicas = phedex.replicas(spark, inputs.phedex).where((F.col("kind") == "disk") & (F.col("node_files") > 0))
+    return shuffle.attach(
+        hashed,
+        files.withColumnRenamed("logical_file_name", "lfn"),
+        datasets.withColumnRenamed("dataset", "dataset_name"),
+        dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")),
+        replicas.select("block_name", F.col("site_name").alias("site")),
+    )
 
 
 def _store(
     spark: SparkSession,
     request: DayRequest,
     inputs: Inputs,
-    opened: snapshots.Snapshots,
+    opened: snapshots.Snapshots | None,
     folded: DataFrame,
     tell: Any,
     began: float,
@@ -198,9 +231,10 @@ def _store(
 def _bin_rows(folded: DataFrame) -> Iterator[tuple[str, str, int, str | None]]:
     from pyspark.sql import functions as F
 
-    rows = folded.where(F.col("kind") == "bin").select("stream", "app", "nacc", "detail")
+    name = F.when(F.col("kind") == "access", "matched").otherwise(F.col("app")).alias("bin")
+    rows = folded.where(F.col("kind") != "quarantine").groupBy("stream", name, "detail").agg(F.sum("nacc").alias("count"))
     for row in rows.collect():
-        yield row["stream"], row["app"], row["nacc"], row["detail"]
+        yield row["stream"], row["bin"], row["count"], row["detail"]
 
 
 def _quarantine(
@@ -239,7 +273,7 @@ def _check_unchanged(inputs: Inputs) -> None:
 def _manifest(
     request: DayRequest,
     inputs: Inputs,
-    opened: snapshots.Snapshots,
+    opened: snapshots.Snapshots | None,
     bins: Mapping[str, StreamBins],
     warnings: Sequence[str],
     quarantine: str | None,
@@ -257,7 +291,8 @@ def _manifest(
         "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},
         "generations": {stream: dict(one.generations) for stream, one in bins.items() if one.generations},
         "reduction_factor": round(read / rows, 3) if rows else None,
-        "catalogue": opened.report.__dict__,
+        "join": "shuffle" if opened is None else "index",
+        "catalogue": opened.report.__dict__ if opened else None,
         "dumps": {one.kind: _dump(one) for one in (inputs.dbs, inputs.phedex)},
         "inputs": [_input(one) for one in inputs.streams],
         "identical_files": _identical(inputs),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.phedex import disk_replicas_arrow
 from cmsspark.storage import Files, is_local, local_path
-from cmsspark.transforms.catalogue import Report, Catalogue, build_catalogue, build_replicas, open_or_build
+from cmsspark.transforms.catalogue import Catalogue, Report, build_catalogue, build_replicas, open_or_build
 
 #: Tables that a snapshot is made from.
 DBS_TABLES = ("FILES", "BLOCKS", "DATASETS")
@@ -57,28 +56,23 @@ def _build_catalogue(files: Files, dbs: Dump, folder: Path) -> None:
 
 
 def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path) -> None:
-    def replicas() -> Iterator[Any]:
-        for part in phedex.tables["block_replicas"]:
-            with on_disk(files, part.path) as path:
-                yield from disk_replicas_arrow(path, part.path)
-
-    build_replicas(folder, rows_of(files, dbs, "BLOCKS", ("block_id", "block_name")), replicas())
+    found = disk_replicas_arrow(phedex, lambda path: open_part(files, path))
+    build_replicas(folder, rows_of(files, dbs, "BLOCKS", ("block_id", "block_name")), found)
 
 
 def rows_of(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> Iterator[Any]:
     """Arrow tables of a dump's table, part by part."""
     for part in dump.tables[table]:
-        with on_disk(files, part.path) as path:
-            yield from read_table_arrow(path, table, columns, part.path)
+        with open_part(files, part.path) as stream:
+            yield from read_table_arrow(stream, table, columns, part.path)
 
 
-@contextmanager
-def on_disk(files: Files, path: str) -> Iterator[str]:
-    """The file as a path on this host; a remote one is fetched for as long as it is read."""
+def open_part(files: Files, path: str) -> IO[bytes]:
+    """The file, open on this host; a remote one is fetched and gone when it is closed."""
     if is_local(path):
-        yield local_path(path)
-        return
+        return open(local_path(path), "rb")
     with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
-        target = Path(folder) / path.rsplit("/", 1)[-1]
+        target = Path(folder) / "part"
         files.fetch(path, target)
-        yield str(target)
+        # An open file outlives its name.
+        return target.open("rb")

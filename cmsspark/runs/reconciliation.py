@@ -108,7 +108,9 @@ def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tole
 
 
 def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str]) -> dict[str, StreamBins]:
-    """Bins by stream from (stream, bin, count, detail) rows of a scan."""
+    """Bins by stream from (stream, bin, count, detail) rows of a scan; ``matched`` counts the accesses in the tables, so
+    that the sum of bins also proves that no join lost or multiplied one.
+    """
     found = {stream: StreamBins() for stream in streams}
     for stream, name, count, detail in rows:
         found[stream].add(name, count, detail)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cmsspark import days
 from cmsspark.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.errors import DataError
-from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas
+from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas, check_hash, hashes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +45,10 @@ COLUMNS: Final = (
     ("detail", "string"),
 )
 
+#: More columns of a hashed scan's result, for the shuffle join.
+HASH_COLUMNS: Final = (("hash", "long"), ("check", "long"), ("block_remote", "long"), ("unmatched_bin", "string"))
+_UNMATCHED: Final = ("user_file", "temporary", "not_in_dbs")
+
 
 def unmatched_bin(lfn: str) -> str:
     """The bin of a file that is not in DBS, by its name (rule 4)."""
@@ -64,7 +68,7 @@ class StreamFold:
     """One stream's accesses in one task."""
 
     stream: str
-    catalogue: Catalogue
+    catalogue: Catalogue | None = None
     bins: Counter[str] = field(default_factory=Counter)
     out_of_day: Counter[int] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
@@ -84,27 +88,18 @@ class StreamFold:
         if batch.lfns:
             self._attach(batch)
 
+    def _catalogue(self) -> Catalogue:
+        if self.catalogue is None:
+            raise TypeError("a fold by the index needs a catalogue")
+        return self.catalogue
+
     def _attach(self, batch: AccessBatch) -> None:
-        pairs = self.catalogue.lookup([lfn.encode() for lfn in batch.lfns])
+        pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
         matched = np.flatnonzero(pairs != NOT_THERE)
         if len(matched) < len(pairs):
             lfns = batch.lfns
             self.bins.update(unmatched_bin(lfns[row]) for row in np.flatnonzero(pairs == NOT_THERE).tolist())
-        self.bins["matched"] += len(matched)
-        cpu, cpu_count = _nullable(batch.cpu_ms, matched)
-        wall, wall_count = _nullable(batch.wall_ms, matched)
-        self._parts.append(
-            {
-                "pair": pairs[matched].astype(np.int64),
-                "group": np.array(batch.groups, np.int64)[matched],
-                "nacc": np.ones(len(matched), np.int64),
-                "read_bytes": None if batch.read_bytes is None else np.array(batch.read_bytes, np.int64)[matched],
-                "cpu_ms": cpu,
-                "cpu_count": cpu_count,
-                "wall_ms": wall,
-                "wall_count": wall_count,
-            }
-        )
+        self._parts.append({"pair": pairs[matched].astype(np.int64), **_measures(batch, matched)})
         self._unfolded += len(matched)
         if self._unfolded >= FOLD_AT:
             self._parts = [self._folded()]
@@ -112,11 +107,14 @@ class StreamFold:
 
     def _folded(self) -> Columns:
         """All parts as one, with each (pair, group) once."""
+        return fold(self._joined(), "pair", "group", self.stream)
+
+    def _joined(self) -> Columns:
         whole: Columns = {}
         for name in self._parts[0]:
             columns = [part[name] for part in self._parts]
             whole[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
-        return fold(whole, "pair", "group", self.stream)
+        return whole
 
     def rows(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
@@ -127,13 +125,14 @@ class StreamFold:
         sums = self._folded()
         pairs, numbers = _there(sums["pair"]), _there(sums["group"])
         remote = np.array([group.remote for group in groups], np.int64)[numbers]
-        remote = _resolve(remote, np.asarray(self.catalogue.pair_blocks)[pairs], numbers, groups, replicas)
+        catalogue = self._catalogue()
+        remote = _resolve(remote, np.asarray(catalogue.pair_blocks)[pairs], numbers, groups, replicas)
         count = _there(sums["nacc"])
         sums["remote_nacc"] = np.where(remote == Remote.YES, count, 0)
         sums["remote_count"] = np.where(remote == Remote.UNKNOWN, 0, count)
         # From here on blocks and remoteness are no part of a row: fewer rows leave the task.
         shared, slim = _without_remote(groups)
-        sums["pair"] = np.asarray(self.catalogue.pair_datasets)[pairs].astype(np.int64)
+        sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
         sums["group"] = slim[numbers]
         return self._as_rows(fold(sums, "pair", "group", self.stream), shared, pseudonym)
 
@@ -142,11 +141,8 @@ class StreamFold:
     ) -> dict[str, list[Any]]:
         datasets = _there(sums["pair"])
         unique = np.unique(datasets)
-        names = dict(zip(unique.tolist(), self.catalogue.dataset_names(unique.astype(np.int32)), strict=True))
-        stand_ins: dict[str | None, str | None] = {None: None}
-        for _, _, user in shared:
-            if user is not None and user not in stand_ins:
-                stand_ins[user] = pseudonym(user)
+        names = dict(zip(unique.tolist(), self._catalogue().dataset_names(unique.astype(np.int32)), strict=True))
+        stand_ins = _stand_ins((user for _, _, user in shared), pseudonym)
         of_row = [shared[number] for number in _there(sums["group"]).tolist()]
         count = len(of_row)
         return {
@@ -179,6 +175,65 @@ class StreamFold:
         return rows
 
 
+class HashFold(StreamFold):
+    """One stream's accesses in one task, their datasets left to Spark's shuffle join: rows carry the lfn's hashes.
+
+    ``dataset_name`` stays null; ``hash`` and ``check`` are the two hashes, ``block_remote`` is one of ``Remote``, and
+    ``unmatched_bin`` names the bin of the rows that the join does not match.
+    """
+
+    def _attach(self, batch: AccessBatch) -> None:
+        names = [lfn.encode() for lfn in batch.lfns]
+        every = np.arange(len(names))
+        self._parts.append(
+            {
+                "hash": hashes_of(names, len(names)).view(np.int64),
+                "check": hashes_of(names, len(names), check_hash).view(np.int64),
+                "bin": np.array([_UNMATCHED.index(unmatched_bin(lfn)) for lfn in batch.lfns], np.int64),
+                **_measures(batch, every),
+            }
+        )
+
+    def rows(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
+        """The accesses as columns of a hashed scan's result."""
+        if not self._parts:
+            return {}
+        whole = self._joined()
+        both = np.stack([_there(whole.pop("hash")), _there(whole.pop("check"))], axis=1)
+        files, numbers = np.unique(both, axis=0, return_inverse=True)
+        bins = np.zeros(len(files), np.int64)
+        bins[numbers.reshape(-1)] = _there(whole.pop("bin"))
+        sums = fold({"file": numbers.reshape(-1).astype(np.int64), **whole}, "file", "group", self.stream)
+        of_row = [groups[number] for number in _there(sums["group"]).tolist()]
+        of_file = _there(sums["file"])
+        stand_ins = _stand_ins((group.user for group in groups), pseudonym)
+        count = len(of_row)
+        rows: dict[str, list[Any]] = {name: [None] * count for name, _ in (*COLUMNS, *HASH_COLUMNS)}
+        rows |= {
+            "kind": [ACCESS] * count,
+            "stream": [self.stream] * count,
+            "site_name": [group.site for group in of_row],
+            "app": [group.app for group in of_row],
+            "user": [stand_ins[group.user] for group in of_row],
+            "nacc": _there(sums["nacc"]).tolist(),
+            "read_bytes": _where(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": _where(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": _where(sums["wall_ms"], sums["wall_count"], count),
+            "hash": files[of_file, 0].tolist(),
+            "check": files[of_file, 1].tolist(),
+            "block_remote": [group.remote for group in of_row],
+            "unmatched_bin": [_UNMATCHED[number] for number in bins[of_file].tolist()],
+        }
+        return rows
+
+    def bin_rows(self) -> dict[str, list[Any]]:
+        """As for the index, with the hashed columns null."""
+        rows = super().bin_rows()
+        return rows | {name: [None] * len(rows["kind"]) for name, _ in HASH_COLUMNS}
+
+
 def fold(columns: Columns, first: str, second: str, stream: str) -> Columns:
     """``columns`` with each combination of the keys ``first`` and ``second`` once and all else summed.
 
@@ -208,6 +263,25 @@ def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
     if max(exact) > _LIMIT:
         raise DataError(f"the sum of {what} of one group is beyond 2^63-1", next_step="look for absurd sizes in the log")
     return exact.astype(np.int64)
+
+
+def _measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
+    """The group and the measures of the batch's accesses in ``rows``."""
+    cpu, cpu_count = _nullable(batch.cpu_ms, rows)
+    wall, wall_count = _nullable(batch.wall_ms, rows)
+    return {
+        "group": np.array(batch.groups, np.int64)[rows],
+        "nacc": np.ones(len(rows), np.int64),
+        "read_bytes": None if batch.read_bytes is None else np.array(batch.read_bytes, np.int64)[rows],
+        "cpu_ms": cpu,
+        "cpu_count": cpu_count,
+        "wall_ms": wall,
+        "wall_count": wall_count,
+    }
+
+
+def _stand_ins(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:
+    return {user: None if user is None else pseudonym(user) for user in set(users)}
 
 
 def _nullable(values: list[int | None] | None, rows: npt.NDArray[np.intp]) -> tuple[Longs | None, Longs | None]:
@@ -267,16 +341,9 @@ def _told(record: Quarantined) -> str:
 
 
 def record_batch(rows: dict[str, list[Any]]) -> pa.RecordBatch:
-    """Columns of a scan's result as an Arrow batch."""
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_pydict(rows, schema=scan_schema())
-
-
-def scan_schema() -> pa.Schema:
-    """The Arrow schema of a scan's result."""
+    """Columns of a scan's result, hashed or not, as an Arrow batch."""
     import pyarrow as pa
 
     kinds = {"string": pa.string(), "long": pa.int64()}
-    return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS])
-
+    columns = [column for column in (*COLUMNS, *HASH_COLUMNS) if column[0] in rows]
+    return pa.RecordBatch.from_pydict(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in columns]))

@@ -18,7 +18,7 @@ from cmsspark.errors import DataError
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Replicas
-from cmsspark.transforms.fold import COLUMNS, StreamFold, record_batch
+from cmsspark.transforms.fold import COLUMNS, HASH_COLUMNS, HashFold, StreamFold, record_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,10 +62,23 @@ class Kit:
     """What each task needs besides its files; goes to the workers with the function."""
 
     day: date
-    catalogue: str
+    #: The snapshots' folders; None leaves datasets and remoteness to the shuffle join.
+    catalogue: str | None
     replicas: str | None
     pseudonyms: Pseudonyms
     make_reader: Callable[[str, str, date], Reader]
+
+    def fold(self, stream: str) -> StreamFold:
+        """What a task folds a stream's accesses with."""
+        if self.catalogue is None:
+            return HashFold(stream)
+        return StreamFold(stream, _catalogue(self.place(self.catalogue)))
+
+    def schema(self) -> str:
+        """The columns of the result, as Spark writes them."""
+        words = {"string": "string", "long": "bigint"}
+        columns = COLUMNS if self.catalogue else (*COLUMNS, *HASH_COLUMNS)
+        return ", ".join(f"`{name}` {words[kind]}" for name, kind in columns)
 
     def place(self, name: str) -> Path:
         """A snapshot's folder on this host: as named, or where Spark put what was shipped."""
@@ -124,7 +137,7 @@ def scan(spark: SparkSession, streams: Sequence[StreamFiles], kit: Kit, feed: st
     if direct:
         tasks = pack(direct, spark.sparkContext.defaultParallelism)
         numbered = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        parts.append(numbered.mapInArrow(_DirectTask(tasks, kit), _schema()))
+        parts.append(numbered.mapInArrow(_DirectTask(tasks, kit), kit.schema()))
     for stream in streams:
         if ways[stream] == "spark":
             parts.append(_through_spark(spark, stream, kit))
@@ -133,11 +146,6 @@ def scan(spark: SparkSession, streams: Sequence[StreamFiles], kit: Kit, feed: st
 
 def _feed_of(stream: StreamFiles) -> str:
     return "direct" if all(is_local(path) for path, _ in stream.files) else "spark"
-
-
-def _schema() -> str:
-    words = {"string": "string", "long": "bigint"}
-    return ", ".join(f"`{name}` {words[kind]}" for name, kind in COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ class _DirectTask:
 
     def run(self, task: Task) -> Iterator[pa.RecordBatch]:
         reader = self.kit.make_reader(task.stream, task.form, self.kit.day)
-        fold = StreamFold(task.stream, _catalogue(self.kit.place(self.kit.catalogue)))
+        fold = self.kit.fold(task.stream)
         for path in task.paths:
             try:
                 with open(local_path(path), "rb") as stream:
@@ -177,7 +185,7 @@ class _SparkTask:
         import io
 
         reader = self.kit.make_reader(self.stream, self.form, self.kit.day)
-        fold = StreamFold(self.stream, _catalogue(self.kit.place(self.kit.catalogue)))
+        fold = self.kit.fold(self.stream)
         for batch in batches:
             files, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
             if self.form == "avro":
@@ -209,4 +217,4 @@ def _through_spark(spark: SparkSession, stream: StreamFiles, kit: Kit) -> DataFr
     else:
         read = reader.option("lineSep", "\n").text(paths)
         rows = read.select(F.col("_metadata.file_path").alias("path"), F.col("value").cast("binary").alias("content"))
-    return rows.mapInArrow(_SparkTask(stream.stream, stream.form, kit), _schema())
+    return rows.mapInArrow(_SparkTask(stream.stream, stream.form, kit), kit.schema())
