@@ -149,8 +149,14 @@ class ActiveMQ:
         config = self.folder / "activemq.xml"
         config.write_text(
             _CONFIG.format(
-                data=self.folder / "data", user=USER, password=PASSWORD, certs=self.certificates.folder,
-                plain=self.plain, tls=self.tls, tls_client=self.tls_client, narrow=self.narrow,
+                data=self.folder / "data",
+                user=USER,
+                password=PASSWORD,
+                certs=self.certificates.folder,
+                plain=self.plain,
+                tls=self.tls,
+                tls_client=self.tls_client,
+                narrow=self.narrow,
             )  # fmt: skip
         )
         command = [

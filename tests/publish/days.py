@@ -1,0 +1,97 @@
+"""Rows, outboxes and clocks that the publishing tests share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from cmsspark.publish.documents import Shape
+from cmsspark.publish.ledger import Batch
+from cmsspark.publish.outbox import Outbox, Spooled
+from cmsspark.schemas import stored_table
+
+DAY = date(2026, 1, 15)
+TIMESTAMP = 1_768_435_200_000
+SHAPE = Shape(stored_table("data_aggregation"), DAY, "cms-test", "data_aggregation")
+MANIFEST = {
+    "run": "r1",
+    "reconciliation": {
+        "aaa": {
+            "read": 12, "matched": 10, "malformed": 0, "out_of_day": 1, "write_only": 1,
+            "unmatched": {"no_lfn": 0, "user_file": 0, "temporary": 0, "not_in_dbs": 0},
+            "first_examples": ["/store/user/somebody"],
+        }
+    },
+}  # fmt: skip
+
+
+def row(number: int, **other: Any) -> dict[str, Any]:
+    """A stored row; its dataset is told by ``number``."""
+    return {
+        "day": DAY, "stream": "aaa", "dataset_name": f"/P{number}/Run2026A-v1/MINIAOD", "site_name": "T2_CH_CERN",
+        "app": "crab", "nacc": 3, "distinct_users": 2, "remote_nacc": None, "read_bytes": 1_000, "cpu_time": None,
+        "wc_time": None, "site_tier": "T2", "primary_name": f"P{number}", "processing_name": "Run2026A-v1",
+        "data_tier": "MINIAOD", "timestamp": TIMESTAMP, **other,
+    }  # fmt: skip
+
+
+def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
+    """Rows ``start`` to ``start + count``."""
+    return [row(number) for number in range(start, start + count)]
+
+
+def outbox_in(folder: Path) -> Outbox:
+    """The outbox of the tests' table and day."""
+    return Outbox(folder, "somewhere", "data_aggregation", DAY.isoformat())
+
+
+def fill(outbox: Outbox, given: Sequence[dict[str, Any]], source: str = "r1", **more: Any) -> Spooled:
+    """Spool ``given`` as the whole day."""
+    return outbox.fill(SHAPE, given, {**MANIFEST, "run": source}, source=source, **more)
+
+
+def ids(documents: Sequence[bytes]) -> list[str]:
+    """The ids of documents."""
+    return [json.loads(document)["metadata"]["_id"] for document in documents]
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class ListSink:
+    """Confirms everything, unless ``script`` has an exception for this send; ``arrived`` is what is there."""
+
+    slug = where = "a list"
+
+    def __init__(self, *script: BaseException | None) -> None:
+        self.script = list(script)
+        self.arrived: list[bytes] = []
+        self.opened = 0
+
+    def open(self) -> None:
+        self.opened += 1
+
+    def send(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        trouble = self.script.pop(0) if self.script else None
+        if trouble is None or getattr(trouble, "landed", False):
+            self.arrived.extend(documents)
+        if trouble is not None:
+            raise trouble
+
+    def close(self) -> None:
+        pass
