@@ -82,7 +82,7 @@ setup(
             "setuptools>=77",
             "wheel",
         ],
-        "lint": ["mypy>=1.15", "pre-commit>=4", "ruff>=0.11", "types-PyYAML"],
+        "lint": ["mypy>=1.15", "ruff>=0.11", "types-PyYAML"],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
     entry_points={"console_scripts": ["cmsspark = cmsspark.cli:main", "run_spark = cmsspark.submit:main"]},

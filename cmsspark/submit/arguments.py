@@ -1,7 +1,8 @@
 """The command line of ``run_spark``: which words are the wrapper's and which are the job's.
 
-The rule, told in ``docs/submitting.md``: before JOB everything is the wrapper's; after it the wrapper takes the options
-that it knows, the job gets all others as they are, and everything after the first ``--``.
+The rule, told in ``docs/submitting.md``: before JOB everything is the wrapper's. After it a built-in job's own options
+are the job's, then the wrapper takes those that it knows; the job gets all others as they are, and everything after
+the first ``--``.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def _take(word: str, rest: list[str], request: Request, signature: Signature | N
     """Take ``word`` (and its value) as an option of the wrapper; False when it is none."""
     name, equals, value = word.partition("=")
     option = _BY_NAME.get(name)
-    if option is None or (request.job is not None and signature is None and option.name in OF_A_SCRIPT):
+    if option is None or (request.job is not None and _is_the_jobs(option, signature)):
         return False
     if option.metavar is None:
         if equals:
@@ -158,6 +159,13 @@ def _take(word: str, rest: list[str], request: Request, signature: Signature | N
     if signature is not None and option.name in SHARED and option.name in signature:
         request.arguments += [option.name] if option.metavar is None else [option.name, value]
     return True
+
+
+def _is_the_jobs(option: Option, signature: Signature | None) -> bool:
+    """After the job's name its own options come before ours of the same name (``--dry-run`` of ``cern_monit``)."""
+    if signature is None:
+        return option.name in OF_A_SCRIPT
+    return option.name in signature and option.name not in (*SHARED, "--help")
 
 
 def _to_job(word: str, rest: list[str], request: Request, signature: Signature | None) -> None:
