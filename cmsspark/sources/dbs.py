@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from cmsspark.schemas import input_table
+from cmsspark.sources.dumps import Dump
 from cmsspark.sources.sqoop import read_table
+from cmsspark.sources.tables import dump_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 #: All tables that are known here; ``schemas/inputs/dbs`` has their columns.
 TABLES: Final = (
@@ -30,3 +35,8 @@ def read_table_arrow(
 ) -> Iterator[Any]:
     """``pyarrow.Table`` pieces of one part file of a DBS table, plain or gzip; see ``sqoop.read_table``."""
     return read_table(source, input_table(f"dbs/{table}"), columns, name)
+
+
+def table(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> DataFrame:
+    """A DBS table's rows as a DataFrame of ``columns``; the same rows as :func:`read_table_arrow` gives."""
+    return dump_table(spark, dump, name, columns, feed)
