@@ -171,7 +171,7 @@ def _show(places: Places, day: date, wanted: Mapping[str, Any], steps: Steps) ->
     wrong = show.differences(wanted, streams)
     if wrong or not show.adds_up(streams):
         raise CmssparkError("the bins are not those that were made", where=found.path, found="; ".join(wrong))
-    click.secho("  as it was made: every bin of every stream agrees\n", fg="green")
+    click.secho("  as it was made: every bin of every stream agrees", fg="green")
     _title("The ten most used datasets")
     _lines(_most_used(places, day))
     _title("How much data sit where: replicas at the sites of a tier, by data tier")
