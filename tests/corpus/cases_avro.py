@@ -30,18 +30,10 @@ SECONDS: dict[str, int | str | None] = {
     "0.0005": 1, "0.00049": 0, "1.0005": 1001, "130.8105": 130_810, "1e3": 1_000_000, "1.5E+2": 150_000, "25e-1": 2500, "1e-9": 0,
     "9007199254740": 9_007_199_254_740_000, "86400.000": 86_400_000,
     "-1": MALFORMED, "-0.001": MALFORMED, "-1e-9": MALFORMED, "+5": MALFORMED, " 5": MALFORMED, "5 ": MALFORMED,
-    " ": MALFORMED, "5.": MALFORMED, ".5": MALFORMED, "abc": MALFORMED, "5s": MALFORMED, "1,5": MALFORMED,
+    " ": MALFORMED, "5.": 5000, ".5": 500, ".": MALFORMED, "-.5": MALFORMED, "abc": MALFORMED, "5s": MALFORMED, "1,5": MALFORMED,
     "1_0": MALFORMED, "0x10": MALFORMED, "NaN": MALFORMED, "nan": MALFORMED, "inf": MALFORMED, "-inf": MALFORMED,
     "Infinity": MALFORMED, "null": MALFORMED, "None": MALFORMED, "unknown": MALFORMED, "true": MALFORMED,
     "1e400": MALFORMED, "1e300": MALFORMED, "٣": MALFORMED, "1e": MALFORMED, "--1": MALFORMED,
-}  # fmt: skip
-#: Seconds as numbers, in files whose schema says so.
-SECONDS_AS: dict[str, list[tuple[object, int | str | None]]] = {
-    "double": [(1.5, 1500), (0.0, 0), (-0.0, 0), (0.0005, 1), (1.0005, 1001), (None, None), (-1.0, MALFORMED),
-               (float("nan"), MALFORMED), (float("inf"), MALFORMED), (1e300, MALFORMED)],
-    "float": [(0.5, 500), (None, None), (-0.5, MALFORMED)],
-    "long": [(5, 5000), (0, 0), (None, None), (-1, MALFORMED), (2**62, MALFORMED)],
-    "int": [(5, 5000), (-1, MALFORMED)],
 }  # fmt: skip
 NOT_UTF8 = {
     "a byte that is no UTF-8": b"/store/\xff.root",
@@ -50,14 +42,17 @@ NOT_UTF8 = {
     "a surrogate": b"\xed\xa0\xbd\xed\xb8\x80",
 }
 #: A type that a needed field never has → a value of it. Whole files are of such a schema: see `in_a_day`.
-OTHER_TYPES: dict[str, object] = {"long": 5, "double": 1.5, "boolean": True, "bytes": b"x"}
+OTHER_TYPES: dict[str, object] = {
+    "long": 5, "int": 5, "double": 1.5, "float": 0.5, "boolean": True, "bytes": b"x",
+    "array": [], "map": {},
+}  # fmt: skip
 
 
 def in_a_day(case: Case) -> bool:
-    """False for files whose schema is another one: a run may refuse them as a whole."""
+    """False for files whose schema is another one, or has no lfn: a run may refuse them as a whole."""
     usual = {**CRAB_FIELDS, **CMSSW_FIELDS}
-    return all(
-        kind == usual[key] or (key.startswith("Wrap") and kind in SECONDS_AS) for key, kind in case.fields.items()
+    return not case.fields.keys().isdisjoint(("FileName", "FILE_LFN")) and all(
+        kind == usual[key] for key, kind in case.fields.items()
     )
 
 
@@ -116,11 +111,6 @@ def _with(case: Case, fields: Mapping[str, object]) -> Case:
 
 def _crab_schemas() -> list[Case]:
     into = Cases("crab", "avro", CRAB_HIT)
-    for kind, values in SECONDS_AS.items():
-        for value, ms in values:
-            right: Expected = MALFORMED if isinstance(ms, str) else into.hit(cpu_ms=ms)
-            fields = {**CRAB_FIELDS, "WrapCPU": kind}
-            into.add(9, f"WrapCPU is the {kind} {value!r}", _record(CRAB, WrapCPU=value), right, fields)
     for key, expected in {
         "WrapCPU": into.hit(cpu_ms=None),
         "WrapWC": into.hit(wall_ms=None),
@@ -133,10 +123,12 @@ def _crab_schemas() -> list[Case]:
         record = {field: value for field, value in CRAB.items() if field != key}
         into.add(9, f"an older file without {key}", record, expected, fields)
         for kind, value in OTHER_TYPES.items():
-            seconds = key.startswith("Wrap")
-            if seconds and kind in SECONDS_AS:
-                continue
-            into.add(9, f"{key} is of type {kind}", _record(CRAB, **{key: value}), MALFORMED, {**CRAB_FIELDS, key: kind})
+            typed = {"array": {"type": "array", "items": "string"}, "map": {"type": "map", "values": "string"}}.get(
+                kind, kind
+            )
+            into.add(
+                9, f"{key} is of type {kind}", _record(CRAB, **{key: value}), MALFORMED, {**CRAB_FIELDS, key: typed}
+            )
     return into.found
 
 
@@ -150,7 +142,12 @@ def _cmssw_legacy() -> list[Case]:
     for info, app in APPS.items():
         add(14, f"the app of {info!r}", _record(CMSSW_LEGACY, APP_INFO=info), into.hit(app=app))
     for site, remote in REMOTE_AT.items():
-        add(21, f"read at {site!r}", _record(CMSSW_LEGACY, SITE_NAME=site), into.hit(site=site or "unknown", remote=remote))
+        add(
+            21,
+            f"read at {site!r}",
+            _record(CMSSW_LEGACY, SITE_NAME=site),
+            into.hit(site=site or "unknown", remote=remote),
+        )
     close, so_far = "READ_BYTES_AT_CLOSE", "READ_BYTES"
     for name, changes, count in (
         ("at close null", {close: None}, 100), ("at close 0", {close: 0}, 100), ("both null", {close: None, so_far: None}, 0),
@@ -179,9 +176,20 @@ def _cmssw_schemas() -> list[Case]:
                             (float("nan"), MALFORMED), (float("inf"), MALFORMED), (2.0**63, MALFORMED)):  # fmt: skip
         into.add(9, f"{close} is the double {value!r}", _record(CMSSW_LEGACY, **{close: value}), expected,
                  {**CMSSW_FIELDS, close: "double"})  # fmt: skip
-    for key, kind, value in ((close, "string", "5"), (so_far, "boolean", True), ("FILE_LFN", "long", 5), ("APP_INFO", "bytes", b"x")):
-        into.add(9, f"{key} is of type {kind}", _record(CMSSW_LEGACY, **{key: value}), MALFORMED, {**CMSSW_FIELDS, key: kind})
-    for key, expected in {close: into.hit(read_bytes=100), "APP_INFO": into.hit(app="unknown"), "USER_DN": into.hit(user=None)}.items():
+    for key, kind, value in (
+        (close, "string", "5"),
+        (so_far, "boolean", True),
+        ("FILE_LFN", "long", 5),
+        ("APP_INFO", "bytes", b"x"),
+    ):
+        into.add(
+            9, f"{key} is of type {kind}", _record(CMSSW_LEGACY, **{key: value}), MALFORMED, {**CMSSW_FIELDS, key: kind}
+        )
+    for key, expected in {
+        close: into.hit(read_bytes=100),
+        "APP_INFO": into.hit(app="unknown"),
+        "USER_DN": into.hit(user=None),
+    }.items():
         fields = {field: kind for field, kind in CMSSW_FIELDS.items() if field != key}
         into.add(9, f"an older file without {key}", _record(CMSSW_LEGACY, **{key: None}), expected, fields)
     return into.found

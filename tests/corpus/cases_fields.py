@@ -310,7 +310,17 @@ def _sites() -> list[Case]:
     into.add(21, "both sites the same", aaa({reader: "T1_US_FNAL"}), into.hit(remote=False))
     into.add(21, "sites that differ in case", aaa({reader: "T1_us_FNAL"}), into.hit(remote=True))
     into.add(21, "sites that differ in a blank", aaa({reader: "T1_US_FNAL "}), into.hit(remote=True))
-    for site in ("Unknown", "UNKNOWN", " ", "T2_CH_CERN_HLT", "T1_US_FNAL_Disk", "nowhere", "_", "null", "T2 ünï,'\"\\"):
+    for site in (
+        "Unknown",
+        "UNKNOWN",
+        " ",
+        "T2_CH_CERN_HLT",
+        "T1_US_FNAL_Disk",
+        "nowhere",
+        "_",
+        "null",
+        "T2 ünï,'\"\\",
+    ):
         into.add(12, f"the site {site!r} stays as logged", aaa({source: site}), into.hit(site=site))
     into.add(21, "read by Unknown, which is a name", aaa({reader: "Unknown"}), into.hit(remote=True))
     raw = Cases("aaa", "raw", AAA_RAW_HIT)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tests.corpus.cases import MALFORMED, NO_LFN, Case, Cases, Expected, OutOfDay
 from tests.corpus.json_lines import (
     A_LFN,
-    ABSENT,
     AAA,
+    ABSENT,
     CMSSW,
     DAY_START,
     G3,
@@ -19,13 +19,12 @@ from tests.corpus.json_lines import (
     changed,
     cmssw,
     encode,
-    g1,
     g2_first,
     g2_second,
     g3,
     line,
 )
-from tests.corpus.tables import JETS
+from tests.corpus.tables import HUGE, HUGE_LFN, JETS
 from tests.oracle.count import Access
 
 PERSON = "Alice Ångström"
@@ -180,11 +179,21 @@ def _types(form: Form, into: Cases) -> None:
         into.add(9, f"{key} is NaN", form.build({key: Raw(b"NaN")}), MALFORMED)
     for key in form.ignored:
         into.add(2, f"{key}, which is not needed, is an object", form.build({key: {"x": [1]}}), form.usual)
-        into.add(2, f"{key}, which is not needed, is no UTF-8", form.build({key: Raw(b'"\xff\xed\xa0\x80"')}), form.usual)
+        into.add(
+            2, f"{key}, which is not needed, is no UTF-8", form.build({key: Raw(b'"\xff\xed\xa0\x80"')}), form.usual
+        )
     number = "read_bytes_at_close" if "read_bytes" in form.numbers else "rb"
     if form.numbers:
         for name, (value, count) in A_COUNT.items():
             into.add(9, f"{number} is {name}", form.build({number: value}), into.hit(read_bytes=count))
+    for name, largest in {"2^63-1": 2**63 - 1, "the last double below 2^63": Raw(b"9223372036854774784.0")}.items():
+        if form.numbers:
+            # Each in a cell of its own: two of them in one would be more than a table's long holds.
+            app = "crab" if isinstance(largest, int) else "fuse"
+            named = {"app_info": app, "sec.app": app, form.lfn: HUGE_LFN}
+            count = 2**63 - 1 if isinstance(largest, int) else 2**63 - 1024
+            into.add(9, f"{number} is {name}", form.build({**named, number: largest}),
+                     into.hit(dataset=HUGE, read_bytes=count, app=app))  # fmt: skip
     _texts(form, into)
 
 
@@ -212,7 +221,9 @@ def _repeated(form: Form, into: Cases) -> None:
     count = "read_bytes_at_close" if "read_bytes" in form.numbers else "rb"
     into.add(2, "bytes twice, the last counts", form.build({}, also=[(count, 7)]), into.hit(read_bytes=7))
     into.add(2, "bytes twice, the first a fraction", form.build({count: 0.5}, also=[(count, 7)]), MALFORMED)
-    into.add(2, "a field that is not needed twice", form.build({}, also=[("file_size", {}), ("file_size", "x")]), into.usual)
+    into.add(
+        2, "a field that is not needed twice", form.build({}, also=[("file_size", {}), ("file_size", "x")]), into.usual
+    )
     spelled = Raw(b'{"' + key.replace("l", r"\u006c").encode() + b'":"' + A_LFN.encode() + b'"}')
     if "l" in key:
         without = encode(changed(CMSSW if form.stream == "cmssw" else AAA, {key: ABSENT}))
@@ -251,11 +262,20 @@ def _shapes(form: Form, into: Cases) -> None:
 
 def _timestamps(form: Form, into: Cases) -> None:
     start = DAY_START
-    for name, metadata in {"null": None, "empty": Raw(b"{}"), "without a timestamp": {"topic": "x", "version": [1]}}.items():
+    for name, metadata in {
+        "null": None,
+        "empty": Raw(b"{}"),
+        "without a timestamp": {"topic": "x", "version": [1]},
+    }.items():
         into.add(6, f"metadata is {name}", form.build(metadata=metadata), into.usual)
     for wrong in (Raw(b"[]"), Raw(b"[{}]"), "x", "", 5, 0, True, False):
         into.add(5, f"metadata is {encode(wrong).decode()}", form.build(metadata=wrong), MALFORMED)
-    into.add(5, "metadata is missing", b'{"data":' + form.build()[len(b'{"data":') :].split(b',"metadata"')[0] + b"}", into.usual)
+    into.add(
+        5,
+        "metadata is missing",
+        b'{"data":' + form.build()[len(b'{"data":') :].split(b',"metadata"')[0] + b"}",
+        into.usual,
+    )
     for stamp in (None, start, start + 86_399, start * 1000, start * 1000 + 86_399_999, start * 10**6,
                   start * 10**6 + 86_399_999_999, Raw(b"1560600000000.0"), Raw(b"1.5606e12"), Raw(b"1.5606e9")):  # fmt: skip
         into.add(6, f"timestamp {encode(stamp).decode()}", form.build(metadata={"timestamp": stamp}), into.usual)
@@ -268,7 +288,12 @@ def _timestamps(form: Form, into: Cases) -> None:
         2**63: "beyond 9999-12-31", 2**66: "beyond 9999-12-31",
     }.items():  # fmt: skip
         into.add(6, f"timestamp {stamp}", form.build(metadata={"timestamp": stamp}), OutOfDay(day))
-    for raw, day in {b"-0": "1970-01-01", b"-0.0": "1970-01-01", b"1e300": "beyond 9999-12-31", b"9" * 5000: "beyond 9999-12-31"}.items():
+    for raw, day in {
+        b"-0": "1970-01-01",
+        b"-0.0": "1970-01-01",
+        b"1e300": "beyond 9999-12-31",
+        b"9" * 5000: "beyond 9999-12-31",
+    }.items():
         into.add(6, f"timestamp {raw[:10].decode()}", form.build(metadata={"timestamp": Raw(raw)}), OutOfDay(day))
     for wrong in ("1560600000000", "", True, False, {}, [], -1, -1.0, 1560600000000.5, Raw(b"1e400"), Raw(b"-1e400")):
         into.add(9, f"timestamp is {encode(wrong).decode()}", form.build(metadata={"timestamp": wrong}), MALFORMED)

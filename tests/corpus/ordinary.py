@@ -12,9 +12,27 @@ from tests.corpus.json_lines import ABSENT, G1, g1, line
 from tests.corpus.tables import plain_csv
 from tests.corpus.tree import Tree, write_table
 
-SITES = ("T1_US_FNAL", "T1_DE_KIT", "T1_IT_CNAF", "T2_US_MIT", "T2_CH_CERN", "T2_CH_CERN_HLT", "T2_DE_DESY", "T3_US_UMD")
+SITES = (
+    "T1_US_FNAL",
+    "T1_DE_KIT",
+    "T1_IT_CNAF",
+    "T2_US_MIT",
+    "T2_CH_CERN",
+    "T2_CH_CERN_HLT",
+    "T2_DE_DESY",
+    "T3_US_UMD",
+)
 TIERS = ("MINIAOD", "MINIAODSIM", "AOD", "AODSIM", "NANOAODSIM", "RAW")
-AAA_APPS = ("1:u:crab:JetHT_0", "2_https://glidein.cern.ch/2/9:x:crab:y", "wmagent_job_7", "cmsRun", "xrdcp", "", None, "root.exe")
+AAA_APPS = (
+    "1:u:crab:JetHT_0",
+    "2_https://glidein.cern.ch/2/9:x:crab:y",
+    "wmagent_job_7",
+    "cmsRun",
+    "xrdcp",
+    "",
+    None,
+    "root.exe",
+)
 EOS_APPS = ("fuse", "eoscp", "xrootd", "", "crab_x", "fuse::lxplus")
 TOOLS = ("crab3", "crab3", "wmagent", "", None, "unknown")
 FIRST_NAMES = ("Ada", "Bruno", "Chiara", "Dmitri", "Élodie", "Fumiko", "Göran", "Hana")
@@ -62,11 +80,13 @@ def world(seed: int, datasets: int = 50, files: int = 300) -> World:
     made = World(random.Random(seed))
     rng = made.rng
     made.people = [f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES]
-    audit = ["1540000000", "/DC=ch/CN=Ops, \"Data\"", "1540000001", "null"]
+    audit = ["1540000000", '/DC=ch/CN=Ops, "Data"', "1540000001", "null"]
     for number in range(datasets):
         tier = rng.choice(TIERS)
         name = f"/Primary{number % 20}/Run2018{rng.choice('ABCD')}-v{number}/{tier}"
-        made.datasets.append([str(10_000 + number), name, "1", "1", "1", "1", "1", "1", "1", "null", "null", "null", *audit])
+        made.datasets.append(
+            [str(10_000 + number), name, "1", "1", "1", "1", "1", "1", "1", "null", "null", "null", *audit]
+        )
         for block in range(rng.randint(1, 3)):
             _add_block(made, number, name, 10_000 + number * 10 + block, audit)
     for number in range(files):
@@ -148,7 +168,14 @@ def eos_lines(made: World, records: int, start: int) -> Iterable[bytes]:
             first = {f"eos.{key}": value for key, value in {**G1, **texts}.items()}
             yield line({**first, "raw": "log=x"}, metadata)
         elif way == "G2 second":
-            second = {"eos_path": path, "rb": str(rb), "wb": str(wb), "sec_info": info, "sec_app": app or None, "raw": "x"}
+            second = {
+                "eos_path": path,
+                "rb": str(rb),
+                "wb": str(wb),
+                "sec_info": info,
+                "sec_app": app or None,
+                "raw": "x",
+            }
             yield line({key: value for key, value in second.items() if value}, metadata)
         else:
             data = {"path": path, "rb": rb, "wb": wb, "rt": 1.5, "sec.info": info or ABSENT, "sec.app": app}

@@ -45,7 +45,7 @@ BEFORE_AMPERSAND_LFN, AMPERSAND_LFN = "/store/data/before", "/store/data/before&
 #: Names that only FILES has in this form: an access's name never looks like this after rule 10.
 UNREACHABLE_LFNS = ("//store/data/double.root", "/eos/cms/store/data/raw-eos.root", "root://h/store/data/url.root")
 
-_AUDIT = ["1420070400", "/DC=org/CN=Data \"Ops\", the\nsecond line", "1420070401.5", "back\\slash, comma"]
+_AUDIT = ["1420070400", '/DC=org/CN=Data "Ops", the\nsecond line', "1420070401.5", "back\\slash, comma"]
 
 DATASETS = [
     ["101", JETS, "1", "1", "1", "1", "1", "1", "1", "null", "null", "PREP,1", *_AUDIT],

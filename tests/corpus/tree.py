@@ -70,7 +70,14 @@ class Tree:
 
     def hide(self, form: str, lines: bytes) -> None:
         """Put files beside the data that no reader may look at."""
-        for name in ("_SUCCESS", ".part-00000.crc", "._hidden", "_temporary-1", "part-00009.json.tmp", "part-8._COPYING_"):
+        for name in (
+            "_SUCCESS",
+            ".part-00000.crc",
+            "._hidden",
+            "_temporary-1",
+            "part-00009.json.tmp",
+            "part-8._COPYING_",
+        ):
             self.write(form, name, lines)
         (self.folder(form) / "_temporary").mkdir()
         (self.folder(form) / "_temporary" / "part-00000").write_bytes(lines)

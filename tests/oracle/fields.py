@@ -12,7 +12,8 @@ LARGEST = 2**63 - 1
 UNKNOWN = "unknown"
 EOS_SITE = "T2_CH_CERN"
 
-_NUMBER_TEXT = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBER_TEXT = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_SECONDS_TEXT = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INTEGER_TEXT = re.compile(r"-?[0-9]+")
 _ROOT = re.compile(r"root://[^/]+/")
 _SLASHES = re.compile(r"/+")
@@ -97,15 +98,12 @@ def timestamp(value: Value) -> int | None:
 
 
 def milliseconds(value: object) -> int | None:
-    """CRAB's seconds in whole milliseconds: text or a number, finite and not negative; null or empty is None."""
+    """CRAB's seconds in whole milliseconds: text, a finite number and not negative; null or empty is None."""
     if value is None or value == "":
         return None
-    if isinstance(value, str) and _NUMBER_TEXT.fullmatch(value):
-        seconds = float(value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        raise IllTyped("seconds are wanted")
+    if not isinstance(value, str) or not _SECONDS_TEXT.fullmatch(value):
+        raise IllTyped("seconds as text are wanted")
+    seconds = float(value)
     if not math.isfinite(seconds) or seconds < 0:
         raise IllTyped("seconds are finite and not negative")
     rounded = seconds * 1000 + 0.5

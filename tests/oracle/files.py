@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import IO
 
 import fastavro
 
@@ -35,19 +36,23 @@ def content(file: Path) -> bytes:
 
 
 def records(stored: bytes) -> Iterator[bytes]:
-    """Rule 1: the lines of a file that are records, well-formed or not."""
-    *ended, last = stored.removeprefix(BOM).split(b"\n")
-    for line in [line.removesuffix(b"\r") for line in ended] + [last]:
+    """Rule 1: the lines of a file that are records, well-formed or not. The file's end ends a line, too."""
+    for ended in stored.removeprefix(BOM).split(b"\n"):
+        line = ended.removesuffix(b"\r")
         if line.strip(b" \t"):
             yield line
 
 
 def avro_records(file: Path) -> Iterator[dict[str, object]]:
     """The records of an Avro file, whatever its codec; bad UTF-8 as lone surrogates."""
-    with io.BytesIO(file.read_bytes()) as stored:
-        for record in fastavro.reader(stored, handle_unicode_errors="surrogateescape"):
-            assert isinstance(record, dict)
-            yield record
+    yield from avro_records_of(io.BytesIO(file.read_bytes()))
+
+
+def avro_records_of(stored: IO[bytes]) -> Iterator[dict[str, object]]:
+    """The same for a file's content."""
+    for record in fastavro.reader(stored, handle_unicode_errors="surrogateescape"):
+        assert isinstance(record, dict)
+        yield record
 
 
 def _padded(day: date) -> str:
@@ -63,7 +68,8 @@ def stream_folder(root: Path, stream: str, day: date) -> tuple[str, Path]:
     forms = {
         "aaa": [(form, f"{MONITORING}/xrootd/{form}/gled/{_padded(day)}") for form in ("enr", "raw")],
         "eos": [
-            ("json", f"{MONITORING}/{place}/{_padded(day)}") for place in ("eos-report/logs/cms", "eos/logs/reports/cms")
+            ("json", f"{MONITORING}/{place}/{_padded(day)}")
+            for place in ("eos-report/logs/cms", "eos/logs/reports/cms")
         ],
         "cmssw": [
             ("json", f"{MONITORING}/cmssw_pop/raw/metric/{_padded(day)}"),

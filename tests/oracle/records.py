@@ -29,7 +29,7 @@ class Record:
     wrote: bool = False
     cpu_ms: int | None = None
     wall_ms: int | None = None
-    remote: bool | None | str = None
+    remote: bool | str | None = None
     #: The day that the record's own timestamp names, as text; None where it has none.
     delivered: str | None = None
 
