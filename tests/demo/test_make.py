@@ -59,9 +59,14 @@ def test_the_bins_known_beforehand_are_those_that_an_independent_count_finds(tmp
     assert {stream: counted.streams[stream].reconciliation() for stream in STREAMS} == made.reconciliation(DAY)
 
 
-def test_the_same_arguments_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
+def times(root: Path) -> dict[str, float]:
+    return {str(path.relative_to(root)): path.stat().st_mtime for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_same_arguments_give_the_same_bytes_and_times(made: Made, tmp_path: Path) -> None:
     small(tmp_path)
     assert digests(tmp_path) == digests(made.root)
+    assert times(tmp_path) == times(made.root)
 
 
 def test_another_seed_gives_another_cms_of_the_same_shape(made: Made, tmp_path: Path) -> None:
