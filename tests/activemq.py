@@ -75,7 +75,8 @@ class Certificates:
     def _authority(self, name: str) -> None:
         self._run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
                   "-days", "3650", "-subj", f"/CN={name} of the tests",
-                  "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+                  "-addext", "basicConstraints=critical,CA:TRUE",
+                  "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
 
     def _signed(self, name: str, alternative: str) -> None:
         extensions = self.folder / f"{name}.ext"
@@ -92,7 +93,8 @@ class Certificates:
 
 _CONFIG = """<beans xmlns="http://www.springframework.org/schema/beans"
   xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
-  xsi:schemaLocation="http://www.springframework.org/schema/beans http://www.springframework.org/schema/beans/spring-beans-2.0.xsd
+  xsi:schemaLocation="http://www.springframework.org/schema/beans
+  http://www.springframework.org/schema/beans/spring-beans-2.0.xsd
   http://activemq.apache.org/schema/core http://activemq.apache.org/schema/core/activemq-core.xsd">
   <broker xmlns="http://activemq.apache.org/schema/core" useJmx="false" brokerName="localhost"
           dataDirectory="{data}" schedulePeriodForDestinationPurge="0" useShutdownHook="true">
@@ -157,7 +159,7 @@ class ActiveMQ:
                 tls=self.tls,
                 tls_client=self.tls_client,
                 narrow=self.narrow,
-            )  # fmt: skip
+            )
         )
         command = [
             "java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dactivemq.home={HOME}",

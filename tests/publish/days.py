@@ -43,6 +43,25 @@ def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
     return [row(number) for number in range(start, start + count)]
 
 
+def store_day(store: Path, given: Sequence[dict[str, Any]], run: str = "r1") -> str:
+    """``given`` as the current result of data_aggregation, as the store lays it out; returns ``--fout``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"date": pa.date32(), "string": pa.string(), "long": pa.int64(), "double": pa.float64()}
+    schema = pa.schema([(column.name, kinds[column.type]) for column in SHAPE.table.columns])
+    folder = store / "data_aggregation" / DAY.isoformat()
+    table = folder / "runs" / run / "data_aggregation"
+    table.mkdir(parents=True)
+    middle = len(given) // 2
+    for number, part in enumerate((given[:middle], given[middle:])):
+        pq.write_table(pa.Table.from_pylist(list(part), schema), table / f"part-{number:05d}.parquet")
+    manifest = {**MANIFEST, "run": run, "tables": {"data_aggregation": {"rows": len(given), "format": "parquet"}}}
+    (table.parent / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "CURRENT").write_text(json.dumps({"run": run}))
+    return str(store)
+
+
 def outbox_in(folder: Path) -> Outbox:
     """The outbox of the tests' table and day."""
     return Outbox(folder, "somewhere", "data_aggregation", DAY.isoformat())

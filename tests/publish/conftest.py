@@ -1,0 +1,19 @@
+"""The real broker, started once for all tests that ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.activemq import ActiveMQ, missing, running
+
+
+@pytest.fixture(scope="session")
+def activemq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActiveMQ]:
+    """A running ActiveMQ. Tests that end it start one of their own."""
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with running(tmp_path_factory.mktemp("activemq")) as broker:
+        yield broker

@@ -1,0 +1,97 @@
+"""A publisher that is killed at a numbered step: run as ``python -m tests.publish.killed_publisher FOLDER PORT STEP
+ROWS``.
+
+The steps are what another order of things would break: before and after each durable entry, each commit, the spool's
+renaming. STEP 0 is never reached: then the publisher ends as it should.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cmsspark.publish import outbox as outbox_module
+from cmsspark.publish.credentials import Broker
+from cmsspark.publish.drain import Drain
+from cmsspark.publish.ledger import Ledger
+from cmsspark.publish.stomp import StompSink
+from tests.publish.days import fill, outbox_in, rows
+
+
+class Steps:
+    """Counts steps and ends the process at one of them, as kill -9 does."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SteppingLedger:
+    """A ledger with a step before and after each entry."""
+
+    def __init__(self, ledger: Ledger, step: Steps) -> None:
+        self._ledger, self._step = ledger, step
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._ledger, name)
+        if name not in ("add", "mark", "split", "release"):
+            return attribute
+
+        def entry(*arguments: Any, **named: Any) -> Any:
+            self._step()
+            result = attribute(*arguments, **named)
+            self._step()
+            return result
+
+        return entry
+
+
+class SteppingSink(StompSink):
+    """A STOMP sink with a step before the documents, before the COMMIT and after its receipt."""
+
+    step: Steps
+
+    def _write(self, transaction: str, documents: Sequence[bytes]) -> None:
+        self.step()
+        super()._write(transaction, documents)
+
+    def _commit(self, transaction: str) -> None:
+        self.step()
+        super()._commit(transaction)
+        self.step()
+
+
+def main() -> None:
+    folder, port, last, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    step = Steps(last)
+
+    class SteppingWriter(outbox_module.SpoolWriter):
+        def finish(self, manifest: Any) -> dict[str, Any]:
+            step()
+            result = super().finish(manifest)
+            step()
+            return result
+
+    outbox_module.SpoolWriter = SteppingWriter  # type: ignore[misc]
+    sink = SteppingSink(Broker((("127.0.0.1", port),), "/queue/test.killed"), "data_aggregation", "cms-test")
+    sink.step = step
+    with outbox_in(folder).held() as outbox:
+        outbox._ledger = SteppingLedger(outbox.ledger, step)  # type: ignore[assignment]
+        spooled = fill(outbox, rows(count))
+        Drain(outbox, sink).run()
+        if spooled.generation is not None:
+            step()
+            outbox.note_confirmed(spooled.generation)
+
+
+if __name__ == "__main__":
+    main()

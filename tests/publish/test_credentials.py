@@ -1,0 +1,91 @@
+"""Credentials are their owner's alone, and no message ever shows one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmsspark.errors import CmssparkError, NotAllowed, SettingsError
+from cmsspark.publish.credentials import read_broker
+from cmsspark.resources import read_text
+
+GOOD: dict[str, Any] = {
+    "username": "someone", "password": "planted-secret", "producer": "cms", "topic": "/topic/cms.popularity",
+    "host_and_ports": "one.example.org:61313,two.example.org:61314",
+}  # fmt: skip
+
+
+def file(folder: Path, content: object, mode: int = 0o600) -> Path:
+    path = folder / "amq_broker.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    path.chmod(mode)
+    return path
+
+
+def test_a_good_file_gives_a_broker_whose_text_shows_no_secret(tmp_path: Path) -> None:
+    broker = read_broker(file(tmp_path, GOOD))
+    assert broker.addresses == (("one.example.org", 61313), ("two.example.org", 61314))
+    assert broker.where == "stomp://one.example.org:61313,two.example.org:61314 /topic/cms.popularity"
+    assert broker.password == "planted-secret"
+    assert "planted-secret" not in repr(broker) and "someone" not in repr(broker)
+    assert broker.without_secrets("no someone with planted-secret") == "no *** with ***"
+
+
+def test_the_example_file_is_a_good_one(tmp_path: Path) -> None:
+    assert read_broker(file(tmp_path, read_text("etc/amq_broker.example.json"))).producer == "cms-popularity"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610])
+def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(NotAllowed, match="chmod 600"):
+        read_broker(file(tmp_path, GOOD, mode))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "cms.popularity"}, {"topic": "/topic/"}, {"topic": "/topic/a b"}, {"topic": None}, {"topic": 3},
+        {"host_and_ports": "planted-secret"}, {"host_and_ports": "a:b"}, {"host_and_ports": "a:0"},
+        {"host_and_ports": []}, {"host_and_ports": [["a", 1, 2]]}, {"host_and_ports": "a:99999"},
+        {"password": 7}, {"username": ""}, {"passwort": "planted-secret"}, {"cert": "x.pem"},
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_without_its_value(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_broker(file(tmp_path, {**GOOD, **change}))
+    assert "planted-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{planted-secret", "[]", "", '"planted-secret"'])
+def test_a_file_that_is_no_object_is_refused_without_quoting_it(tmp_path: Path, content: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_broker(file(tmp_path, content))
+    assert "planted-secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no file of that name"):
+        read_broker(tmp_path / "nothing.json")
+
+
+def test_certificates_that_are_missing_or_none_are_a_setting_s_fault(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for ca in ("nothing.pem", "ca.pem"):
+        with pytest.raises(SettingsError):
+            read_broker(file(tmp_path, {**GOOD, "ca": ca})).tls()
+
+
+def test_without_a_ca_there_is_no_tls_and_with_one_names_are_checked(tmp_path: Path) -> None:
+    assert read_broker(file(tmp_path, GOOD)).tls() is None
+    context = read_broker(file(tmp_path, {**GOOD, "ca": "."})).tls()
+    assert context is not None and context.check_hostname
+
+
+def test_every_error_of_the_file_ends_in_an_exit_code(tmp_path: Path) -> None:
+    with pytest.raises(CmssparkError) as caught:
+        read_broker(file(tmp_path, {}))
+    assert caught.value.exit_code in (77, 78)

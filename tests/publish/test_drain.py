@@ -1,0 +1,196 @@
+"""Draining: nothing lost, at most one batch double for each interruption, and an end to every wait."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.publish.drain import Drain, Policy
+from cmsspark.publish.ledger import State
+from cmsspark.publish.outbox import Outbox
+from cmsspark.publish.sink import Refused, Unconfirmed
+from tests.publish.days import Clock, ListSink, fill, ids, outbox_in, rows
+
+
+def half(low: float, high: float) -> float:
+    return high / 2
+
+
+def lost(reason: str = "the link broke", *, in_doubt: bool = False, landed: bool = False) -> Unconfirmed:
+    """A failed send; ``landed``: the batch was committed all the same."""
+    trouble = Unconfirmed(reason, in_doubt=in_doubt)
+    trouble.landed = landed  # type: ignore[attr-defined]
+    return trouble
+
+
+def drain(outbox: Outbox, sink: ListSink, clock: Clock | None = None, policy: Policy | None = None) -> list[str]:
+    told: list[str] = []
+    Drain(outbox, sink, policy, clock or Clock(), told=told.append, jitter=half).run()
+    return told
+
+
+def test_each_batch_is_confirmed_in_order(tmp_path: Path) -> None:
+    sink = ListSink()
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(1_200))
+        drain(outbox, sink)
+        assert outbox.totals().confirmed == 1_201
+    assert sink.opened == 1
+    assert len(set(ids(sink.arrived))) == len(sink.arrived) == 1_201
+
+
+def test_a_batch_that_failed_before_its_commit_is_ready_again_and_sent_once(tmp_path: Path) -> None:
+    sink = ListSink(lost())
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        drain(outbox, sink)
+    assert max(Counter(ids(sink.arrived)).values()) == 1
+
+
+def test_a_batch_in_doubt_is_sent_again_with_the_same_bytes(tmp_path: Path) -> None:
+    sink = ListSink(None, lost(in_doubt=True, landed=True))
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(1_400))
+        drain(outbox, sink)
+    counts = Counter(sink.arrived)
+    assert len(counts) == 1_401
+    assert sum(count - 1 for count in counts.values()) == 500
+
+
+def test_pauses_grow_and_patience_ends_them(tmp_path: Path) -> None:
+    clock = Clock()
+    sink = ListSink(*[lost("connection refused")] * 100)
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with pytest.raises(NotReady, match="connection refused"):
+            drain(outbox, sink, clock, Policy(patience=300, attempts=1_000))
+        assert clock.slept[:7] == [0.5, 1, 2, 4, 8, 16, 30]
+        assert clock.now == pytest.approx(300)
+        assert outbox.totals().waiting == 3
+        drain(outbox, ListSink())
+        assert outbox.totals().open == 0
+
+
+def test_a_batch_tried_too_often_is_stalled_and_the_others_are_sent(tmp_path: Path) -> None:
+    sink = ListSink(*[lost()] * 3)
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        told = drain(outbox, sink, policy=Policy(attempts=3))
+        assert (outbox.totals().stalled, outbox.totals().confirmed) == (500, 101)
+        assert any("3 times" in line for line in told)
+        drain(outbox, ListSink())
+        assert outbox.totals().confirmed == 601
+
+
+def test_what_is_not_allowed_is_not_tried_again(tmp_path: Path) -> None:
+    clock = Clock()
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with pytest.raises(NotAllowed):
+            drain(outbox, ListSink(NotAllowed("no")), clock)
+    assert clock.slept == []
+
+
+class Picky(ListSink):
+    """Refuses batches with a document of which ``word`` is a part."""
+
+    def __init__(self, word: bytes) -> None:
+        super().__init__()
+        self.word = word
+
+    def send(self, batch: object, documents: object) -> None:
+        if any(self.word in document for document in documents):  # type: ignore[attr-defined]
+            raise Refused("too large")
+        super().send(batch, documents)  # type: ignore[arg-type]
+
+
+def test_a_document_that_is_refused_is_found_by_halving_and_the_others_are_sent(tmp_path: Path) -> None:
+    sink = Picky(b'"P137"')
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        drain(outbox, sink)
+        assert (outbox.totals().confirmed, outbox.totals().refused, outbox.totals().open) == (600, 1, 0)
+        assert [reason for _, reason in outbox.ledger.reasons(State.QUARANTINED)] == ["too large"]
+    assert max(Counter(ids(sink.arrived)).values()) == 1
+
+
+def test_a_destination_that_refuses_everything_is_no_document_s_fault(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        with pytest.raises(NotReady, match="every document"):
+            drain(outbox, Picky(b"{"))
+        assert outbox.totals().refused <= 5
+        assert outbox.totals().open >= 596
+
+
+def test_an_interruption_while_sending_leaves_the_batch_in_doubt(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with pytest.raises(KeyboardInterrupt):
+            drain(outbox, ListSink(KeyboardInterrupt()))
+        assert outbox.totals().in_doubt == 3
+
+
+EVENTS = st.sampled_from(
+    ["good", "before commit", "lost before", "lost after", "killed before", "killed after", "new run"]
+)
+
+
+class Killed(BaseException):
+    """The publisher's end, as kill -9 makes it: no handler runs."""
+
+
+@given(st.lists(EVENTS, max_size=12), st.integers(0, 1_200))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_happens_nothing_is_lost_and_little_doubled(
+    tmp_path_factory: pytest.TempPathFactory, events: list[str], count: int
+) -> None:
+    folder = tmp_path_factory.mktemp("machine")
+    sink, interruptions, runs, pending = ListSink(), 0, 1, list(events)
+    given_rows = rows(count)
+    for _ in range(len(events) + 2):
+        sink.script = []
+        while pending and pending[0] != "new run":
+            event = pending.pop(0)
+            sink.script.append(_trouble(event))
+            interruptions += event != "good"
+            if event.startswith("killed"):
+                break
+        with outbox_in(folder).held() as outbox:
+            fill(outbox, given_rows, f"r{runs}")
+            ledger = outbox.ledger
+            try:
+                drain(outbox, sink)
+            except Killed:
+                # Undo what a handler wrote: a killed process writes nothing.
+                ledger._db.execute(
+                    "UPDATE batches SET state='SENDING', doubtful=0 WHERE reason='interrupted while sending'"
+                )
+            still = outbox.totals().open
+        if pending and pending[0] == "new run":
+            pending.pop(0)
+            runs += 1
+        elif not pending and not still:
+            break
+    assert not still
+    counts = Counter(ids(sink.arrived))
+    bodies = {json.loads(body)["metadata"]["_id"]: json.loads(body) for body in sink.arrived}
+    assert len(counts) == count + 1
+    assert sum(not body.get("is_gone", False) for body in bodies.values()) == count + 1
+    assert sum(number - 1 for number in counts.values()) <= 500 * interruptions
+
+
+def _trouble(event: str) -> BaseException | None:
+    if event == "good":
+        return None
+    if event.startswith("killed"):
+        end = Killed()
+        end.landed = event.endswith("after")  # type: ignore[attr-defined]
+        return end
+    return lost(in_doubt=event != "before commit", landed=event == "lost after")

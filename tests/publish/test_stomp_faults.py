@@ -1,0 +1,227 @@
+"""The STOMP sink against a broker that fails on demand: what each failure means for the batch."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.publish.credentials import Broker
+from cmsspark.publish.drain import Drain, Policy
+from cmsspark.publish.ledger import Batch
+from cmsspark.publish.outbox import Outbox
+from cmsspark.publish.sink import Refused, Unconfirmed
+from cmsspark.publish.stomp import StompSink, Timeouts
+from tests.activemq import free_port
+from tests.publish.days import Clock, fill, ids, outbox_in, rows
+from tests.publish.fake_broker import FakeBroker, Faults, broker
+
+BATCH = Batch(1, 1, "part-0001.jsonl", 0, 0, 3, "")
+DOCUMENTS = [b'{"a":1}', b'{"b":"\xc3\xa9"}', b'{"c":3}']
+QUICK = Timeouts(connect=2, login=0.3, stall=0.8, probe=0.2, beat=4)
+
+
+def sink_to(*ports: int, timeouts: Timeouts = QUICK, told: list[str] | None = None) -> StompSink:
+    addresses = tuple(("127.0.0.1", port) for port in ports)
+    hear = told if told is not None else []
+    there = Broker(addresses, "/queue/test.documents", username="somebody", password="planted-secret")
+    return StompSink(there, "data_aggregation", "cms-test", timeouts, told=hear.append)
+
+
+def send(fake: FakeBroker, timeouts: Timeouts = QUICK, documents: list[bytes] | None = None) -> None:
+    sink = sink_to(fake.port, timeouts=timeouts)
+    sink.open()
+    try:
+        sink.send(BATCH, documents or DOCUMENTS)
+    finally:
+        sink.close()
+
+
+def test_a_batch_is_there_byte_for_byte_when_send_returns() -> None:
+    with broker() as fake:
+        send(fake)
+        assert fake.stored == DOCUMENTS
+
+
+def test_refused_by_all_names_each_address() -> None:
+    first, second = free_port(), free_port()
+    with pytest.raises(Unconfirmed) as caught:
+        sink_to(first, second).open()
+    assert f"127.0.0.1:{first}: Connection refused" in caught.value.reason
+    assert f"127.0.0.1:{second}: Connection refused" in caught.value.reason
+
+
+def test_a_name_that_does_not_resolve_is_told() -> None:
+    with pytest.raises(Unconfirmed, match="does not resolve"):
+        StompSink(Broker((("no-such-host.invalid", 1),), "/queue/x"), "t", "p", QUICK).open()
+
+
+def test_a_dead_address_is_passed_over_and_comes_last_the_next_time() -> None:
+    with broker() as fake:
+        sink = sink_to(free_port(), fake.port)
+        for _ in range(2):
+            sink.open()
+            sink.send(BATCH, DOCUMENTS)
+            sink.close()
+        assert len(fake.stored) == 6
+        assert sink._candidates([])[0][2][1] == fake.port
+
+
+def test_a_silent_peer_costs_its_own_deadline_and_no_more() -> None:
+    with broker(Faults(silent=True)) as fake:
+        started = time.monotonic()
+        with pytest.raises(Unconfirmed, match="stays silent"):
+            sink_to(fake.port).open()
+        assert time.monotonic() - started < 2
+
+
+def test_a_wrong_password_is_told_at_once_and_the_password_is_not() -> None:
+    with (
+        broker(Faults(login_error="User name [somebody] or password planted-secret is invalid")) as fake,
+        pytest.raises(NotAllowed) as caught,
+    ):
+        sink_to(fake.port).open()
+    assert "or password *** is invalid" in str(caught.value)
+    assert "planted-secret" not in str(caught.value) and "somebody" not in str(caught.value)
+    assert fake.connections == 1
+
+
+def test_what_speaks_no_stomp_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.sendall(b"HTTP/1.1 400 Bad Request\n\n\0")
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Unconfirmed, match="speaks no STOMP"):
+            sink_to(server.getsockname()[1]).open()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("fault", "in_doubt", "stored"),
+    [
+        (Faults(close_after_sends=2), None, 0),
+        (Faults(commit="drop"), True, 0),
+        (Faults(commit="lost"), True, 3),
+        (Faults(receipt="never"), True, 3),
+    ],
+    ids=["before-commit", "at-commit", "after-commit", "no-receipt"],
+)
+def test_a_batch_without_a_receipt_is_not_confirmed(fault: Faults, in_doubt: bool | None, stored: int) -> None:
+    with broker(fault) as fake, pytest.raises(Unconfirmed) as caught:
+        send(fake)
+    assert not isinstance(caught.value, Refused)
+    assert in_doubt is None or caught.value.in_doubt is in_doubt
+    assert len(fake.stored) == stored
+
+
+def test_a_close_while_sending_leaves_no_doubt() -> None:
+    with broker(Faults(close_after_sends=1)) as fake, pytest.raises(Unconfirmed) as caught:
+        send(fake, documents=[b"x" * 4_000_000] * 3)
+    assert not caught.value.in_doubt
+
+
+@pytest.mark.parametrize("receipt", ["twice", "stray"])
+def test_receipts_that_mean_nothing_are_ignored(receipt: str) -> None:
+    with broker(Faults(receipt=receipt)) as fake:
+        sink = sink_to(fake.port)
+        sink.open()
+        sink.send(BATCH, DOCUMENTS)
+        sink.send(BATCH, DOCUMENTS)
+        sink.close()
+        assert len(fake.stored) == 6
+
+
+def test_a_receipt_that_is_late_is_waited_for() -> None:
+    fault = Faults(receipt="late")
+    with broker(fault) as fake:
+        timer = threading.Timer(0.5, fault.gate.set)
+        timer.start()
+        send(fake)
+        timer.join()
+        assert len(fake.stored) == 3
+
+
+def test_a_lost_receipt_is_noticed_by_asking_and_not_by_the_long_deadline() -> None:
+    with broker(Faults(receipt="never")) as fake, pytest.raises(Unconfirmed, match="receipt of a commit did not come"):
+        send(fake, Timeouts(connect=2, login=1, stall=60, probe=0.1))
+
+
+def test_a_refused_transaction_counts_nothing_and_says_why() -> None:
+    with broker(Faults(commit="refuse")) as fake, pytest.raises(Refused, match="the transaction is refused") as caught:
+        send(fake)
+    assert not caught.value.in_doubt
+    assert fake.stored == []
+
+
+def test_a_broker_that_takes_no_data_is_told_as_stalled() -> None:
+    fault = Faults(stop_reading_after=1)
+    with broker(fault) as fake, pytest.raises(Unconfirmed, match="broker stalled: it takes no data") as caught:
+        send(fake, documents=[b"x" * 4_000_000] * 10)
+    assert not caught.value.in_doubt
+
+
+def test_a_half_open_link_is_noticed_by_its_heartbeats() -> None:
+    fault = Faults(receipt="late", heartbeat="100,100")
+    with broker(fault) as fake, pytest.raises(Unconfirmed, match="no heartbeat") as caught:
+        send(fake, Timeouts(connect=2, login=1, stall=60, probe=60, beat=0.1))
+    assert caught.value.in_doubt
+
+
+# -- the whole way: outbox, drain, broker ----------------------------------------------------------------------
+
+
+def publish(outbox: Outbox, fake: FakeBroker, policy: Policy | None = None) -> None:
+    Drain(outbox, sink_to(fake.port), policy, Clock()).run()
+
+
+@pytest.mark.parametrize(
+    ("fault", "doubles"),
+    [
+        (Faults(close_at_once=True), 0),
+        (Faults(silent=True), 0),
+        (Faults(close_after_sends=700), 0),
+        (Faults(commit="drop"), 0),
+        (Faults(commit="lost"), 500),
+        (Faults(receipt="never"), 500),
+        (Faults(commit="refuse"), 0),
+    ],
+)
+def test_after_one_failure_all_is_there_and_at_most_one_batch_double(
+    tmp_path: Path, fault: Faults, doubles: int
+) -> None:
+    with broker(fault) as fake, outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(1_200))
+        publish(outbox, fake)
+        assert outbox.totals().confirmed == 1_201
+        assert len(set(ids(fake.stored))) == 1_201
+        assert len(fake.stored) - 1_201 == doubles
+
+
+def test_an_error_without_receipt_finds_the_guilty_document(tmp_path: Path) -> None:
+    def poison(body: bytes) -> bool:
+        return json.loads(body).get("primary_name") == "P77"
+
+    with broker(*[Faults(poison=poison) for _ in range(40)]) as fake, outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        publish(outbox, fake)
+        assert (outbox.totals().confirmed, outbox.totals().refused) == (600, 1)
+        assert len(set(ids(fake.stored))) == 600
+
+
+def test_with_no_broker_at_all_nothing_is_lost_and_the_addresses_are_named(tmp_path: Path) -> None:
+    port = free_port()
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with pytest.raises(NotReady, match=f"127.0.0.1:{port}: Connection refused"):
+            Drain(outbox, sink_to(port), Policy(patience=30), Clock()).run()
+        assert outbox.totals().waiting == 3
