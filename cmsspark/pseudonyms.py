@@ -1,7 +1,7 @@
 """Pseudonyms: what stands for a person outside a task.
 
-A pseudonym is ``<key id>:<32 hex digits>``, an HMAC-SHA256 of the name under a key that is made at first use in a private
-file. The same person has the same pseudonym as long as the key lives; without the key none can be told.
+A pseudonym is ``<key id>:<32 hex digits>``, an HMAC-SHA256 of the name under a key that is made at first use in a
+private file. The same person has the same pseudonym as long as the key lives; without the key none can be told.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def load_or_make(path: Path) -> Pseudonyms:
             _make(path)
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise NotAllowed(
-                "the pseudonym key must be private", where=path, found="others can read it", next_step=f"chmod 600 {path}"
+                "the pseudonym key must be private",
+                where=path,
+                found="others can read it",
+                next_step=f"chmod 600 {path}",
             )
         written = path.read_text().strip()
     except OSError as error:

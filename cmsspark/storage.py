@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote
 
-from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, UsageError
+from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,9 @@ class Entry:
 
 
 class Files(Protocol):
-    """What the rest of the package asks of a file system. Locations that do not exist give None or raise InputMissing."""
+    """What the rest of the package asks of a file system. Locations that do not exist give None or raise
+    InputMissing.
+    """
 
     def stat(self, path: str) -> Entry | None: ...
     def list_dir(self, path: str) -> list[Entry]: ...
@@ -76,7 +78,9 @@ def local_path(location: str) -> str:
 
 
 class LocalFiles:
-    """The local disk. Listing follows links; a dangling link is an entry of size -1 so that it is named, not skipped."""
+    """The local disk. Listing follows links; a dangling link is an entry of size -1 so that it is named, not
+    skipped.
+    """
 
     def stat(self, path: str) -> Entry | None:
         place = local_path(path)
@@ -163,7 +167,9 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Any Hadoop file system, through the running session's JVM (configuration, credentials and caching are Spark's)."""
+    """Any Hadoop file system, through the running session's JVM (configuration, credentials and caching are
+    Spark's).
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark.sparkContext._jvm  # the gateway is the only way from Python to Hadoop's FileSystem
@@ -171,13 +177,12 @@ class HadoopFiles:
         self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
 
     def _open(self, path: str) -> tuple[Any, Any]:
-        place = self._jvm.org.apache.hadoop.fs.Path(path)
-        return place.getFileSystem(self._conf), place
+        with _hadoop_errors(path):
+            place = self._jvm.org.apache.hadoop.fs.Path(path)
+            return place.getFileSystem(self._conf), place
 
     def _entry(self, status: Any) -> Entry:
-        return Entry(
-            status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime()
-        )
+        return Entry(status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime())
 
     def stat(self, path: str) -> Entry | None:
         system, place = self._open(path)
@@ -278,6 +283,13 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
             raise NotAllowed("access is refused", where=path, found=reason) from None
         if name.endswith("FileNotFoundException"):
             raise InputMissing("a file is wanted", where=path, found=reason) from None
+        if "no host" in reason or name.endswith("UnsupportedFileSystemException"):
+            raise SettingsError(
+                "this location needs a cluster's configuration, or a host in its name",
+                where=path,
+                found=reason,
+                next_step="give --root (inputs) or --fout (results), or set HADOOP_CONF_DIR",
+            ) from None
         kind: type[CmssparkError] = OutputError if writing else NotReady
         raise kind("the file system did not answer as it should", where=path, found=f"{name}: {reason}") from None
 

@@ -85,13 +85,18 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
         by_index = request.join == "index" or (request.join == "auto" and _index_fits(request, inputs))
         opened = _snapshots(request, inputs, tell) if by_index else None
         spark = starting.result()
-    scanned = _scan(spark, request, inputs, opened)
+    # Before anything is read: a store that cannot be written must not cost an hour first.
+    run_now = store.stage(inputs.files, request.fout, request.job, request.day)
     try:
-        return _store(spark, request, inputs, opened, scanned, tell, began)
-    except Exception as error:
-        raise _cause(error) from None
-    finally:
+        scanned = _scan(spark, request, inputs, opened)
+        done = _store(request, inputs, opened, scanned, run_now, tell, began)
         scanned.unpersist()
+        return done
+    except BaseException as error:
+        run_now.abandon()
+        if isinstance(error, Exception):
+            raise _cause(error) from None
+        raise
 
 
 def resolve(request: DayRequest, files: Files) -> Inputs:
@@ -109,11 +114,14 @@ def resolve(request: DayRequest, files: Files) -> Inputs:
             missing.append(stream)
             warnings.append(f"{stream} is left out: {error.wanted}")
     if not found:
-        raise InputMissing(f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings))
+        raise InputMissing(
+            f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
+        )
     kept = {} if request.refresh_dumps else _kept_dumps(request, files)
     dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES)
     phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
-    warnings += [text for one in (*found, dbs, phedex) for text in one.warnings]
+    for texts in (*(one.warnings for one in found), dbs.warnings, phedex.warnings):
+        warnings += texts
     return Inputs(files, found, missing, dbs, phedex, warnings)
 
 
@@ -163,8 +171,8 @@ def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snap
     from cmsspark.transforms import aggregate, scan
 
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
-    found = (str(opened.catalogue), str(opened.replicas)) if opened else (None, None)
-    kit = Kit(request.day, *found, key, Reader)
+    catalogue, replicas = (str(opened.catalogue), str(opened.replicas)) if opened else (None, None)
+    kit = Kit(request.day, catalogue, replicas, key, Reader)
     streams = [
         StreamFiles(one.stream, one.form, tuple((file.path, file.size) for file in one.files)) for one in inputs.streams
     ]
@@ -196,11 +204,11 @@ def _by_shuffle(spark: SparkSession, hashed: DataFrame, inputs: Inputs) -> DataF
 
 
 def _store(
-    spark: SparkSession,
     request: DayRequest,
     inputs: Inputs,
     opened: snapshots.Snapshots | None,
     folded: DataFrame,
+    run_now: store.Run,
     tell: Any,
     began: float,
 ) -> store.CurrentTable:
@@ -210,17 +218,12 @@ def _store(
     quarantine, examples = _quarantine(request, folded, bins)
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
     warnings = inputs.warnings + reconciliation.check(bins, tolerances, examples)
-    run_now = store.stage(inputs.files, request.fout, request.job, request.day)
-    try:
-        for table in request.tables:
-            rows = aggregate.partials if table == "partials" else aggregate.report
-            count = run_now.write(rows(folded, request.day), table, request.fmt)
-            tell(f"{table}: {count:,} rows")
-        _check_unchanged(inputs)
-        done = run_now.commit(_manifest(request, inputs, opened, bins, warnings, quarantine, run_now, began))
-    except BaseException:
-        run_now.abandon()
-        raise
+    for table in request.tables:
+        rows = aggregate.partials if table == "partials" else aggregate.report
+        count = run_now.write(rows(folded, request.day), table, request.fmt)
+        tell(f"{table}: {count:,} rows")
+    _check_unchanged(inputs)
+    done = run_now.commit(_manifest(request, inputs, opened, bins, warnings, quarantine, run_now, began))
     for text in warnings:
         tell(f"warning: {text}")
     tell(reconciliation.table(done.manifest["reconciliation"]))
@@ -232,14 +235,14 @@ def _bin_rows(folded: DataFrame) -> Iterator[tuple[str, str, int, str | None]]:
     from pyspark.sql import functions as F
 
     name = F.when(F.col("kind") == "access", "matched").otherwise(F.col("app")).alias("bin")
-    rows = folded.where(F.col("kind") != "quarantine").groupBy("stream", name, "detail").agg(F.sum("nacc").alias("count"))
+    rows = (
+        folded.where(F.col("kind") != "quarantine").groupBy("stream", name, "detail").agg(F.sum("nacc").alias("count"))
+    )
     for row in rows.collect():
         yield row["stream"], row["bin"], row["count"], row["detail"]
 
 
-def _quarantine(
-    request: DayRequest, folded: DataFrame, bins: Mapping[str, StreamBins]
-) -> tuple[str | None, list[str]]:
+def _quarantine(request: DayRequest, folded: DataFrame, bins: Mapping[str, StreamBins]) -> tuple[str | None, list[str]]:
     """Keep malformed records in a private folder; return its file and a few examples without values."""
     from pyspark.sql import functions as F
 
@@ -250,7 +253,7 @@ def _quarantine(
     for private in (folder, *list(folder.parents)[:2]):
         private.chmod(0o700)
     target = folder / f"{int(time.time() * 1000)}-{os.getpid()}.jsonl"
-    examples = []
+    examples: list[str] = []
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
         for row in folded.where(F.col("kind") == "quarantine").select("stream", "detail").toLocalIterator():
             record = {"stream": row["stream"], **json.loads(row["detail"])}
@@ -362,7 +365,7 @@ def _cause(error: Exception) -> Exception:
         marker = f"{kind.__module__}.{kind.__name__}: "
         if marker in text:
             lines = text.split(marker, 1)[1].splitlines()
-            found = {"where": None, "found": None, "next": None}
+            found: dict[str, str | None] = {"where": None, "found": None, "next": None}
             for line in lines[1:4]:
                 name, _, value = line.strip().partition(": ")
                 if name in found and line.startswith("  "):

@@ -1,4 +1,6 @@
-"""The command of a job on log streams: data_aggregation and the single-stream reports differ in streams and tables only."""
+"""The command of a job on log streams: data_aggregation and the single-stream reports differ in streams and tables
+only.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> cli
     @click.command(name, help=f"{JOBS[name].about}. Exit codes: docs/operations.md.")
     @job_options
     @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
-    @click.option("--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial.")
+    @click.option(
+        "--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial."
+    )
     @click.option("--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%.")
     @click.option("--refresh-dumps", is_flag=True, help="Choose the dumps anew, not those of the day's last run.")
     @click.option(
@@ -29,7 +33,9 @@ def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> cli
         help="How files find their dataset.",
     )
     @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
-    def command(day: date, fout: str | None, settings_file: str | None, verbose: bool, debug: bool, **options: Any) -> None:
+    def command(
+        day: date, fout: str | None, settings_file: str | None, verbose: bool, debug: bool, **options: Any
+    ) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.jobs.day import DayRequest, run
 

@@ -16,7 +16,7 @@ from cmsspark.settings import Settings, load_settings
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class DayType(click.ParamType):
+class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
     """A day in UTC: 20260115 or 2026-01-15, not in the future."""
 
     name = "day"
@@ -30,7 +30,7 @@ class DayType(click.ParamType):
             self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
 
 
-class StreamsType(click.ParamType):
+class StreamsType(click.ParamType):  # type: ignore[type-arg]
     """A comma-separated choice of streams."""
 
     name = "streams"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from typing import Any
 
 import click
 
@@ -21,7 +22,7 @@ def find(table: str, day: date, fout: str | None, settings_file: str | None) -> 
     return files, current(files, store, job.name, table, day)
 
 
-def _session():  # type: ignore[no-untyped-def]  # pyspark's type is not imported for local stores
+def _session() -> Any:
     from cmsspark.session import small_session
 
     return small_session("cmsspark path")

@@ -108,8 +108,8 @@ def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tole
 
 
 def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str]) -> dict[str, StreamBins]:
-    """Bins by stream from (stream, bin, count, detail) rows of a scan; ``matched`` counts the accesses in the tables, so
-    that the sum of bins also proves that no join lost or multiplied one.
+    """Bins by stream from (stream, bin, count, detail) rows of a scan; ``matched`` counts the accesses in the tables,
+    so that the sum of bins also proves that no join lost or multiplied one.
     """
     found = {stream: StreamBins() for stream in streams}
     for stream, name, count, detail in rows:
@@ -118,7 +118,9 @@ def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterabl
 
 
 def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], examples: Sequence[str]) -> list[str]:
-    """Warnings about the day. Raises DataError (65) beyond the tolerances; a sum that is not right is a bug of ours (70)."""
+    """Warnings about the day. Raises DataError (65) beyond the tolerances; a sum that is not right is a bug of ours
+    (70).
+    """
     warnings = []
     for stream, one in bins.items():
         if one.binned != one.read:
@@ -145,13 +147,12 @@ def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], e
 def table(bins: Mapping[str, Mapping[str, Any]]) -> str:
     """The reconciliation as text for a terminal, from its form in the manifest."""
     head = ("stream", "read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only")
-    lines = [head]
+    lines: list[tuple[str, ...]] = [head]
     for stream, one in bins.items():
         counts = [one["read"], one["matched"], *(one["unmatched"][name] for name in UNMATCHED_BINS)]
         counts += [one[name] for name in ("malformed", "out_of_day", "write_only")]
         lines.append((stream, *(f"{count:,}" for count in counts)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
-        "  ".join(cell.ljust(width) if not at else cell.rjust(width) for at, (cell, width) in enumerate(zip(line, widths, strict=True)))
-        for line in lines
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
     )

@@ -1,16 +1,18 @@
 """The store: a day's tables written aside, checked, and switched to as a whole.
 
-Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the run that counts; ``runs/<id>/`` holds its tables and
-its ``manifest.json``. A run without a manifest never became current, and a failed run changes nothing.
+Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the run that counts; ``runs/<id>/`` holds its
+tables and its ``manifest.json``. A run without a manifest never became current, and a failed run changes nothing.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__
@@ -57,8 +59,8 @@ class Run:
     def write(self, rows: DataFrame, table: str, fmt: str = "parquet") -> int:
         """Write ``rows`` as ``table``, read it back, and return the number of rows.
 
-        The columns must be those of ``schemas/tables/<table>.yaml`` (70 if not: a bug of ours). Raises OutputError (73) when
-        what can be read back is not what was written.
+        The columns must be those of ``schemas/tables/<table>.yaml`` (70 if not: a bug of ours). Raises OutputError
+        (73) when what can be read back is not what was written.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -165,9 +167,7 @@ def spark_location(location: str) -> str:
 
 
 def _absolute(location: str) -> str:
-    from os.path import abspath
-
-    return abspath(local_path(location))
+    return os.path.abspath(local_path(location))
 
 
 def _day_folder(fout: str, job: str, day: date) -> str:
@@ -194,17 +194,15 @@ def _count_back(spark: SparkSession, location: str, schema: Table, fmt: str) -> 
     """Rows that a reader finds. Parquet on the local disk is counted from its footers, without a Spark job."""
     if fmt == "csv":
         found = spark.read.csv(spark_location(location), header=True, schema=schema.spark(), escape='"', multiLine=True)
-        return found.count()
+        return int(found.count())
     if not is_local(location):
-        return spark.read.schema(schema.spark()).parquet(location).count()
+        return int(spark.read.schema(schema.spark()).parquet(location).count())
     import pyarrow.parquet as pq
 
     total = 0
-    from pathlib import Path
-
     for part in sorted(Path(local_path(location)).glob("part-*.parquet")):
         footer = pq.ParquetFile(part)
         if footer.schema_arrow.names != schema.names:
             raise OutputError("a part with other columns was written", where=part, found=footer.schema_arrow.names)
-        total += footer.metadata.num_rows
+        total += int(footer.metadata.num_rows)
     return total

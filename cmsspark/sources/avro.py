@@ -20,14 +20,16 @@ BATCH = 50_000
 
 
 def decode(decoder: Any, content: bytes, file: str) -> Iterator[AccessBatch]:
-    """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record`` and ``take``.
+    """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record``
+    and ``take``.
 
     An empty file has no records. Raises DataError (65) naming a file that is damaged, no Avro, or of another schema.
     """
     if not content:
         return
-    table = _with_polars(content, decoder.avro_fields)
-    parts = _slices(table, decoder, file) if table is not None else _slow_parts(content, decoder, file)
+    names = _field_names(content, decoder.avro_required, file)
+    table = _with_polars(content, [field for field in decoder.avro_fields if field in names])
+    parts = _slices(table, decoder) if table is not None else _slow_parts(content, decoder, file)
     position = 0
     for columns, all_text in parts:
         batch = AccessBatch(read=len(columns[decoder.avro_required]))
@@ -41,11 +43,9 @@ def decode(decoder: Any, content: bytes, file: str) -> Iterator[AccessBatch]:
 Part = tuple[dict[str, list[Any]], bool]
 
 
-def _slices(table: Any, decoder: Any, file: str) -> Iterator[Part]:
+def _slices(table: Any, decoder: Any) -> Iterator[Part]:
     import polars
 
-    if decoder.avro_required not in table.columns:
-        raise _other_schema(decoder.avro_required, sorted(table.columns), file)
     all_text = all(kind in (polars.String, polars.Null) for kind in table.dtypes)
     for part in table.iter_slices(BATCH):
         columns = {name: part[name].to_list() for name in table.columns}
@@ -54,7 +54,7 @@ def _slices(table: Any, decoder: Any, file: str) -> Iterator[Part]:
 
 def _slow_parts(content: bytes, decoder: Any, file: str) -> Iterator[Part]:
     rows: list[Mapping[str, Any]] = []
-    for row in _with_fastavro(content, decoder.avro_required, file):
+    for row in _with_fastavro(content, file):
         rows.append(row)
         if len(rows) == BATCH:
             yield {name: [row.get(name) for row in rows] for name in decoder.avro_fields}, False
@@ -63,7 +63,9 @@ def _slow_parts(content: bytes, decoder: Any, file: str) -> Iterator[Part]:
 
 
 def _take_whole(decoder: Any, columns: dict[str, list[Any]], batch: AccessBatch) -> bool:
-    """Take all records at once; False, with nothing taken, where one of them is malformed or the decoder has no such way."""
+    """Take all records at once; False, with nothing taken, where one of them is malformed or the decoder has no such
+    way.
+    """
     if not hasattr(decoder, "avro_records"):
         return False
     try:
@@ -83,40 +85,48 @@ def _take_each(decoder: Any, columns: dict[str, list[Any]], batch: AccessBatch, 
             batch.malformed.append(Quarantined(file, number, str(error), repr(row).encode()[:RAW_LIMIT]))
 
 
-def _with_polars(content: bytes, fields: Sequence[str]) -> Any:
-    import polars
-
-    try:
-        there = polars.read_avro_schema(io.BytesIO(content))
-        return polars.read_avro(io.BytesIO(content), columns=[field for field in fields if field in there])
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # noqa: BLE001  (flipped bytes make polars panic, which is no Exception)
-        return None
-
-
-def _with_fastavro(content: bytes, required: str, file: str) -> Iterator[Mapping[str, Any]]:
+def _field_names(content: bytes, required: str, file: str) -> list[str]:
+    """The fields of the file's own schema. Raises DataError (65) where it is no Avro, or lacks the required one."""
     import fastavro
 
     try:
-        reader = fastavro.reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
-        schema: Any = reader.writer_schema
-        names = [field["name"] for field in schema.get("fields", ())] if isinstance(schema, dict) else []
-        if required not in names:
-            raise _other_schema(required, names, file)
-        for row in reader:
-            if not isinstance(row, Mapping):
-                raise DataError("Avro records are wanted", where=file, found=type(row).__name__)
-            yield row
-    except DataError:
-        raise
+        schema: Any = fastavro.reader(io.BytesIO(content)).writer_schema
     except Exception as error:  # fastavro raises many kinds for damage
-        raise DataError(
-            "an Avro file cannot be read",
-            where=file,
-            found=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
-            next_step="fetch the file again from its source",
-        ) from None
+        raise _damaged(error, file) from None
+    names = [field["name"] for field in schema.get("fields", ())] if isinstance(schema, dict) else []
+    if required not in names:
+        raise _other_schema(required, names, file)
+    return names
+
+
+def _with_polars(content: bytes, columns: Sequence[str]) -> Any:
+    """The columns as a polars frame; None for what polars does not read."""
+    import polars
+    from polars.exceptions import PanicException, PolarsError
+
+    try:
+        return polars.read_avro(io.BytesIO(content), columns=list(columns))
+    except (PolarsError, PanicException, OSError, ValueError, TypeError, NotImplementedError):
+        # PanicException, for flipped bytes, is no Exception. Whatever it was: fastavro has the last word.
+        return None
+
+
+def _with_fastavro(content: bytes, file: str) -> Iterator[Mapping[str, Any]]:
+    import fastavro
+
+    try:
+        yield from fastavro.reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")  # type: ignore[misc]
+    except Exception as error:  # fastavro raises many kinds for damage
+        raise _damaged(error, file) from None
+
+
+def _damaged(error: Exception, file: str) -> DataError:
+    return DataError(
+        "an Avro file cannot be read",
+        where=file,
+        found=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+        next_step="fetch the file again from its source",
+    )
 
 
 def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:

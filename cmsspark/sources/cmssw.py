@@ -95,4 +95,3 @@ class CmsswDecoder(JsonDecoder):
         found: dict[str, Any] = {name: avro_text(row, name.upper()) for name in _TEXTS}
         found |= {name: avro_long(row, name.upper()) for name in _LONGS}
         return Record(Data(**found))
-

@@ -72,7 +72,7 @@ class CrabDecoder:
         add_cpu, add_wall, codes = batch.cpu_ms.append, batch.wall_ms.append, self._codes
         for lfn, site, user, tool, cpu_ms, wall_ms in records:
             if lfn and (lfn[:7] != "/store/" or "//" in lfn):
-                lfn = normalise_lfn(lfn)  # noqa: PLW2901  (the record's own name is not needed again)
+                lfn = normalise_lfn(lfn)
             if not lfn:
                 batch.no_lfn += 1
                 continue

@@ -75,8 +75,8 @@ class JsonDecoder(ABC):
 
     @abstractmethod
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bin each record and append those that are accesses to ``batch``. Raises Malformed for a record that is not typed
-        as its own form wants; ``batch`` must then be untouched for a call with one record.
+        """Bin each record and append those that are accesses to ``batch``. Raises Malformed for a record that is not
+        typed as its own form wants; ``batch`` must then be untouched for a call with one record.
         """
 
     @abstractmethod

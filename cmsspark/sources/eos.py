@@ -1,7 +1,7 @@
 """EOS file accesses: JSON lines in three generations, told apart by the record itself (``docs/feeds.md``).
 
-G1: ``data`` is one text ``key=value&…``. G2: a struct of texts, first with the prefix ``eos.``, later with ``eos_path`` and
-``sec_…``; both also carry ``raw``. G3: typed numbers and names with literal dots.
+G1: ``data`` is one text ``key=value&…``. G2: a struct of texts, first with the prefix ``eos.``, later with
+``eos_path`` and ``sec_…``; both also carry ``raw``. G3: typed numbers and names with literal dots.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ _PROXIES = frozenset(("proxy", "limited proxy"))
 def normalise_lfn(name: str) -> str:
     """The logical file name in a logged one (rule 10); may be empty.
 
-    In this order, each once: a leading ``file:`` goes, ``root://host[:port]/`` becomes ``/``, runs of slashes become one,
-    a leading ``/eos/cms`` before a slash goes.
+    In this order, each once: a leading ``file:`` goes, ``root://host[:port]/`` becomes ``/``, runs of slashes become
+    one, a leading ``/eos/cms`` before a slash goes.
     """
     if name.startswith("file:"):
         name = name[5:]

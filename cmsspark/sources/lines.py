@@ -32,7 +32,7 @@ def plain(stream: IO[bytes], file: str) -> Any:
     if head == _GZIP:
         from isal import igzip
 
-        return igzip.IGzipFile(fileobj=stream, mode="rb")
+        return igzip.IGzipFile(fileobj=stream, mode="rb")  # type: ignore[no-untyped-call]
     if file.endswith(".gz") and head:
         raise DataError("a gzip file is wanted, as its name says", where=file, found=f"first bytes {head.hex()}")
     return stream
@@ -68,7 +68,7 @@ def _read(stream: Any, file: str, size: int) -> bytes:
 
     try:
         return bytes(stream.read(size))
-    except (EOFError, OSError, zlib.error, isal_zlib.error) as error:
+    except (EOFError, OSError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # isal has no types
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(

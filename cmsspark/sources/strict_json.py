@@ -1,7 +1,7 @@
 """One JSON object, read by the letter of the counting rules (``docs/counting.md``, rules 1, 2 and 9).
 
-The fast decoders accept what is plainly right; a line that they refuse comes here and is judged alone. This reader keeps
-every value of a repeated key, minds no depth, and looks into the text of needed fields only.
+The fast decoders accept what is plainly right; a line that they refuse comes here and is judged alone. This reader
+keeps every value of a repeated key, minds no depth, and looks into the text of needed fields only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def parse_object(line: bytes) -> Fields:
             continue
         if mark is not None or not want_value:
             raise Malformed("not a JSON object")
-        value = json.loads(string) if string is not None else Number(number) if number is not None else _LITERALS[literal]
+        value = (
+            json.loads(string) if string is not None else Number(number) if number is not None else _LITERALS[literal]
+        )
         _put(root, top, value)
         want_value = after_open = False
     if not isinstance(root[0], dict):
@@ -187,11 +189,8 @@ def long_text(value: Any, field: str) -> int | None:
 
 def _whole(written: str, field: str) -> int:
     if written.lstrip("-").isdigit():
-        if len(written) > 400:
-            # Past any double, and past what int() converts; larger than every bound all the same.
-            number = 10**400
-        else:
-            number = int(written)
+        # int() refuses very long texts; such a number is beyond every bound anyway.
+        number = 10**400 if len(written) > 400 else int(written)
         negative = written.startswith("-") and number != 0
         if negative:
             raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")

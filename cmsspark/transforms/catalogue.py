@@ -135,12 +135,11 @@ class Replicas:
         wanted = hashes_of(keys, len(sites))
         places = np.searchsorted(self.hashes, wanted)
         places[places == len(self.hashes)] = 0
-        return (self.hashes[places] == wanted) & (blocks >= 0)
+        found: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
+        return found
 
 
-def open_or_build(
-    cache: Path, kind: str, fingerprint: str, build: Callable[[Path], None]
-) -> tuple[Path, bool]:
+def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
     """The snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
 
     Two builders at once each work in a folder of their own; the first to finish is used by both. Old snapshots
@@ -193,7 +192,8 @@ def build_catalogue(
     pairs, pair_blocks, pair_datasets = _pairs(columns.blocks[order], columns.datasets[order])
     repeated = hashes[1:] == hashes[:-1] if len(hashes) else np.zeros(0, np.bool_)
     if repeated.any():
-        keep, colliding = _settle(files(), np.unique(hashes[1:][repeated]), hashes, pairs, columns.ids[order], dataset_ids, hash_name, report)
+        rows = _Rows(hashes, pairs, columns.ids[order])
+        keep, colliding = _settle(files(), np.unique(hashes[1:][repeated]), rows, dataset_ids, hash_name, report)
         hashes, pairs = hashes[keep], pairs[keep]
     for name, array in (
         ("hashes", hashes),
@@ -233,6 +233,15 @@ def build_replicas(folder: Path, blocks: Iterable[pa.Table], replicas: Iterable[
 
 
 @dataclass
+class _Rows:
+    """Rows in the order of their hashes."""
+
+    hashes: Hashes
+    pairs: Numbers
+    ids: Longs
+
+
+@dataclass
 class _Columns:
     hashes: Hashes
     blocks: Longs
@@ -257,9 +266,7 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> dict[int, int
     return numbers
 
 
-def _file_columns(
-    tables: Iterable[pa.Table], dataset_ids: dict[int, int], hash_name: Hash, report: Report
-) -> _Columns:
+def _file_columns(tables: Iterable[pa.Table], dataset_ids: dict[int, int], hash_name: Hash, report: Report) -> _Columns:
     known = np.array(sorted(dataset_ids), np.int64)
     numbers = np.array([dataset_ids[key] for key in known.tolist()], np.int64)
     parts: list[_Columns] = [_Columns(np.zeros(0, np.uint64), *(np.zeros(0, np.int64) for _ in range(3)))]
@@ -294,7 +301,7 @@ def _longs(table: pa.Table, column: int) -> Longs:
 
 def _pairs(blocks: Longs, datasets: Longs) -> tuple[Numbers, Longs, Longs]:
     """Each row's pair number, and the block and dataset of each pair."""
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
 
     block_codes, block_values = pd.factorize(blocks)
     dataset_codes, dataset_values = pd.factorize(datasets)
@@ -306,9 +313,7 @@ def _pairs(blocks: Longs, datasets: Longs) -> tuple[Numbers, Longs, Longs]:
 def _settle(
     tables: Iterable[pa.Table],
     repeated: Hashes,
-    hashes: Hashes,
-    pairs: Numbers,
-    ids: Longs,
+    sorted_rows: _Rows,
     dataset_ids: dict[int, int],
     hash_name: Hash,
     report: Report,
@@ -317,6 +322,7 @@ def _settle(
 
     The names are read again, as few rows need them. Of one name twice the larger file_id counts (rule 18).
     """
+    hashes, pairs, ids = sorted_rows.hashes, sorted_rows.pairs, sorted_rows.ids
     pair_of_id: dict[tuple[int, int], int] = {}
     rows = np.flatnonzero(np.isin(hashes, repeated))
     for row in rows.tolist():

@@ -161,8 +161,10 @@ class StreamFold:
         }
 
     def bin_rows(self) -> dict[str, list[Any]]:
-        """Bins as rows: the bin in ``app``, its count in ``nacc``; quarantined records with their place in ``detail``."""
-        named = [(name, count, None) for name, count in self.bins.items() if count]
+        """Bins as rows: the bin in ``app``, its count in ``nacc``; quarantined records with their place in
+        ``detail``.
+        """
+        named: list[tuple[str, int, str | None]] = [(name, count, None) for name, count in self.bins.items() if count]
         named += [("out_of_day", count, days.day_name(day)) for day, count in self.out_of_day.items()]
         named += [(f"generation {name}", count, None) for name, count in self.generations.items()]
         size = len(named) + len(self.quarantined)
@@ -261,7 +263,9 @@ def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
         return found
     exact = np.add.reduceat(values.astype(object), starts)
     if max(exact) > _LIMIT:
-        raise DataError(f"the sum of {what} of one group is beyond 2^63-1", next_step="look for absurd sizes in the log")
+        raise DataError(
+            f"the sum of {what} of one group is beyond 2^63-1", next_step="look for absurd sizes in the log"
+        )
     return exact.astype(np.int64)
 
 

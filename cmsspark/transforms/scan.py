@@ -1,7 +1,7 @@
 """The scan: decoders run inside Spark's tasks, and only folded rows cross to the JVM.
 
-Files that a worker can open are read by the worker (``direct``); others, as on HDFS, are read by Spark and handed over as
-lines (``spark``). Both ways end in the same rows, whose columns are ``fold.COLUMNS``.
+Files that a worker can open are read by the worker (``direct``); others, as on HDFS, are read by Spark and handed
+over as lines (``spark``). Both ways end in the same rows, whose columns are ``fold.COLUMNS``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, IO, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cmsspark.access import AccessBatch, Group
 from cmsspark.errors import DataError
@@ -128,8 +128,8 @@ def pack(streams: Iterable[StreamFiles], cores: int, task_bytes: int = TASK_BYTE
 def scan(spark: SparkSession, streams: Sequence[StreamFiles], kit: Kit, feed: str = "auto") -> DataFrame:
     """The accesses of ``streams``, folded in each task, with their bins and quarantined records.
 
-    One row for each (task, stream, dataset, site, app, user), kind ``access``; rows of kind ``bin`` count what fell where,
-    rows of kind ``quarantine`` hold malformed records. Raises DataError (65) for a damaged file, when run.
+    One row for each (task, stream, dataset, site, app, user), kind ``access``; rows of kind ``bin`` count what fell
+    where, rows of kind ``quarantine`` hold malformed records. Raises DataError (65) for a damaged file, when run.
     """
     ways = {stream: feed if feed != "auto" else _feed_of(stream) for stream in streams}
     parts = []

@@ -1,7 +1,7 @@
 """The join with DBS and PhEDEx by Spark's shuffle, for a catalogue that is too large for one host's memory.
 
-It joins on the same hashes as the index, and gives the same cells. No join multiplies an access: files are made unique by
-(hash, check) first, replicas by (block, site).
+It joins on the same hashes as the index, and gives the same cells. No join multiplies an access: files are made
+unique by (hash, check) first, replicas by (block, site).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def attach(hashed: DataFrame, files: DataFrame, datasets: DataFrame, blocks: DataFrame, replicas: DataFrame) -> DataFrame:
+def attach(
+    hashed: DataFrame, files: DataFrame, datasets: DataFrame, blocks: DataFrame, replicas: DataFrame
+) -> DataFrame:
     """A hashed scan's rows with their datasets and remoteness: rows as the index gives them.
 
     ``files`` (lfn, block_id, dataset_id, file_id), ``datasets`` (dataset_id, dataset_name), ``blocks`` (block_id,
@@ -52,11 +54,15 @@ def attach(hashed: DataFrame, files: DataFrame, datasets: DataFrame, blocks: Dat
 
 
 def unique_files(files: DataFrame, datasets: DataFrame) -> DataFrame:
-    """(hash, check, block_id, found_name), each file once: orphans left out, then of one name the larger file_id (rule 18)."""
+    """(hash, check, block_id, found_name), each file once: orphans left out, then of one name the larger file_id
+    (rule 18).
+    """
     from pyspark.sql import functions as F
 
-    named = datasets.where(F.col("dataset_name").isNotNull()).groupBy("dataset_id").agg(
-        F.min("dataset_name").alias("found_name")
+    named = (
+        datasets.where(F.col("dataset_name").isNotNull())
+        .groupBy("dataset_id")
+        .agg(F.min("dataset_name").alias("found_name"))
     )
     hashed = files.where(F.col("lfn").isNotNull()).mapInArrow(
         _hash_names, "hash bigint, check bigint, block_id bigint, dataset_id bigint, file_id bigint"
