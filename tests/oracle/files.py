@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from typing import IO
 
@@ -84,20 +85,23 @@ def stream_folder(root: Path, stream: str, day: date) -> tuple[str, Path]:
 
 
 def choose_dump(dates: list[str], day: date) -> str:
-    """Rule 17, over the dates (``YYYY-MM-DD``, what follows is a time) of the complete dumps."""
-    following = (day + timedelta(days=1)).isoformat()
-    own, later = day.isoformat(), sorted(name for name in dates if name >= following)
-    if later:
-        first = later[0][:10]
-        return max(name for name in later if name[:10] == first)
-    of_the_day = [name for name in dates if name[:10] == own]
-    if of_the_day:
-        return max(of_the_day)
-    before = [name for name in dates if name < own]
-    if not before:
+    """Rule 17, over the names of the complete dumps: a date (``YYYY-MM-DD``), and what follows is a time."""
+    own = day.isoformat()
+    named = {name[:10] for name in dates}
+    after, before = {name for name in named if name > own}, {name for name in named if name < own}
+    if after:
+        chosen = min(after)
+    elif own in named:
+        chosen = own
+    elif before:
+        chosen = max(before)
+    else:
         raise NotThere(f"no complete dump for {day}")
-    newest = max(before)[:10]
-    return max(name for name in before if name[:10] == newest)
+    return max((name for name in dates if name[:10] == chosen), key=_time)
+
+
+def _time(name: str) -> list[int]:
+    return [int(number) for number in re.findall("[0-9]+", name[10:])]
 
 
 def dbs_folder(root: Path, day: date, tables: tuple[str, ...]) -> Path:
