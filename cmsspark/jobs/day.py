@@ -171,17 +171,23 @@ def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snap
     from cmsspark.transforms import aggregate, scan
 
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
-    catalogue, replicas = (str(opened.catalogue), str(opened.replicas)) if opened else (None, None)
+    catalogue, replicas = (
+        (scan.ship(spark, opened.catalogue), scan.ship(spark, opened.replicas)) if opened else (None, None)
+    )
     kit = Kit(request.day, catalogue, replicas, key, Reader)
-    streams = [
-        StreamFiles(one.stream, one.form, tuple((file.path, file.size) for file in one.files)) for one in inputs.streams
-    ]
-    scanned = scan.scan(spark, streams, kit, request.feed)
+    scanned = scan.scan(spark, stream_files(inputs), kit, request.feed)
     if opened is None:
         scanned = _by_shuffle(spark, scanned, inputs)
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
     # The tables and the bins are made from the same rows: the logs are read once.
     return aggregate.fold_tasks(scanned, partitions).persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def stream_files(inputs: Inputs) -> list[StreamFiles]:
+    """The files of each stream as the scan takes them."""
+    return [
+        StreamFiles(one.stream, one.form, tuple((file.path, file.size) for file in one.files)) for one in inputs.streams
+    ]
 
 
 def _by_shuffle(spark: SparkSession, hashed: DataFrame, inputs: Inputs) -> DataFrame:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -159,6 +159,12 @@ class StreamFold:
             "wall_ms": _where(sums["wall_ms"], sums["wall_count"], count),
             "detail": [None] * count,
         }
+
+    def drain(
+        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+    ) -> dict[str, list[Any]]:
+        """Rows that can go before the task ends: none, where accesses are folded."""
+        return {}
 
     def bin_rows(self) -> dict[str, list[Any]]:
         """Bins as rows: the bin in ``app``, its count in ``nacc``; quarantined records with their place in
@@ -344,10 +350,10 @@ def _told(record: Quarantined) -> str:
     )
 
 
-def record_batch(rows: dict[str, list[Any]]) -> pa.RecordBatch:
-    """Columns of a scan's result, hashed or not, as an Arrow batch."""
+def record_batch(rows: dict[str, list[Any]], columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+    """``rows`` as an Arrow batch of ``columns`` (name, type word)."""
     import pyarrow as pa
 
-    kinds = {"string": pa.string(), "long": pa.int64()}
-    columns = [column for column in (*COLUMNS, *HASH_COLUMNS) if column[0] in rows]
-    return pa.RecordBatch.from_pydict(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in columns]))
+    kinds = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns])
+    return pa.RecordBatch.from_pydict({name: rows[name] for name, _ in columns}, schema=schema)

@@ -6,6 +6,7 @@ over as lines (``spark``). Both ways end in the same rows, whose columns are ``f
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -19,6 +20,7 @@ from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Replicas
 from cmsspark.transforms.fold import COLUMNS, HASH_COLUMNS, HashFold, StreamFold, record_batch
+from cmsspark.transforms.unfold import ACCESS_COLUMNS, Unfold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,27 +69,56 @@ class Kit:
     replicas: str | None
     pseudonyms: Pseudonyms
     make_reader: Callable[[str, str, date], Reader]
+    #: One row for each access instead of folded rows.
+    unfolded: bool = False
 
     def fold(self, stream: str) -> StreamFold:
         """What a task folds a stream's accesses with."""
         if self.catalogue is None:
             return HashFold(stream)
-        return StreamFold(stream, _catalogue(self.place(self.catalogue)))
+        kind = Unfold if self.unfolded else StreamFold
+        return kind(stream, _catalogue(_place(self.catalogue)))
+
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """(name, type word) of the result's columns."""
+        if self.unfolded:
+            return ACCESS_COLUMNS
+        return COLUMNS if self.catalogue else (*COLUMNS, *HASH_COLUMNS)
 
     def schema(self) -> str:
-        """The columns of the result, as Spark writes them."""
-        words = {"string": "string", "long": "bigint"}
-        columns = COLUMNS if self.catalogue else (*COLUMNS, *HASH_COLUMNS)
-        return ", ".join(f"`{name}` {words[kind]}" for name, kind in columns)
+        """The columns as Spark writes them."""
+        words = {"string": "string", "long": "bigint", "boolean": "boolean"}
+        return ", ".join(f"`{name}` {words[kind]}" for name, kind in self.columns())
 
-    def place(self, name: str) -> Path:
-        """A snapshot's folder on this host: as named, or where Spark put what was shipped."""
-        here = Path(name)
-        if here.is_dir():
-            return here
-        from pyspark import SparkFiles
+    def batches(self, reader: Reader, fold: StreamFold, *, is_last: bool) -> Iterator[pa.RecordBatch]:
+        """What can leave the task now; the folded rows and the bins when it ends."""
+        replicas = _replicas(_place(self.replicas)) if self.replicas else None
+        given = (reader.groups, replicas, self.pseudonyms.of)
+        for rows in (fold.drain(*given), *((fold.rows(*given), fold.bin_rows()) if is_last else ())):
+            if rows:
+                yield record_batch(rows, self.columns())
 
-        return Path(SparkFiles.get(here.name))
+
+def ship(spark: SparkSession, folder: Path) -> str:
+    """Make a snapshot's folder reachable for tasks; the name is for :class:`Kit`.
+
+    A local session's tasks open it where it is. Elsewhere it travels as an archive that Spark unpacks on each executor.
+    """
+    if spark.sparkContext.master.startswith("local") and "cluster" not in spark.sparkContext.master:
+        return str(folder)
+    archive = shutil.make_archive(str(folder), "tar", folder)
+    spark.sparkContext.addArchive(f"{archive}#{folder.name}")
+    return folder.name
+
+
+def _place(name: str) -> Path:
+    """A snapshot's folder on this host: as named, or where Spark unpacked what was shipped."""
+    here = Path(name)
+    if here.is_absolute():
+        return here
+    from pyspark import SparkFiles
+
+    return Path(SparkFiles.get(name))
 
 
 @cache
@@ -168,9 +199,10 @@ class _DirectTask:
                 with open(local_path(path), "rb") as stream:
                     for batch in reader.file(stream, path):
                         fold.add(batch)
+                        yield from self.kit.batches(reader, fold, is_last=False)
             except OSError as error:
                 raise DataError("a log file cannot be read", where=path, found=error.strerror) from None
-        yield from _results(fold, reader, self.kit)
+        yield from self.kit.batches(reader, fold, is_last=True)
 
 
 @dataclass(frozen=True)
@@ -192,18 +224,12 @@ class _SparkTask:
                 for file, value in zip(files, values, strict=True):
                     for found in reader.file(io.BytesIO(value), file):
                         fold.add(found)
+                        yield from self.kit.batches(reader, fold, is_last=False)
             elif values:
                 # A batch may hold the end of one file and the begin of the next; only messages name files.
                 fold.add(reader.chunk(b"\n".join(values) + b"\n", files[0]))
-        yield from _results(fold, reader, self.kit)
-
-
-def _results(fold: StreamFold, reader: Reader, kit: Kit) -> Iterator[pa.RecordBatch]:
-    replicas = _replicas(kit.place(kit.replicas)) if kit.replicas else None
-    rows = fold.rows(reader.groups, replicas, kit.pseudonyms.of)
-    if rows:
-        yield record_batch(rows)
-    yield record_batch(fold.bin_rows())
+                yield from self.kit.batches(reader, fold, is_last=False)
+        yield from self.kit.batches(reader, fold, is_last=True)
 
 
 def _through_spark(spark: SparkSession, stream: StreamFiles, kit: Kit) -> DataFrame:
