@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from cmsspark import demo
 from cmsspark.jobs.day import DayRequest, run
 from cmsspark.schemas import stored_table
 from cmsspark.settings import Settings
@@ -46,7 +47,12 @@ def _run(root: Path, private: Path, join: str) -> tuple[Rows, Rows, Mapping[str,
     return report, partials, done.manifest
 
 
+def _write_demo(tree: Tree) -> None:
+    demo.make(tree.root, tree.day, records=8_000, files=1_500, datasets=60, people=40)
+
+
 DAYS: dict[str, tuple[Callable[[Tree], None], str]] = {
+    "demo day by index": (_write_demo, "index"),
     "hostile day by index": (hostile.write_day, "index"),
     "hostile day by shuffle join": (hostile.write_day, "shuffle"),
     "legacy day by index": (hostile.write_legacy_day, "index"),
