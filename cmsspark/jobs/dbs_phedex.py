@@ -1,0 +1,54 @@
+"""``dbs_phedex``: what lies where, by dataset, site and kind of storage, with what DBS says of the dataset."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from cmsspark import days
+from cmsspark.columns import dataset_part, site_tier
+from cmsspark.jobs.on_dumps import DumpJob, Tables
+from cmsspark.schemas import stored_table
+from cmsspark.transforms import datasets, replicas
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DBS: Final = {
+    "DATASETS": ("dataset_id", "dataset", "is_dataset_valid", "dataset_access_type_id", "acquisition_era_id"),
+    "FILES": ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size"),
+    "BLOCKS": ("block_name", "dataset_id"),
+    "DATASET_ACCESS_TYPES": ("dataset_access_type_id", "dataset_access_type"),
+    "ACQUISITION_ERAS": ("acquisition_era_id", "acquisition_era_name"),
+    "DATASET_OUTPUT_MOD_CONFIGS": ("dataset_id", "output_mod_config_id"),
+    "OUTPUT_MODULE_CONFIGS": ("output_mod_config_id", "release_version_id"),
+    "RELEASE_VERSIONS": ("release_version_id", "release_version"),
+}
+
+
+def build(tables: Tables, day: date) -> DataFrame:
+    """``schemas/tables/dbs_phedex.yaml``. Joins go to tables with each dataset once and keep every replica row."""
+    from pyspark.sql import functions as F
+
+    known = datasets.identities(tables["DATASETS"])
+    present = replicas.with_completeness(
+        replicas.presence(tables["replicas"]), tables["replicas"], datasets.named_blocks(tables["BLOCKS"], known)
+    )
+    rows = (
+        present.join(datasets.attributes(tables), "dataset_name", "left")
+        .join(datasets.contents(tables["FILES"], known), "dataset_name", "left")
+        .join(datasets.releases(tables, known), "dataset_name", "left")
+    )
+    made = {
+        "day": F.lit(day),
+        "site_tier": site_tier("site_name"),
+        "data_tier": dataset_part("dataset_name", 3),
+        "dataset_file_count": F.col("file_count"),
+        "timestamp": F.lit(days.start_ms(day)).cast("long"),
+    }
+    names = stored_table("dbs_phedex").names
+    return rows.select(*(made.get(name, F.col(name)).alias(name) for name in names))
+
+
+JOB: Final = DumpJob("dbs_phedex", DBS, replicas=True, build=build)
+command = JOB.command()

@@ -1,0 +1,66 @@
+"""``site_tier_usage``: how much data sit at all T2 sites (and T1, T3 …), by data tier, with events and bytes."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from cmsspark import days
+from cmsspark.columns import dataset_part, site_tier
+from cmsspark.jobs.on_dumps import DumpJob, Tables
+from cmsspark.schemas import stored_table
+from cmsspark.transforms import datasets, replicas
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DBS: Final = {
+    "DATASETS": ("dataset_id", "dataset"),
+    "FILES": ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size"),
+}
+
+
+def build(tables: Tables, day: date) -> DataFrame:
+    """``schemas/tables/site_tier_usage.yaml``. Replicas with nothing there count nowhere.
+
+    ``events`` counts each dataset once and whole in its row; ``replica_events`` weighs each replica by the share of
+    the dataset's bytes that it holds. Neither adds up over rows of different kinds or site tiers.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    known = datasets.identities(tables["DATASETS"])
+    names = known.groupBy("dataset_name").agg(F.lit(True).alias("is_known"))
+    present = replicas.presence(tables["replicas"]).where(
+        (F.col("present_bytes") > 0) | (F.col("present_file_count") > 0)
+    )
+    rows = (
+        present.withColumn("site_tier", site_tier("site_name"))
+        .join(names, "dataset_name", "left")
+        .join(datasets.contents(tables["FILES"], known), "dataset_name", "left")
+    )
+    of_dataset = Window.partitionBy("dataset_name", "site_tier", "kind").orderBy("site_name")
+    marked = rows.withColumn("is_first", F.row_number().over(of_dataset) == 1)
+    summed = marked.groupBy("site_tier", "kind", dataset_part("dataset_name", 3).alias("data_tier")).agg(
+        F.count_distinct("site_name").alias("site_count"),
+        F.count_if("is_first").alias("dataset_count"),
+        F.count_if(F.col("is_first") & F.col("is_known").isNull()).alias("unknown_dataset_count"),
+        F.sum(F.when(F.col("is_first"), F.col("events"))).alias("events"),
+        F.sum(_events_there()).alias("replica_events"),
+        F.sum("present_bytes").alias("replica_bytes"),
+        F.sum("present_file_count").alias("replica_file_count"),
+    )
+    made = {"day": F.lit(day), "timestamp": F.lit(days.start_ms(day)).cast("long")}
+    return summed.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("site_tier_usage").names))
+
+
+def _events_there() -> Column:
+    """A dataset's events times the share of its bytes that is there; null where DBS knows no events or bytes of it."""
+    from pyspark.sql import functions as F
+
+    share = F.when(F.col("dataset_bytes") > 0, F.least(F.lit(1.0), F.col("present_bytes") / F.col("dataset_bytes")))
+    return F.round(F.col("events") * share).cast("long")
+
+
+JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build)
+command = JOB.command()
