@@ -169,8 +169,10 @@ def parse(content: bytes, name: str) -> tuple[dict[str, Any], Lines]:
 
 def _not_yaml(error: yaml.YAMLError, name: str) -> SettingsError:
     mark = getattr(error, "problem_mark", None)
-    where = name if mark is None else f"{name}, line {mark.line + 1}"
     problem = getattr(error, "problem", None) or str(error)
+    if "end of stream" in problem:  # what was never closed is at fault, not the file's end
+        mark = getattr(error, "context_mark", None) or mark
+    where = name if mark is None else f"{name}, line {mark.line + 1}"
     return SettingsError("settings are plain YAML", where=where, found=problem)
 
 

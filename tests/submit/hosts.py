@@ -1,0 +1,51 @@
+"""A made-up machine and installation, so that command lines are the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cmsspark.jobs import Job, find_job
+from cmsspark.settings import Settings
+from cmsspark.submit.arguments import Request, split
+from cmsspark.submit.command import Command, Places, build
+from cmsspark.submit.host import Host, Spark
+
+GIB = 1 << 30
+HOST = Host(
+    cores=8,
+    memory=32 * GIB,
+    python="/venv/bin/python",
+    spark=Spark(Path("/spark"), "4.3.0", "2.13"),
+    package=Path("/code/cmsspark"),
+    environ={},
+)
+PLACES = Places(
+    launcher="/code/cmsspark/jobs/launch.py",
+    log4j="/code/etc/log4j2.properties",
+    ship=lambda: "/cache/package/cmsspark.zip",
+)
+SETTINGS = Settings(root=None, store=None, state_dir=Path("/state"), cache_dir=Path("/cache"))
+
+#: What the built-in jobs take in these tests: option → takes a value.
+OF_A_JOB = {"--date": True, "--fout": True, "--settings": True, "--debug": False, "--verbose": False}
+
+
+def requested(*words: str) -> Request:
+    """The request of a command line; names without a slash are built-in jobs with the options above."""
+    return split(words, lambda name: None if "/" in name else OF_A_JOB)
+
+
+def command(
+    *words: str,
+    environ: Mapping[str, str] | None = None,
+    settings: Settings = SETTINGS,
+    host: Host = HOST,
+    places: Places = PLACES,
+) -> Command:
+    """The command that these words make on the made-up machine."""
+    request = requested(*words)
+    assert request.job is not None
+    job: Job | None = None if "/" in request.job else find_job(request.job)
+    return build(request, settings, replace(host, environ=environ or {}), places, job)

@@ -1,0 +1,180 @@
+"""What users see of ``run_spark``: help, lists and mistakes at once, without a JVM."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cmsspark.errors import UsageError
+from cmsspark.jobs import JOBS
+from cmsspark.submit.arguments import _BY_NAME, SHARED
+from cmsspark.submit.wrapper import built_in, signature_of
+
+REPO = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """An environment with a home of its own, in which ``run_spark`` of this checkout runs."""
+    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG", "SPARK_HOME") if name in os.environ}
+    return {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(REPO)}
+
+
+def run_spark(*words: str, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    code = "from cmsspark.submit import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=env, cwd=cwd, check=False, timeout=180
+    )
+
+
+def test_list_names_every_job(home: dict[str, str], tmp_path: Path) -> None:
+    run = run_spark("--list", env=home, cwd=tmp_path)
+    assert run.returncode == 0
+    assert all(f"  {name} " in run.stdout for name in JOBS) and "dbs_jm" in run.stdout
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", JOBS)
+def test_help_of_a_job_shows_its_options_and_the_wrappers(name: str, home: dict[str, str], tmp_path: Path) -> None:
+    run = run_spark(f"{name}.py", "--help", env=home, cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert f"Usage: run_spark {name}" in run.stdout and "--yarn" in run.stdout
+
+
+def test_help_comes_at_once(home: dict[str, str], tmp_path: Path) -> None:
+    run_spark("data_aggregation", "--help", env=home, cwd=tmp_path)  # compiles what is new
+    taken = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        run_spark("data_aggregation", "--help", env=home, cwd=tmp_path)
+        taken.append(time.perf_counter() - begun)
+    assert min(taken) < 0.3
+
+
+def test_help_without_a_job_is_the_wrappers(home: dict[str, str], tmp_path: Path) -> None:
+    run = run_spark("--help", env=home, cwd=tmp_path)
+    assert run.returncode == 0 and "--deploy-mode" in run.stdout and "data_aggregation" in run.stdout
+
+
+def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')\n")
+    run = run_spark("own.py", "--help", env=home, cwd=tmp_path)
+    assert run.returncode == 0 and "python own.py --help" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "a job is wanted"),
+        (("nothing",), "data_aggregation, dbs_aaa"),
+        (("../jobs/dbs_aaa",), "no such file"),
+        (("dbs_aaa; rm -rf .",), "there is no job"),
+        (("dbs_aaa", "--date", "2026-02-30"), "no day of the calendar"),
+        (("dbs_aaa", "--date", "tomorrow"), "20260115 or 2026-01-15"),
+        (("dbs_aaa", "--nope"), "--nope"),
+        (("--nope", "dbs_aaa"), "come after its name"),
+        (("dbs_aaa", "--date", "20260115", "--conf", "x"), "KEY=VALUE"),
+        (("dbs_aaa", "--date", "20260115", "--profile", "mars"), "local, yarn"),
+    ],
+)
+def test_a_mistake_is_usage_and_says_what_would_be_right(
+    words: tuple[str, ...], said: str, home: dict[str, str], tmp_path: Path
+) -> None:
+    run = run_spark(*words, env=home, cwd=tmp_path)
+    assert run.returncode == 2
+    assert said in run.stderr and "Traceback" not in run.stderr and run.stdout == ""
+
+
+def test_settings_that_are_wrong_are_78_with_file_and_line(home: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "cmsspark.yaml").write_text("store: /s\nstroe: /s\n")
+    run = run_spark("dbs_aaa", "--date", "20260115", "--dry-run", env=home, cwd=tmp_path)
+    assert run.returncode == 78 and "cmsspark.yaml, line 2" in run.stderr
+
+
+def test_a_wrong_java_is_78_before_anything_starts(home: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("")
+    run = run_spark("own.py", env={**home, "JAVA_HOME": str(tmp_path)}, cwd=tmp_path)
+    assert run.returncode == 78 and f"JAVA_HOME={tmp_path}" in run.stderr
+
+
+def test_yarn_without_a_cluster_is_78(home: dict[str, str], tmp_path: Path) -> None:
+    run = run_spark("dbs_aaa", "--date", "20260115", "--yarn", env=home, cwd=tmp_path)
+    assert run.returncode == 78 and "HADOOP_CONF_DIR" in run.stderr
+
+
+def test_dry_run_starts_nothing_and_prints_the_command(home: dict[str, str], tmp_path: Path) -> None:
+    run = run_spark("dbs_aaa", "--date", "20260115", "--yarn", "--dry-run", env=home, cwd=tmp_path)
+    assert run.returncode == 0 and "bin/spark-submit" in run.stdout and "--master yarn" in run.stdout
+
+
+def test_explain_tells_value_origin_and_reason(home: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "cmsspark.yaml").write_text("spark:\n  spark.executor.memory: 10g\n")
+    words = ("dbs_aaa", "--date", "20260115", "--yarn", "--conf", "spark.executor.cores=2", "--explain")
+    run = run_spark(*words, env=home, cwd=tmp_path)
+    assert "spark.executor.memory = 10g" in run.stdout
+    assert f"from {tmp_path}/cmsspark.yaml, line 2; over 8g from etc/spark/cluster.yaml" in run.stdout
+    assert "from command line; over 4 from etc/spark/cluster.yaml" in run.stdout
+    assert "why  a day is a UTC day" in run.stdout and "class archive" in run.stdout
+
+
+def test_a_closed_pipe_is_no_error(home: dict[str, str], tmp_path: Path) -> None:
+    line = f"{sys.executable} -c 'from cmsspark.submit import main; main()' --help | true; echo ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=home, cwd=tmp_path, check=False)
+    assert (run.stdout, run.stderr) == ("0\n", "")
+
+
+def test_a_built_in_name_comes_before_a_file_and_a_path_is_always_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("dbs_aaa.py", "mine.py"):
+        (tmp_path / name).touch()
+    assert built_in("dbs_aaa.py") is JOBS["dbs_aaa"] and built_in("dbs_jm") is JOBS["dbs_crab"]
+    assert built_in("./dbs_aaa.py") is None and built_in("mine.py") is None
+    assert built_in("hdfs:///jobs/mine.py") is None
+    with pytest.raises(UsageError):
+        built_in("other.py")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_job_takes_a_name_of_the_wrapper_but_those_that_both_hear(name: str) -> None:
+    ours = set(_BY_NAME) - {*SHARED, "--help", "--dry-run"}
+    assert not ours & set(signature_of(name) or {})
+
+
+OWN = """
+import os, sys
+from pyspark.sql import SparkSession
+import cmsspark
+spark = SparkSession.builder.getOrCreate()
+assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+assert spark.range(3).count() == 3
+print("arguments", sys.argv[1:])
+spark.stop()
+sys.exit(65)
+"""
+
+
+@pytest.mark.smoke
+def test_a_real_run_passes_arguments_through_and_ends_with_the_jobs_own_code(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "my job.py").write_text(OWN)
+    words = ["a b", "it's", '"q"', "--x=$HOME", "", "--date"]
+    run = run_spark("my job.py", "--name", "n", "--", *words, env=home, cwd=tmp_path)
+    assert run.returncode == 65, run.stderr
+    assert run.stdout == f"arguments {words}\n"
+    assert run.stderr == ""
+
+
+def test_a_real_built_in_job_tells_its_error_on_stderr_with_its_own_code(home: dict[str, str], tmp_path: Path) -> None:
+    words = ("dbs_aaa", "--date", "20260115", "--root", str(tmp_path / "nothing"), "--fout", str(tmp_path / "out"))
+    run = run_spark(*words, env=home, cwd=tmp_path)
+    assert run.returncode == 66, run.stderr
+    assert run.stdout == "" and run.stderr.startswith("cmsspark: ")
