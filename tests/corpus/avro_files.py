@@ -48,7 +48,7 @@ def container(
     codec: str = "snappy",
     block: int = 100,
 ) -> bytes:
-    """An Avro file. A value given as bytes where the field is a string is written as the string's bytes, valid or not."""
+    """An Avro file. A value given as bytes where the field is a string becomes the string's bytes, valid or not."""
     # On the wire `bytes` and `string` look alike: the records are written with `bytes`, the header says `string`.
     wire = schema({field: "bytes" if kind == "string" else kind for field, kind in fields.items()})
     header = {"avro.schema": json.dumps(schema(fields)).encode(), "avro.codec": codec.encode()}

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from tests.corpus.avro_files import CMSSW_FIELDS, CRAB_FIELDS
 from tests.corpus.cases import MALFORMED, NO_LFN, USER_FILE, Case, Cases, Expected
-from tests.corpus.cases_fields import APPS, PEOPLE, REMOTE_AT, add_names
+from tests.corpus.cases_fields import REMOTE_AT, add_names
 from tests.corpus.cases_json import CMSSW_HIT
 from tests.corpus.json_lines import A_LFN, ALICE, DAY_START
+from tests.corpus.spellings import APPS, PEOPLE
 from tests.corpus.tables import JETS
 from tests.oracle.count import Access
 
@@ -27,10 +28,12 @@ CRAB_HIT = Access(JETS, "T1_US_FNAL", "crab", "Alice Ångström", False, None, 8
 #: Seconds as text → milliseconds; MALFORMED where it is no finite number from 0 on.
 SECONDS: dict[str, int | str | None] = {
     "": None, "0": 0, "0.0": 0, "-0": 0, "007": 7000, "1": 1000, "1.5": 1500, "12.3456": 12_346, "12.3454": 12_345,
-    "0.0005": 1, "0.00049": 0, "1.0005": 1001, "130.8105": 130_810, "1e3": 1_000_000, "1.5E+2": 150_000, "25e-1": 2500, "1e-9": 0,
+    "0.0005": 1, "0.00049": 0, "1.0005": 1001, "130.8105": 130_810,
+    "1e3": 1_000_000, "1.5E+2": 150_000, "25e-1": 2500, "1e-9": 0,
     "9007199254740": 9_007_199_254_740_000, "86400.000": 86_400_000,
     "-1": MALFORMED, "-0.001": MALFORMED, "-1e-9": MALFORMED, "+5": MALFORMED, " 5": MALFORMED, "5 ": MALFORMED,
-    " ": MALFORMED, "5.": 5000, ".5": 500, ".": MALFORMED, "-.5": MALFORMED, "abc": MALFORMED, "5s": MALFORMED, "1,5": MALFORMED,
+    " ": MALFORMED, "5.": 5000, ".5": 500, ".": MALFORMED, "-.5": MALFORMED,
+    "abc": MALFORMED, "5s": MALFORMED, "1,5": MALFORMED,
     "1_0": MALFORMED, "0x10": MALFORMED, "NaN": MALFORMED, "nan": MALFORMED, "inf": MALFORMED, "-inf": MALFORMED,
     "Infinity": MALFORMED, "null": MALFORMED, "None": MALFORMED, "unknown": MALFORMED, "true": MALFORMED,
     "1e400": MALFORMED, "1e300": MALFORMED, "٣": MALFORMED, "1e": MALFORMED, "--1": MALFORMED,
@@ -150,7 +153,8 @@ def _cmssw_legacy() -> list[Case]:
         )
     close, so_far = "READ_BYTES_AT_CLOSE", "READ_BYTES"
     for name, changes, count in (
-        ("at close null", {close: None}, 100), ("at close 0", {close: 0}, 100), ("both null", {close: None, so_far: None}, 0),
+        ("at close null", {close: None}, 100), ("at close 0", {close: 0}, 100),
+        ("both null", {close: None, so_far: None}, 0),
         ("both 0", {close: 0, so_far: 0}, 0), ("so far null", {so_far: None}, 1000),
     ):  # fmt: skip
         add(11, f"bytes read: {name}", _record(CMSSW_LEGACY, **changes), into.hit(read_bytes=count))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.corpus.cases import MALFORMED, NO_LFN, NOT_IN_DBS, WRITE_ONLY, Case, Cases, Expected
-from tests.corpus.cases_fields import APPS, PEOPLE, SAME_LFN
 from tests.corpus.cases_json import EOS_HIT, NOT_TEXT, NOT_UNICODE, PERSON
 from tests.corpus.json_lines import A_LFN, ABSENT, Raw, encode, g1, g1_text, g2_first, g2_second, g3, line
+from tests.corpus.spellings import APPS, PEOPLE, SAME_LFN
 from tests.corpus.tables import B_LFN, JETS, TOPS
 
 COUNT_TEXTS: dict[str, int | None] = {
@@ -132,11 +132,12 @@ def _second_generation(into: Cases) -> None:
 
 
 def _telling_apart(into: Cases) -> None:
-    """What a struct is, is told by its keys: ``eos.`` → G2 with prefix; ``eos_path`` or ``raw`` → G2 without; else G3."""
+    """What a struct is, is told by its keys: ``eos.`` G2 with prefix, ``eos_path`` or ``raw`` G2 without, else G3."""
     bare = into.hit(read_bytes=0, app="unknown", user=None)
     for name, data, expected in (
         ("eos.wb alone makes it G2", {"eos.wb": "0", "path": A_LFN, "rb": 5}, NO_LFN),
-        ("with prefix, its other names are not needed", {"eos.path": A_LFN, "rb": 5, "wb": {}, "sec_app": 1, "path": 5}, bare),
+        ("with prefix, its other names are not needed",
+         {"eos.path": A_LFN, "rb": 5, "wb": {}, "sec_app": 1, "path": 5}, bare),
         ("with prefix, eos_path is not needed", {"eos.path": A_LFN, "eos_path": 5}, bare),
         ("raw makes it G2", {"raw": "", "path": A_LFN, "rb": 5}, MALFORMED),
         ("raw makes it G2 without a path", {"raw": None, "path": A_LFN, "rb": "5"}, NO_LFN),
@@ -145,7 +146,8 @@ def _telling_apart(into: Cases) -> None:
         ("eos_path null", {"eos_path": None}, NO_LFN),
         ("G3 with a path alone", {"path": A_LFN}, bare),
         ("G3, sec_info is not needed", {"path": A_LFN, "sec_info": 5, "sec_app": 5}, bare),
-        ("G3, eos_host says nothing", {"path": A_LFN, "eos_host": "x", "rb": 5}, into.hit(read_bytes=5, app="unknown", user=None)),
+        ("G3, eos_host says nothing", {"path": A_LFN, "eos_host": "x", "rb": 5},
+         into.hit(read_bytes=5, app="unknown", user=None)),
         ("G3, EOS.path in capitals says nothing", {"path": A_LFN, "EOS.path": 5}, bare),
         ("G3 of nothing known", {"a": 1}, NO_LFN),
         ("G3 with the person", {"path": A_LFN, "sec.info": f"/CN={PERSON}"}, into.hit(read_bytes=0, app="unknown")),

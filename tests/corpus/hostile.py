@@ -14,7 +14,8 @@ from tests.corpus.tree import Tree, write_case_tables
 DAY = date(2019, 6, 15)
 
 _VALUES = (
-    b"null", b"true", b"false", b"0", b"-0", b"-1", b"1.5", b"2.0", b"1e3", b"1e400", b"NaN", b"{}", b"[]", b'""', b'"5"',
+    b"null", b"true", b"false", b"0", b"-0", b"-1", b"1.5", b"2.0", b"1e3", b"1e400", b"NaN", b"{}", b"[]", b'""',
+    b'"5"',
     b'"unknown"', b'"/store/user/x"', b'"\xff"', rb'"\ud800"', rb'"\u002f"', b"18446744073709551616", b"01", b'"a\\"',
 )  # fmt: skip
 _BYTES = b'\x00\x01\t\r\n "\\/{}[]:,.-+eE0159azAZ\x7f\x80\xc3\xa9\xff\xed\xf0'

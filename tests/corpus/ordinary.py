@@ -1,4 +1,4 @@
-"""An ordinary day: seeded, small, every source and every generation of its format, in about the proportions of real days."""
+"""An ordinary day: seeded, small, every source and every generation of its format, in about real proportions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def _add_block(made: World, number: int, dataset: str, block: int, audit: list[s
     for site in rng.sample(SITES, rng.randint(0, 4)):
         ending = rng.choice(("_Disk", "_MSS", "_Buffer")) if site.startswith("T1") else ""
         present = rng.choice(("3", "3", "3", "1", "0"))
-        made.replicas.append(["1560600000.5", dataset, str(number), "n", "1", "1", name, str(block), "3", "6000", "n", "1",
+        made.replicas.append(["1560600000.5", dataset, str(number), "n", "1", "1", name, str(block), "3", "6000", "n",
+                              "1",
                               "1", site + ending, "1", "y", "3", "6000", "3", "6000", present, "6000", "0", "0", "n",
                               "null", "1", "1"])  # fmt: skip
 
@@ -199,7 +200,8 @@ def cmssw_records(made: World, records: int) -> list[dict[str, object]]:
     rng = made.rng
     return [{
         "FILE_LFN": made.written_lfn(), "FILE_SIZE": 5, "SITE_NAME": rng.choice((*SITES, None)), "USER_DN": made.dn(),
-        "APP_INFO": rng.choice(AAA_APPS), "READ_BYTES": rng.randrange(10**9), "READ_BYTES_AT_CLOSE": rng.choice((0, None, 77)),
+        "APP_INFO": rng.choice(AAA_APPS), "READ_BYTES": rng.randrange(10**9),
+        "READ_BYTES_AT_CLOSE": rng.choice((0, None, 77)),
     } for _ in range(records)]  # fmt: skip
 
 

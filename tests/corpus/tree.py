@@ -103,7 +103,8 @@ def write_case_tables(dbs: Path, phedex: Path) -> None:
         "part-m-00000.gz": tables.quoted_csv(tables.BLOCKS[:2]), "part-m-00001": tables.escaped_csv(tables.BLOCKS[2:]),
     })  # fmt: skip
     write_table(dbs / "DATASETS", {
-        "part-m-00000.gz": tables.escaped_csv(tables.DATASETS[:2]), "part-m-00001.gz": tables.quoted_csv(tables.DATASETS[2:]),
+        "part-m-00000.gz": tables.escaped_csv(tables.DATASETS[:2]),
+        "part-m-00001.gz": tables.quoted_csv(tables.DATASETS[2:]),
     })  # fmt: skip
     write_table(phedex, {
         "part-00000": tables.plain_csv(tables.REPLICAS[::2]), "part-00001": tables.quoted_csv(tables.REPLICAS[1::2]),

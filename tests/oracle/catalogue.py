@@ -30,7 +30,7 @@ def csv_rows(text: str) -> Iterator[Row]:
     def finish() -> None:
         nonlocal value, was_quoted
         written = "".join(value)
-        row.append(None if written == "null" and not was_quoted else written)
+        row.append(None if written == "null" else written)
         value, was_quoted = [], False
 
     for character in text:
