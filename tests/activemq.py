@@ -99,7 +99,7 @@ _CONFIG = """<beans xmlns="http://www.springframework.org/schema/beans"
   <broker xmlns="http://activemq.apache.org/schema/core" useJmx="false" brokerName="localhost"
           dataDirectory="{data}" schedulePeriodForDestinationPurge="0" useShutdownHook="true">
     <destinationPolicy><policyMap><policyEntries>
-      <policyEntry queue="small.&gt;" producerFlowControl="true" memoryLimit="200kb">
+      <policyEntry queue="small.&gt;" producerFlowControl="true" memoryLimit="1mb">
         <pendingQueuePolicy><vmQueueCursor/></pendingQueuePolicy>
       </policyEntry>
       <policyEntry queue="&gt;" producerFlowControl="true" memoryLimit="64mb"/>
