@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -224,17 +225,23 @@ def _most_used(places: Places, day: date) -> list[str]:
 
 
 def _usage(places: Places, day: date) -> list[str]:
-    """Bytes of replicas by data tier (rows, the largest eight) and tier of sites (columns)."""
+    """Bytes of replicas by data tier (rows, the largest eight) and by tier of sites and kind of storage (columns),
+    and the events of all datasets that have a disk replica at a T2.
+    """
     from cmsspark.demo.show import table, volume
 
-    sums: dict[str, dict[str, int]] = {}
+    sums: Counter[tuple[str, str]] = Counter()
+    events: Counter[str] = Counter()
     for row in _read(places, day, "site_tier_usage").to_pylist():
-        tiers = sums.setdefault(row["data_tier"] or "unknown", {})
-        tiers[row["site_tier"]] = tiers.get(row["site_tier"], 0) + row["replica_bytes"]
-    columns = sorted({tier for tiers in sums.values() for tier in tiers})
-    largest = sorted(sums, key=lambda tier: -sum(sums[tier].values()))[:8]
-    rows = [(tier, *(volume(sums[tier].get(column)) for column in columns)) for tier in largest]
-    return table(("data tier", *(f"at {column} sites" for column in columns)), rows)
+        tier, place = row["data_tier"] or "unknown", f"{row['site_tier']} {row['kind']}"
+        sums[tier, place] += row["replica_bytes"]
+        sums[tier, "all"] += row["replica_bytes"]
+        if place == "T2 disk":
+            events[tier] += row["events"] or 0
+    columns = sorted({place for _, place in sums} - {"all"})
+    largest = sorted({tier for tier, _ in sums}, key=lambda tier: -sums[tier, "all"])[:8]
+    rows = [(tier, *(volume(sums.get((tier, place))) for place in columns), events[tier]) for tier in largest]
+    return table(("data tier", *columns, "events at T2"), rows)
 
 
 def _where(places: Places, day: date) -> list[str]:
