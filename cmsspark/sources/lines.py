@@ -47,11 +47,12 @@ def chunks(stream: Any, file: str, size: int = CHUNK) -> Iterator[bytes]:
     first = True
     while True:
         piece = _read(stream, file, size)
+        if first:
+            piece, first = _without_mark(piece, stream, file), False
+            if not piece:
+                continue
         if not piece:
             break
-        if first:
-            # A short read may split the mark; files shorter than it cannot hold a record.
-            piece, first = piece.removeprefix(_BOM), False
         cut = piece.rfind(b"\n") + 1
         if not cut:
             carried.append(piece)
@@ -61,6 +62,16 @@ def chunks(stream: Any, file: str, size: int = CHUNK) -> Iterator[bytes]:
     rest = b"".join(carried)
     if rest:
         yield rest + b"\n"
+
+
+def _without_mark(piece: bytes, stream: Any, file: str) -> bytes:
+    """A file's first piece without the BOM, which a short read may have cut in two."""
+    while 0 < len(piece) < len(_BOM) and _BOM.startswith(piece):
+        more = _read(stream, file, len(_BOM) - len(piece))
+        if not more:
+            break
+        piece += more
+    return piece.removeprefix(_BOM)
 
 
 def _read(stream: Any, file: str, size: int) -> bytes:

@@ -1,0 +1,80 @@
+"""The fast way and the way by the letter come to the same: for every line, in every stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cmsspark.access import AccessBatch
+from cmsspark.sources import strict_json
+from cmsspark.sources.aaa import AaaDecoder
+from cmsspark.sources.cmssw import CmsswDecoder
+from cmsspark.sources.decoder import JsonDecoder
+from cmsspark.sources.eos import EosDecoder
+from cmsspark.sources.fields import Apps
+from cmsspark.sources.strict_json import Malformed
+from tests.sources import json_records
+
+DAY = date(2019, 6, 15)
+APPS = Apps.load()
+DECODERS = {
+    "aaa enr": ("aaa", lambda: AaaDecoder(DAY, APPS, "enr")),
+    "aaa raw": ("aaa", lambda: AaaDecoder(DAY, APPS, "raw")),
+    "cmssw": ("cmssw", lambda: CmsswDecoder(DAY, APPS)),
+    "eos": ("eos", lambda: EosDecoder(DAY, APPS)),
+}
+every_decoder = pytest.mark.parametrize("name", DECODERS)
+fuzzed = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+
+
+def by_the_letter(decoder: JsonDecoder, chunk: bytes) -> AccessBatch:
+    """The chunk's lines, each read by ``strict_json`` alone."""
+    batch = AccessBatch()
+    for number, line in enumerate(chunk.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n"), 1):
+        if not line.strip(b" \t"):
+            continue
+        batch.read += 1
+        try:
+            decoder.take([decoder.strict(strict_json.parse_object(line))], batch)
+        except Malformed as error:
+            batch.malformed.append(strict_quarantined(number, str(error), line))
+    return batch
+
+
+def strict_quarantined(number: int, reason: str, line: bytes) -> Any:
+    from cmsspark.access import Quarantined
+
+    return Quarantined("f", number, reason, line)
+
+
+def told(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
+    """A batch in a form that does not depend on the numbers of groups."""
+    groups = [decoder.groups[number] for number in batch.groups]
+    return {
+        "read": batch.read,
+        "accesses": list(zip(batch.lfns, groups, batch.read_bytes or [], strict=True)),
+        "write_only": batch.write_only,
+        "no_lfn": batch.no_lfn,
+        "out_of_day": batch.out_of_day,
+        "malformed": [(record.position, record.raw) for record in batch.malformed],
+    }
+
+
+def check(name: str, chunk: bytes) -> dict[str, Any]:
+    fast, strict = DECODERS[name][1](), DECODERS[name][1]()
+    found = told(fast, fast.decode(chunk, "f"))
+    assert found == told(strict, by_the_letter(strict, chunk))
+    return found
+
+
+@every_decoder
+@fuzzed
+@given(data=st.data())
+def test_the_fast_way_comes_to_the_same_as_the_letter(name: str, data: st.DataObject) -> None:
+    lines = data.draw(st.lists(json_records.lines(DECODERS[name][0]), min_size=1, max_size=4))
+    check(name, b"\n".join(lines) + b"\n")

@@ -1,0 +1,141 @@
+"""Files of lines: where they are cut never shows, and damage is never taken for the end."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cmsspark.errors import DataError
+from cmsspark.sources import lines
+from cmsspark.sources.aaa import AaaDecoder
+from cmsspark.sources.fields import Apps
+
+BOM = b"\xef\xbb\xbf"
+RECORD = b'{"data":{"file_lfn":"/store/data/a.root","read_bytes":5}}'
+SOME = BOM + RECORD + b"\r\n\n \t\n" + RECORD + b"\n" + b"broken\n" + RECORD
+
+
+class Dripping(io.RawIOBase):
+    """A stream that gives at most so many bytes at a time, whatever it is asked for."""
+
+    def __init__(self, content: bytes, most: int) -> None:
+        self._inner = io.BytesIO(content)
+        self._most = most
+
+    def read(self, size: int = -1) -> bytes:
+        return self._inner.read(self._most if size < 0 else min(size, self._most))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._inner.seek(offset, whence)
+
+
+def whole_lines(content: bytes) -> list[bytes]:
+    """The lines as the rules cut them: at newlines only, the last one closed."""
+    content = content.removeprefix(BOM)
+    return content.removesuffix(b"\n").split(b"\n") if content else []
+
+
+def joined(stream: Any, size: int) -> list[bytes]:
+    chunks = list(lines.chunks(stream, "f", size))
+    assert all(chunk.endswith(b"\n") for chunk in chunks)
+    content = b"".join(chunks)
+    return content.removesuffix(b"\n").split(b"\n") if content else []
+
+
+_TEXT = st.lists(st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"\r", b" ", b"\xef", b"\xbb", b"\xbf", BOM]), max_size=30)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.booleans(), _TEXT.map(b"".join), st.integers(1, 9), st.integers(1, 5))
+@example(True, b"", 1, 1)
+@example(True, b"a", 1, 1)
+@example(False, b"\n", 1, 1)
+def test_where_a_file_is_cut_never_shows(mark: bool, text: bytes, size: int, most: int) -> None:
+    content = (BOM if mark else b"") + text
+    assert joined(io.BytesIO(content), size) == whole_lines(content)
+    assert joined(Dripping(content, most), size) == whole_lines(content)
+
+
+@pytest.mark.parametrize("most", [2, 3, 7, 50, 61, 10_000])
+def test_records_keep_their_line_numbers_whatever_the_chunks(most: int) -> None:
+    decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
+    batches = list(lines.decode_file(decoder, Dripping(SOME, most), "f"))  # type: ignore[arg-type]
+    assert sum(batch.read for batch in batches) == 4
+    assert [lfn for batch in batches for lfn in batch.lfns] == ["/store/data/a.root"] * 3
+    assert [(record.position, record.raw) for batch in batches for record in batch.malformed] == [(5, b"broken")]
+
+
+def decoded(content: bytes, name: str = "part-0") -> list[Any]:
+    decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
+    return list(lines.decode_file(decoder, io.BytesIO(content), name))
+
+
+def test_gzip_is_told_by_its_first_bytes_not_its_name() -> None:
+    packed = gzip.compress(SOME)
+    for name in ("part-0.gz", "part-0", "part-0.json"):
+        assert sum(batch.read for batch in decoded(packed, name)) == 4
+
+
+def test_a_file_named_gz_that_is_none_is_damaged() -> None:
+    with pytest.raises(DataError, match="a gzip file is wanted") as error:
+        decoded(SOME, "day/part-0.gz")
+    assert error.value.where == "day/part-0.gz"
+    assert "efbb" in str(error.value)
+
+
+def test_files_without_records_are_no_damage() -> None:
+    for content in (b"", BOM, b"\n", BOM + b"\r\n \t\n"):
+        assert sum(batch.read for batch in decoded(content)) == 0
+    assert decoded(b"", "part-0.gz") == []
+    assert decoded(gzip.compress(b""), "part-0.gz") == []
+    assert sum(batch.read for batch in decoded(gzip.compress(BOM), "part-0.gz")) == 0
+
+
+def test_all_members_of_a_gzip_file_are_read() -> None:
+    half = len(SOME) // 2
+    packed = gzip.compress(SOME[:half]) + gzip.compress(b"") + gzip.compress(SOME[half:])
+    assert sum(batch.read for batch in decoded(packed, "part-0.gz")) == 4
+
+
+def test_zeros_behind_a_gzip_member_are_padding() -> None:
+    assert sum(batch.read for batch in decoded(gzip.compress(SOME) + b"\0" * 512, "part-0.gz")) == 4
+
+
+def test_what_lies_behind_a_gzip_member_and_is_none_is_damage() -> None:
+    with pytest.raises(DataError, match="damaged"):
+        decoded(gzip.compress(SOME) + b"garbage", "part-0.gz")
+
+
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_a_gzip_file_cut_anywhere_is_damaged(level: int) -> None:
+    packed = gzip.compress(SOME * 3, level, mtime=0)
+    for cut in range(1, len(packed)):
+        with pytest.raises(DataError) as error:
+            decoded(packed[:cut], "part-0.gz")
+        assert error.value.where == "part-0.gz", cut
+
+
+def test_a_gzip_file_cut_in_its_second_member_is_damaged() -> None:
+    first, second = gzip.compress(SOME), gzip.compress(SOME[3:])
+    for cut in range(1, len(second)):
+        with pytest.raises(DataError):
+            decoded(first + second[:cut], "part-0.gz")
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_a_flipped_bit_in_a_gzip_file_is_damage_or_changes_nothing(data: st.DataObject) -> None:
+    packed = bytearray(gzip.compress(SOME, mtime=0))
+    at = data.draw(st.integers(2, len(packed) - 1))
+    packed[at] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        batches = decoded(bytes(packed), "part-0.gz")
+    except DataError:
+        return
+    assert sum(batch.read for batch in batches) == 4
