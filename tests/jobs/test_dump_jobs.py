@@ -1,0 +1,423 @@
+"""The jobs on dumps: hand-made tables by the rule, a demo's dumps against DuckDB, plans, and what is stored."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from cmsspark.demo.make import make
+from cmsspark.errors import DataError, InputMissing, NotReady
+from cmsspark.jobs import dbs_events, dbs_phedex, on_dumps, phedex, site_tier_usage
+from cmsspark.jobs.on_dumps import DumpJob
+from cmsspark.names import site_and_kind
+from cmsspark.schemas import input_table, stored_table
+from cmsspark.settings import Settings, load_settings
+from cmsspark.sources.dbs import read_table_arrow
+from cmsspark.sources.folders import Layout, choose_dbs_dump, choose_phedex_dump
+from cmsspark.sources.sqoop import read_table
+from cmsspark.storage import LocalFiles
+
+DAY = date(2026, 1, 15)
+A, B, C = "/a/x-v1/RAW", "/b/y-v1/AOD", "/c/z-v1/AOD"
+
+DBS: dict[str, list[tuple[Any, ...]]] = {
+    # dataset_id, dataset, is_dataset_valid, access type, era, processing era, physics group, creation_date
+    "DATASETS": [
+        (1, A, 1, 1, 1, 1, 1, 1.5e9),
+        (2, B, 0, 2, None, None, None, None),
+        (2, B, 0, 2, None, None, None, None),
+        (3, C, 1, 9, 9, 9, 9, 0.0),
+        (None, None, None, None, None, None, None, None),
+        (None, "/n/o/ID", 1, 1, 1, 1, 1, 0.0),
+    ],
+    # logical_file_name, file_id, dataset_id, is_file_valid, event_count, file_size
+    "FILES": [
+        ("/f1", 11, 1, 1, 100, 1000.0),
+        ("/f2", 12, 1, 0, 50, 500.0),
+        ("/f2", 10, 1, 1, 7777, 7777.0),
+        ("/f2", 12, 1, 0, 50, 500.0),
+        ("/f3", 13, 2, 1, None, 300.0),
+        ("/f4", 14, 99, 1, 9999, 9999.0),
+        (None, 15, 2, None, 5, None),
+        (None, None, None, None, None, None),
+    ],
+    # block_name, dataset_id
+    "BLOCKS": [(f"{A}#1", 1), (f"{A}#2", 1), (f"{A}#2", 1), (f"{B}#1", 2), (None, 2), (f"{C}#1", 3), (None, None)],
+    "DATASET_ACCESS_TYPES": [(1, "VALID"), (2, "INVALID"), (None, None), (1, "VALID")],
+    "ACQUISITION_ERAS": [(1, "Run2026A"), (1, "Run2026A")],
+    "PROCESSING_ERAS": [(1, 3.0)],
+    "PHYSICS_GROUPS": [(1, "Higgs"), (None, "nobody")],
+    "DATASET_OUTPUT_MOD_CONFIGS": [(1, 1), (1, 2), (1, 3), (1, 1), (2, 9), (None, None), (None, 1)],
+    "OUTPUT_MODULE_CONFIGS": [(1, 1), (2, 2), (3, 1), (1, 1), (None, None)],
+    "RELEASE_VERSIONS": [(1, "CMSSW_9"), (2, "CMSSW_10"), (2, "CMSSW_10"), (None, "CMSSW_0")],
+}
+
+#: dataset, block, block files, block bytes, node, node files, node bytes, created (s)
+SNAPSHOT: list[tuple[Any, ...]] = [
+    # A: one block whole on disk, the other whole on tape of the same site: complete there, on both its rows.
+    (A, f"{A}#1", 2, 200, "T1_US_FNAL_Disk", 2, 200, 10),
+    (A, f"{A}#2", 3, 300, "T1_US_FNAL_MSS", 3, 300, 20),
+    (A, f"{A}#2", 3, 300, "T1_US_FNAL_Disk", 1, 100, 30),
+    (A, f"{A}#2", 3, 300, "T1_US_FNAL_Disk", 1, 100, 30),
+    # Half of a block on each of two nodes is not a whole block.
+    (A, f"{A}#1", 2, 200, "T2_CH_CERN_HLT", 2, 200, 5),
+    (A, f"{A}#2", 3, 300, "T2_CH_CERN_HLT", 2, 200, 5),
+    (A, f"{A}#2", 3, 300, "T2_CH_CERN_HLT_Disk", 1, 100, None),
+    # B: a block that DBS does not name counts for completeness too.
+    (B, f"{B}#1", 1, 10, "T2_DE_DESY", 1, 10, 1),
+    (B, f"{B}#9", 1, 10, "T1_DE_KIT_Buffer", 1, 10, 1),
+    (B, f"{B}#1", 1, 10, "T1_DE_KIT_Export", 1, 10, 2),
+    # Nothing there yet; numbers unknown.
+    (C, f"{C}#1", 1, 10, "T2_DE_DESY", 0, 0, None),
+    (C, f"{C}#1", 1, 10, "T3_X", None, None, None),
+    # DBS does not know it.
+    ("/not/in/DBS", "/not/in/DBS#1", 4, 40, "T2_DE_DESY", 4, 40, 7),
+    (None, None, None, None, None, None, None, None),
+]
+
+
+def replicas_of(spark: Any, rows: list[tuple[Any, ...]]) -> Any:
+    columns = (
+        "dataset_name string, block_name string, node_name string, site_name string, kind string, block_files long,"
+        " block_bytes long, node_files long, node_bytes long, created_ms long, updated_ms long"
+    )
+    made = []
+    for dataset, block, files, size, node, node_files, node_bytes, created in rows:
+        site, kind = site_and_kind(node) if node else (None, None)
+        created_ms = created * 1000 if created is not None else None
+        made.append((dataset, block, node, site, kind, files, size, node_files, node_bytes, created_ms, None))
+    return spark.createDataFrame(made, columns)
+
+
+def tables_of(spark: Any, job: DumpJob) -> dict[str, Any]:
+    tables = {"replicas": replicas_of(spark, SNAPSHOT)} if job.replicas else {}
+    for name, columns in job.dbs.items():
+        given = {"DATASETS": list(dbs_events.DBS["DATASETS"]), "FILES": list(dbs_events.DBS["FILES"])}.get(
+            name, [*columns]
+        )
+        types = {column.name: column.type for column in input_table(f"dbs/{name}").columns}
+        schema = ", ".join(f"`{column}` {types[column]}" for column in given)
+        tables[name] = spark.createDataFrame(DBS[name], schema).select(*columns)
+    return tables
+
+
+def built(spark: Any, job: DumpJob) -> list[dict[str, Any]]:
+    rows = job.build(tables_of(spark, job), DAY)
+    expected = [(field.name, field.dataType) for field in stored_table(job.name).spark().fields]
+    assert [(field.name, field.dataType) for field in rows.schema.fields] == expected
+    found = [row.asDict() for row in rows.collect()]
+    for column in stored_table(job.name).columns:
+        assert column.nullable or all(row[column.name] is not None for row in found), column.name
+    return found
+
+
+def test_dbs_phedex_has_one_row_for_each_dataset_site_and_kind(spark: Any) -> None:
+    rows = {(row["dataset_name"], row["site_name"], row["kind"]): row for row in built(spark, dbs_phedex.JOB)}
+    expected = {
+        # present bytes, files, blocks; blocks named; complete; newest
+        (A, "T1_US_FNAL", "disk"): (300, 3, 2, 2, True, 30_000),
+        (A, "T1_US_FNAL", "tape"): (300, 3, 1, 2, True, 20_000),
+        (A, "T2_CH_CERN_HLT", "disk"): (500, 5, 2, 2, False, 5_000),
+        (B, "T2_DE_DESY", "disk"): (10, 1, 1, 2, False, 1_000),
+        (B, "T1_DE_KIT", "buffer"): (20, 2, 2, 2, True, 2_000),
+        (C, "T2_DE_DESY", "disk"): (0, 0, 0, 1, False, None),
+        (C, "T3_X", "disk"): (0, 0, 0, 1, False, None),
+        ("/not/in/DBS", "T2_DE_DESY", "disk"): (40, 4, 1, 1, True, 7_000),
+        (None, None, "disk"): (0, 0, 0, None, False, None),
+    }
+    names = (
+        "present_bytes",
+        "present_file_count",
+        "present_block_count",
+        "block_count",
+        "is_complete",
+        "newest_replica_ms",
+    )
+    assert {key: tuple(row[name] for name in names) for key, row in rows.items()} == expected
+
+
+def test_dbs_phedex_tells_what_dbs_knows_and_keeps_datasets_that_it_does_not(spark: Any) -> None:
+    names = (
+        "events",
+        "dataset_bytes",
+        "dataset_file_count",
+        "release_versions",
+        "access_type",
+        "acquisition_era",
+        "is_valid",
+    )
+    rows = {row["dataset_name"]: tuple(row[name] for name in names) for row in built(spark, dbs_phedex.JOB)}
+    assert rows == {
+        A: (150, 1500, 2, "CMSSW_10,CMSSW_9", "VALID", "Run2026A", True),
+        B: (5, 300, 2, None, "INVALID", None, False),
+        C: (None, None, None, None, None, None, True),
+        "/not/in/DBS": (None,) * 7,
+        None: (None,) * 7,
+    }
+
+
+def test_dbs_events_has_one_row_for_each_dataset_valid_or_not(spark: Any) -> None:
+    names = ("events", "file_count", "invalid_file_count", "dataset_bytes", "is_valid", "access_type", "created_ms")
+    rows = built(spark, dbs_events.JOB)
+    assert {row["dataset_name"]: tuple(row[name] for name in names) for row in rows} == {
+        A: (150, 2, 1, 1500, True, "VALID", 1_500_000_000_000),
+        B: (5, 2, 1, 300, False, "INVALID", None),
+        C: (None, 0, 0, None, True, None, 0),
+    }
+    by_name = {row["dataset_name"]: row for row in rows}
+    assert len(rows) == 3
+    assert (by_name[A]["processing_version"], by_name[A]["physics_group"]) == (3, "Higgs")
+    assert [by_name[A][part] for part in ("primary_name", "processing_name", "data_tier")] == ["a", "x-v1", "RAW"]
+
+
+def test_phedex_has_what_is_there_by_site_kind_and_dataset(spark: Any) -> None:
+    names = ("site_name", "kind", "dataset_name", "present_bytes", "present_file_count", "site_tier", "data_tier")
+    rows = {tuple(row[name] for name in names) for row in built(spark, phedex.JOB)}
+    assert ("T2_CH_CERN_HLT", "disk", A, 500, 5, "T2", "RAW") in rows
+    assert ("T1_DE_KIT", "buffer", B, 20, 2, "T1", "AOD") in rows
+    assert len(rows) == 9
+
+
+def test_site_tier_usage_counts_a_datasets_events_once_and_its_replicas_by_what_they_hold(spark: Any) -> None:
+    names = ("site_count", "dataset_count", "unknown_dataset_count", "events", "replica_events", "replica_bytes")
+    rows = {
+        (row["site_tier"], row["kind"], row["data_tier"]): tuple(row[name] for name in names)
+        for row in built(spark, site_tier_usage.JOB)
+    }
+    assert rows == {
+        # 150 events in 1500 bytes: 300 bytes hold 30 of them.
+        ("T1", "disk", "RAW"): (1, 1, 0, 150, 30, 300),
+        ("T1", "tape", "RAW"): (1, 1, 0, 150, 30, 300),
+        ("T2", "disk", "RAW"): (1, 1, 0, 150, 50, 500),
+        ("T2", "disk", "AOD"): (1, 1, 0, 5, 0, 10),
+        ("T1", "buffer", "AOD"): (1, 1, 0, 5, 0, 20),
+        ("T2", "disk", "DBS"): (1, 1, 1, None, None, 40),
+    }
+
+
+def test_a_dataset_at_two_sites_of_a_tier_counts_once_in_events_and_twice_in_replicas(spark: Any) -> None:
+    rows = [(A, f"{A}#1", 2, 1500, node, 2, 1500, 1) for node in ("T2_DE_DESY", "T2_IT_Pisa", "T2_IT_Pisa_Disk")]
+    tables = tables_of(spark, site_tier_usage.JOB) | {"replicas": replicas_of(spark, rows)}
+    (row,) = site_tier_usage.build(tables, DAY).collect()
+    assert (row.site_count, row.dataset_count, row.events, row.replica_events) == (2, 1, 150, 300)
+    assert (row.replica_bytes, row.replica_file_count) == (4500, 6)
+
+
+def test_of_two_rows_with_one_name_the_larger_id_describes_and_both_hold_files(spark: Any) -> None:
+    tables = tables_of(spark, dbs_events.JOB)
+    again = spark.createDataFrame([(4, A, 0, 2, 1, 1, 1, 2e9)], tables["DATASETS"].schema)
+    files = spark.createDataFrame([("/g", 20, 4, 1, 1, 1.0)], tables["FILES"].schema)
+    tables |= {"DATASETS": tables["DATASETS"].unionAll(again), "FILES": tables["FILES"].unionAll(files)}
+    (row,) = dbs_events.build(tables, DAY).where(f"dataset_name = '{A}'").collect()
+    assert (row.file_count, row.events, row.is_valid, row.access_type) == (3, 151, False, "INVALID")
+
+
+# -- a demo's dumps ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("demo")
+    make(root, DAY, records=200, files=3_000, datasets=60, seed=5)
+    return root
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    written = tmp_path / "cmsspark.yaml"
+    written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
+    return load_settings(str(written))
+
+
+@pytest.fixture(scope="module")
+def sql(demo: Path) -> duckdb.DuckDBPyConnection:
+    """The same dumps in DuckDB, with replicas that have their site and kind."""
+    layout = Layout.load({}, str(demo))
+    base = duckdb.connect()
+    dump = choose_dbs_dump(LocalFiles(), layout, DAY, dbs_events.DBS.keys() | dbs_phedex.DBS.keys())
+    for name, files in dump.tables.items():
+        columns = input_table(f"dbs/{name}").names
+        rows = pa.concat_tables([piece for file in files for piece in read_table_arrow(file.path, name, columns)])
+        base.from_arrow(rows).create(name)
+    snapshot = choose_phedex_dump(LocalFiles(), layout, DAY)
+    table = input_table("phedex/block_replicas")
+    files = snapshot.tables["block_replicas"]
+    rows = pa.concat_tables([piece for file in files for piece in read_table(file.path, table, table.names)])
+    base.from_arrow(rows).create("snapshot")
+    base.execute(
+        """
+        create view nodes as select dataset_name as dataset, block_name as block, block_files, block_bytes,
+            br_node_files as files, br_node_bytes as bytes, cast(round(replica_time_create * 1000) as bigint) as made,
+            regexp_replace(node_name, '(_Disk|_MSS|_Buffer|_Export)$', '') as site,
+            case when node_name like '%\\_MSS' escape '\\' then 'tape'
+                 when regexp_matches(node_name, '(_Buffer|_Export)$') then 'buffer' else 'disk' end as kind
+        from snapshot;
+        create view kept as select distinct on (logical_file_name) f.*, d.dataset from FILES f
+            join (select distinct dataset_id, dataset from DATASETS) d using (dataset_id)
+            order by logical_file_name, file_id desc;
+        create view sizes as select dataset, sum(event_count) as events, sum(file_size)::bigint as bytes,
+            count(*) as files from kept group by all;
+        """
+    )
+    return base
+
+
+def stored(job: DumpJob, demo: Path, out: Path, settings: Settings) -> tuple[pa.Table, dict[str, Any]]:
+    done = on_dumps.run(job, DAY, str(out), settings, root=str(demo), say=lambda _: None)
+    return pq.read_table(Path(done.path) / job.name), done.manifest
+
+
+def cells(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=repr)
+
+
+def test_dbs_phedex_of_a_demo_has_the_cells_that_duckdb_counts(
+    spark: Any, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
+) -> None:
+    found, manifest = stored(dbs_phedex.JOB, demo, tmp_path, settings)
+    names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count", "newest_replica_ms"]
+    names += ["events", "dataset_bytes", "dataset_file_count", "is_complete"]
+    expected = sql.execute(
+        """
+        with named as (select dataset, block_name as block from BLOCKS join DATASETS using (dataset_id)
+                       union select dataset, block from nodes),
+        wanted as (select dataset, count(*) as blocks from named group by all),
+        whole as (select dataset, site, count(distinct block) as blocks from nodes
+                  where files >= block_files and bytes >= block_bytes group by all)
+        select n.dataset, n.site, n.kind, sum(n.bytes)::bigint, sum(n.files)::bigint, max(n.made),
+               any_value(s.events)::bigint, any_value(s.bytes), any_value(s.files),
+               coalesce(any_value(h.blocks), 0) = any_value(w.blocks)
+        from nodes n left join sizes s using (dataset) left join wanted w using (dataset)
+        left join whole h on h.dataset = n.dataset and h.site = n.site group by 1, 2, 3
+        """
+    ).fetchall()
+    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(expected)
+    assert {row["is_complete"] for row in found.to_pylist()} == {True, False}
+    assert manifest["dumps"]["dbs"]["day"] == manifest["dumps"]["phedex"]["day"] == "2026-01-16"
+    assert manifest["tables"]["dbs_phedex"]["rows"] == found.num_rows
+
+
+def test_site_tier_usage_of_a_demo_has_the_totals_that_duckdb_counts(
+    spark: Any, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
+) -> None:
+    found, _ = stored(site_tier_usage.JOB, demo, tmp_path, settings)
+    names = [
+        "site_tier",
+        "kind",
+        "data_tier",
+        "dataset_count",
+        "site_count",
+        "replica_bytes",
+        "events",
+        "replica_events",
+    ]
+    expected = sql.execute(
+        """
+        with here as (select dataset, site, kind, sum(bytes) as bytes from nodes group by all
+                      having sum(bytes) > 0 or sum(files) > 0),
+        known as (select h.*, s.events, round(s.events * least(1.0, h.bytes / s.bytes)) as held,
+                  split_part(site, '_', 1) as tier, split_part(dataset, '/', 4) as data
+                  from here h left join sizes s using (dataset)),
+        once as (select distinct tier, kind, data, dataset, events from known)
+        select tier, kind, data, count(distinct dataset), count(distinct site), sum(bytes)::bigint,
+          (select sum(events)::bigint from once o where (o.tier, o.kind, o.data) = (k.tier, k.kind, k.data)),
+          sum(held)::bigint
+        from known k group by tier, kind, data
+        """
+    ).fetchall()
+    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(expected)
+
+
+def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
+    spark: Any, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
+) -> None:
+    found, manifest = stored(dbs_events.JOB, demo, tmp_path, settings)
+    names = ["dataset_name", "events", "dataset_bytes", "file_count"]
+    expected = sql.execute("select dataset, events::bigint, bytes, files from sizes").fetchall()
+    assert cells([tuple(row[name] for name in names) for row in found.to_pylist() if row["file_count"]]) == cells(
+        expected
+    )
+    assert set(manifest["dumps"]) == {"dbs"}
+    found, manifest = stored(phedex.JOB, demo, tmp_path, settings)
+    names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count"]
+    expected = sql.execute(
+        "select dataset, site, kind, sum(bytes)::bigint, sum(files)::bigint from nodes group by all"
+    ).fetchall()
+    assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(expected)
+    assert set(manifest["dumps"]) == {"phedex"}
+
+
+@pytest.mark.parametrize(
+    "job", [dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex.JOB], ids=lambda job: job.name
+)
+def test_no_plan_has_a_cartesian_product_or_reads_columns_that_the_job_does_not_name(
+    spark: Any, demo: Path, job: DumpJob
+) -> None:
+    dumps = job.choose(LocalFiles(), Layout.load({}, str(demo)), DAY)
+    tables = job.tables(spark, dumps)
+    for name, columns in job.dbs.items():
+        assert tables[name].columns == list(columns)
+    plan = job.build(tables, DAY)._jdf.queryExecution().executedPlan().toString()
+    assert "CartesianProduct" not in plan
+    assert "BroadcastNestedLoopJoin" not in plan
+    assert "PythonUDF" not in plan
+
+
+def test_a_snapshot_is_laid_out_once_for_all_its_groups(spark: Any) -> None:
+    plan = phedex.build(tables_of(spark, phedex.JOB), DAY)._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("Exchange hashpartitioning") == 1
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
+    spark: Any, tmp_path: Path, settings: Settings
+) -> None:
+    root, out = tmp_path / "cms", tmp_path / "out"
+    make(root, DAY, records=50, files=200, datasets=10, seed=6)
+    before, _ = stored(phedex.JOB, root, out, settings)
+    current = (out / "phedex" / DAY.isoformat() / "CURRENT").read_text()
+    (part, *_) = sorted(root.glob("project/awg/cms/phedex/**/part-*"))
+    part.write_bytes(b"1,2,3\n")
+    with pytest.raises(DataError) as raised:
+        stored(phedex.JOB, root, out, settings)
+    assert part.name in str(raised.value.where)
+    assert (out / "phedex" / DAY.isoformat() / "CURRENT").read_text() == current
+    assert before.num_rows > 0
+    assert len(list((out / "phedex" / DAY.isoformat() / "runs").iterdir())) == 1
+
+
+def test_a_missing_or_half_written_dump_is_told_before_anything_starts(tmp_path: Path, settings: Settings) -> None:
+    with pytest.raises(InputMissing):
+        stored(phedex.JOB, tmp_path / "nothing", tmp_path / "out", settings)
+    root = tmp_path / "cms"
+    make(root, DAY, records=50, files=200, datasets=10, seed=6)
+    for part in root.glob("project/awg/cms/dbs/PROD_GLOBAL/*/PHYSICS_GROUPS/*"):
+        part.write_bytes(b"")
+    with pytest.raises(NotReady, match="PHYSICS_GROUPS is empty"):
+        stored(dbs_events.JOB, root, tmp_path / "out", settings)
+
+
+@pytest.mark.parametrize("job", [dbs_phedex, site_tier_usage, dbs_events, phedex])
+def test_help_tells_what_a_job_makes(job: Any) -> None:
+    shown = CliRunner().invoke(job.command, ["--help"])
+    assert shown.exit_code == 0
+    assert "--date" in shown.output
+
+
+def test_the_command_stores_the_day(spark: Any, demo: Path, tmp_path: Path) -> None:
+    arguments = ["--date", "20260115", "--root", str(demo), "--fout", str(tmp_path), "--format", "csv"]
+    shown = CliRunner().invoke(phedex.command, arguments, catch_exceptions=False)
+    assert shown.exit_code == 0
+    (manifest,) = tmp_path.glob("phedex/2026-01-15/runs/*/manifest.json")
+    told = json.loads(manifest.read_text())
+    assert told["tables"]["phedex"]["format"] == "csv"
