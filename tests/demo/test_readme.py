@@ -61,6 +61,12 @@ def test_the_readme_shows_commands_of_both_kinds() -> None:
     assert {command.split()[0] for command in COMMANDS} == set(MODULES)
 
 
+def test_each_document_that_the_readme_names_is_there() -> None:
+    named = set(re.findall(r"`(docs/[\w/.-]+|[A-Z]+\.md|etc/[\w.-]+)`", README.read_text(encoding="utf-8")))
+    assert named
+    assert not [name for name in sorted(named) if not (README.parent / name).exists()]
+
+
 # One test, as the commands build on each other.
 def test_each_command_of_the_readme_works(place: Path) -> None:
     for command in COMMANDS:
