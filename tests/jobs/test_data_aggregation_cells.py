@@ -37,10 +37,17 @@ class Counted:
     wanted: DayCount
 
 
-def _run(root: Path, private: Path, join: str) -> tuple[Rows, Rows, Mapping[str, Any]]:
+def _run(root: Path, private: Path, join: str, feed: str) -> tuple[Rows, Rows, Mapping[str, Any]]:
     settings = Settings(None, None, private / "state", private / "cache")
     request = DayRequest(
-        "data_aggregation", DAY, str(private / "store"), settings, root=str(root), max_malformed="100%", join=join
+        "data_aggregation",
+        DAY,
+        str(private / "store"),
+        settings,
+        root=str(root),
+        max_malformed="100%",
+        join=join,
+        feed=feed,
     )
     done = run(request, say=lambda text: None)
     report, partials = (pq.read_table(Path(done.path) / name).to_pylist() for name in ("data_aggregation", "partials"))
@@ -51,20 +58,21 @@ def _write_demo(tree: Tree) -> None:
     demo.make(tree.root, tree.day, records=8_000, files=1_500, datasets=60, people=40)
 
 
-DAYS: dict[str, tuple[Callable[[Tree], None], str]] = {
-    "demo day by index": (_write_demo, "index"),
-    "hostile day by index": (hostile.write_day, "index"),
-    "hostile day by shuffle join": (hostile.write_day, "shuffle"),
-    "legacy day by index": (hostile.write_legacy_day, "index"),
+DAYS: dict[str, tuple[Callable[[Tree], None], str, str]] = {
+    "demo day by index": (_write_demo, "index", "auto"),
+    "hostile day by index": (hostile.write_day, "index", "auto"),
+    "hostile day by shuffle join": (hostile.write_day, "shuffle", "auto"),
+    "hostile day fed by Spark": (hostile.write_day, "index", "spark"),
+    "legacy day by index": (hostile.write_legacy_day, "index", "auto"),
 }
 
 
 @pytest.fixture(scope="module", params=DAYS)
 def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: object) -> Counted:
-    write, join = DAYS[request.param]
+    write, join, feed = DAYS[request.param]
     root, private = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("private")
     write(Tree(root, DAY))
-    return Counted(*_run(root, private, join), count_day(root, DAY))
+    return Counted(*_run(root, private, join, feed), count_day(root, DAY))
 
 
 def test_every_bin_is_the_oracles(counted: Counted) -> None:
