@@ -12,8 +12,10 @@ VALUES = (
     b"[]", b"[1,{\"a\":[]}]", b"{\"rb\":\"x\"}", b'""', b'"0"', b'"5"', b'"-5"', b'"1.0"', b'"1e3"', b'" 5"', b'"5 "',
     b'"1_0"', b'"0x5"', b'"007"', b'"nan"', b'"inf"', b'"9223372036854775808"', b'"/store/data/a.root"',
     b'"\\/store\\/data\\/a.root"', b'"/eos/cms/store/b"', b'"file:root://h:1094//store//c"', b'"\\u002fstore/d"',
-    b'"\\ud83d\\ude00"', b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\u0000"', b'"\\x41"', b'"\\u12"', b'"\xc3\xa9"', b'"\xff"',
-    b'"\xed\xa0\x80"', b'"\xc0\x80"', b'"tab\there"', b'"\\t"', b'"a\x00b"', b'"\x7f"', b'"/DC=ch/CN=Bob/CN=12&x"', b'"unknown"',
+    b'"\\ud83d\\ude00"', b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\u0000"', b'"\\x41"', b'"\\u12"', b'"\xc3\xa9"',
+    b'"\xff"',
+    b'"\xed\xa0\x80"', b'"\xc0\x80"', b'"tab\there"', b'"\\t"', b'"a\x00b"', b'"\x7f"', b'"/DC=ch/CN=Bob/CN=12&x"',
+    b'"unknown"',
     b'"crab"', b"'x'", b"", b"1560600000000", b"1560600000", b"1560600000000000", b"1560600000000.0", b"1560556799999",
     b"1560643200000",
 )  # fmt: skip
@@ -23,12 +25,13 @@ _TIMES = st.sampled_from([b"1560600000000", *VALUES])
 
 KEYS = {
     "aaa": (
-        b"file_lfn", b"read_bytes", b"read_bytes_at_close", b"write_bytes", b"write_bytes_at_close", b"user_dn", b"app_info",
-        b"src_experiment_site", b"dst_experiment_site", b"file_size", b"\\u0066ile_lfn",
+        b"file_lfn", b"read_bytes", b"read_bytes_at_close", b"write_bytes", b"write_bytes_at_close", b"user_dn",
+        b"app_info", b"src_experiment_site", b"dst_experiment_site", b"file_size", b"\\u0066ile_lfn",
     ),
     "cmssw": (b"file_lfn", b"read_bytes", b"read_bytes_at_close", b"site_name", b"user_dn", b"app_info", b"fallback"),
     "eos": (
-        b"path", b"rb", b"wb", b"sec.info", b"sec.app", b"eos.path", b"eos.rb", b"eos.wb", b"eos.sec.info", b"eos.sec.app",
+        b"path", b"rb", b"wb", b"sec.info", b"sec.app", b"eos.path", b"eos.rb", b"eos.wb", b"eos.sec.info",
+        b"eos.sec.app",
         b"eos_path", b"sec_info", b"sec_app", b"raw", b"eos.raw", b"eos.td", b"td",
     ),
 }  # fmt: skip
@@ -88,4 +91,6 @@ def _changed(draw: st.DrawFn, stream: str) -> bytes:
 
 def lines(stream: str) -> st.SearchStrategy[bytes]:
     """A line, or what a damaged one has become."""
-    return st.one_of(records(stream), records(stream), _changed(stream), st.sampled_from([b"", b" \t", b"\r", b"{}", b"x"]))
+    return st.one_of(
+        records(stream), records(stream), _changed(stream), st.sampled_from([b"", b" \t", b"\r", b"{}", b"x"])
+    )

@@ -48,7 +48,9 @@ def joined(stream: Any, size: int) -> list[bytes]:
     return content.removesuffix(b"\n").split(b"\n") if content else []
 
 
-_TEXT = st.lists(st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"\r", b" ", b"\xef", b"\xbb", b"\xbf", BOM]), max_size=30)
+_TEXT = st.lists(
+    st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b"\r", b" ", b"\xef", b"\xbb", b"\xbf", BOM]), max_size=30
+)
 
 
 @settings(deadline=None, max_examples=400)
