@@ -106,22 +106,28 @@ def order_of(
     Raises UsageError (2) where STOMP is wanted and no credentials are named, SettingsError (78) for wrong settings.
     """
     given = _checked(settings)
-    named = amq or given.get("amq")
     chosen = sink or ("stomp" if amq else given.get("sink", "file"))
     if chosen not in ("file", "stomp"):
         raise SettingsError("sink is file or stomp", where=settings.where("publishing", "sink"), found=repr(chosen))
-    if chosen == "stomp" and not named:
+    if chosen == "stomp" and not (amq or given.get("amq")):
         raise UsageError(
             "a broker is wanted",
             next_step="give --amq FILE with broker and credentials (etc/amq_broker.example.json shows the form)",
         )
-    folder = spool or given.get("spool")
+    folder = Path(spool) if spool else _place(settings, given.get("spool")) or settings.state_dir / "published"
     return Order(
         day, find_job(job_name), settings, fout, chosen,
-        Path(named).expanduser() if named else None,
-        Path(folder).expanduser() if folder else settings.state_dir / "published",
-        given.get("producer"), given.get("type"), float(given.get("patience", 300)), limit,
+        Path(amq) if amq else _place(settings, given.get("amq")),
+        folder, given.get("producer"), given.get("type"), float(given.get("patience", 300)), limit,
     )  # fmt: skip
+
+
+def _place(settings: Settings, text: str | None) -> Path | None:
+    """A path of the settings; relative ones start at the settings file's folder."""
+    if not text:
+        return None
+    base = Path(settings.origin).parent if settings.origin else Path.cwd()
+    return base / Path(text).expanduser()
 
 
 def _checked(settings: Settings) -> Mapping[str, Any]:
@@ -262,6 +268,9 @@ def _print(result: Result) -> None:
     heads = ("table", "sent", "confirmed", "in doubt", "to send", "quarantined")
     if spooled is not None and spooled.generation is None:
         click.echo(f"{result.table}: nothing has changed since it was published to {result.where}")
+        return
+    if spooled is None and result.quarantine is None:
+        click.echo(f"{result.table}: nothing is open in the outbox for {result.where}")
         return
     cells = (
         result.table,

@@ -30,6 +30,9 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "dbs_cmssw": ("stream", "dataset_name", "site_name", "app"),
     "dbs_crab": ("stream", "dataset_name", "site_name", "app"),
     "dbs_phedex": ("dataset_name", "site_name", "kind"),
+    "phedex": ("dataset_name", "site_name", "kind"),
+    "site_tier_usage": ("site_tier", "kind", "data_tier"),
+    "dbs_events": ("dataset_name",),
 }
 #: Tables that name single people, if only by pseudonym: never published.
 PRIVATE: Final = frozenset({"partials"})
@@ -89,9 +92,10 @@ class Shape:
     type: str
 
     @cached_property
-    def key(self) -> tuple[str, ...]:
-        """The columns of the group key."""
-        return key_columns(self.table)
+    def keys(self) -> tuple[Column, ...]:
+        """The columns of the group key, in its order; a null in one that allows it is part of the key."""
+        columns = {column.name: column for column in self.table.columns}
+        return tuple(columns[name] for name in key_columns(self.table))
 
     @cached_property
     def period(self) -> str:
@@ -134,11 +138,12 @@ def document(shape: Shape, row: Mapping[str, Any]) -> dict[str, Any]:
         value = row.get(column.name)
         if value is not None:
             body[column.name] = _typed(column, value)
-    missing = [name for name in shape.key if name not in body]
+    missing = [column.name for column in shape.keys if not column.nullable and column.name not in body]
     if missing:
         raise BadDocument(f"no value for {', '.join(missing)}, which tells documents apart")
+    key = [body.get(column.name) for column in shape.keys]
     body["timestamp"] = shape.timestamp
-    body["metadata"] = shape.metadata(document_id(shape.table.name, shape.period, [body[name] for name in shape.key]))
+    body["metadata"] = shape.metadata(document_id(shape.table.name, shape.period, key))
     return body
 
 

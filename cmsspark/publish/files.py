@@ -27,7 +27,7 @@ class FileSink:
 
     @property
     def slug(self) -> str:
-        """Of the folder, and of its mark: a folder that was emptied is another destination, to which nothing was sent."""
+        """Of the folder and of its mark: a folder that was emptied is another destination, which has nothing yet."""
         mark = self._root / ".spool"
         try:
             self._root.mkdir(parents=True, exist_ok=True)
