@@ -8,6 +8,7 @@ second hash; a name outside the catalogue is taken for one in it with odds of (f
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 import xxhash
+
+from cmsspark.errors import OutputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,16 +146,24 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
     """The snapshot's folder in ``cache``, built if it is not there; True beside it when it was.
 
     Two builders at once each work in a folder of their own; the first to finish is used by both. Old snapshots
-    of the same kind go, the newest ``KEPT`` stay.
+    of the same kind go, the newest ``KEPT`` stay. Raises OutputError (73) where the cache cannot be written.
     """
     name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
     folder = cache / name
     if (folder / "meta.json").exists():
-        os.utime(folder)
+        with contextlib.suppress(PermissionError):
+            os.utime(folder)  # pruning goes by age; another user's snapshot serves as it is
         return folder, False
-    cache.mkdir(parents=True, exist_ok=True)
     aside = cache / f".{name}.{uuid.uuid4().hex[:8]}"
-    aside.mkdir()
+    try:
+        aside.mkdir(parents=True)
+    except OSError as error:
+        raise OutputError(
+            "the cache folder cannot be written",
+            where=cache,
+            found=error.strerror,
+            next_step="name another one in the settings, as cache_dir",
+        ) from None
     try:
         build(aside)
         try:
@@ -167,8 +178,12 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
 
 
 def _prune(cache: Path, prefix: str) -> None:
-    snapshots = sorted(cache.glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in snapshots[KEPT:]:
+    ages: list[tuple[float, Path]] = []
+    for snapshot in cache.glob(f"{prefix}*"):
+        # Another builder may prune at the same time.
+        with contextlib.suppress(FileNotFoundError):
+            ages.append((snapshot.stat().st_mtime, snapshot))
+    for _, old in sorted(ages, reverse=True)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -192,8 +207,8 @@ def build_catalogue(
     pairs, pair_blocks, pair_datasets = _pairs(columns.blocks[order], columns.datasets[order])
     repeated = hashes[1:] == hashes[:-1] if len(hashes) else np.zeros(0, np.bool_)
     if repeated.any():
-        rows = _Rows(hashes, pairs, columns.ids[order])
-        keep, colliding = _settle(files(), np.unique(hashes[1:][repeated]), rows, dataset_ids, hash_name, report)
+        best = _best(files(), np.unique(hashes[1:][repeated]), dataset_ids, hash_name)
+        keep, colliding = _settle(_Rows(hashes, pairs, order), best, report)
         hashes, pairs = hashes[keep], pairs[keep]
     for name, array in (
         ("hashes", hashes),
@@ -238,7 +253,8 @@ class _Rows:
 
     hashes: Hashes
     pairs: Numbers
-    ids: Longs
+    #: Where each row stood in the dump, among those that can match.
+    places: npt.NDArray[np.intp]
 
 
 @dataclass
@@ -246,7 +262,6 @@ class _Columns:
     hashes: Hashes
     blocks: Longs
     datasets: Longs
-    ids: Longs
 
 
 def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> dict[int, int]:
@@ -269,14 +284,14 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> dict[int, int
 def _file_columns(tables: Iterable[pa.Table], dataset_ids: dict[int, int], hash_name: Hash, report: Report) -> _Columns:
     known = np.array(sorted(dataset_ids), np.int64)
     numbers = np.array([dataset_ids[key] for key in known.tolist()], np.int64)
-    parts: list[_Columns] = [_Columns(np.zeros(0, np.uint64), *(np.zeros(0, np.int64) for _ in range(3)))]
+    parts: list[_Columns] = [_Columns(np.zeros(0, np.uint64), *(np.zeros(0, np.int64) for _ in range(2)))]
     for table in tables:
         report.files += table.num_rows
         kept, names = _with_dataset(table, known, report)
         datasets = numbers[np.searchsorted(known, _longs(kept, 2))] if len(known) else np.zeros(0, np.int64)
-        parts.append(_Columns(hashes_of(names, len(names), hash_name), _longs(kept, 1), datasets, _longs(kept, 3)))
+        parts.append(_Columns(hashes_of(names, len(names), hash_name), _longs(kept, 1), datasets))
     return _Columns(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("hashes", "blocks", "datasets", "ids"))
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("hashes", "blocks", "datasets"))
     )
 
 
@@ -310,25 +325,38 @@ def _pairs(blocks: Longs, datasets: Longs) -> tuple[Numbers, Longs, Longs]:
     return codes, np.asarray(block_values)[values // width], np.asarray(dataset_values)[values % width]
 
 
-def _settle(
-    tables: Iterable[pa.Table],
-    repeated: Hashes,
-    sorted_rows: _Rows,
-    dataset_ids: dict[int, int],
-    hash_name: Hash,
-    report: Report,
-) -> tuple[npt.NDArray[np.bool_], dict[int, dict[int, int]]]:
-    """Of rows with one hash: which row stays, and the names that only share it.
+#: hash → second hash → (file_id, place in the dump among the rows that can match), of the row that counts.
+_Best = dict[int, dict[int, tuple[int, int]]]
 
-    The names are read again, as few rows need them. Of one name twice the larger file_id counts (rule 18).
+
+def _settle(rows: _Rows, best: _Best, report: Report) -> tuple[npt.NDArray[np.bool_], dict[int, dict[int, int]]]:
+    """Of rows with one hash: which row stays in the index, and the names that only share it."""
+    hashes = np.array(sorted(best), np.uint64)
+    winners = {place: (first, check) for first, of_hash in best.items() for check, (_, place) in of_hash.items()}
+    colliding: dict[int, dict[int, int]] = {first: {} for first, of_hash in best.items() if len(of_hash) > 1}
+    keep = np.ones(len(rows.hashes), np.bool_)
+    stays: set[int] = set()
+    repeated = np.flatnonzero(np.isin(rows.hashes, hashes)).tolist()
+    for row in repeated:
+        first, check = winners.get(int(rows.places[row]), (-1, -1))
+        # One row of each hash stays; names that share it are told apart beside the index.
+        keep[row] = first >= 0 and first not in stays
+        if first >= 0:
+            stays.add(first)
+        if first in colliding:
+            colliding[first][check] = int(rows.pairs[row])
+    report.collisions = sum(len(of_hash) for of_hash in colliding.values())
+    report.duplicates = len(repeated) - len(winners)
+    return keep, colliding
+
+
+def _best(tables: Iterable[pa.Table], repeated: Hashes, dataset_ids: dict[int, int], hash_name: Hash) -> _Best:
+    """The row that counts for each name with a hash in ``repeated``: of one name twice the larger file_id (rule 18),
+    of one file_id twice the later row. Names are read again, in the same order, as few rows need them.
     """
-    hashes, pairs, ids = sorted_rows.hashes, sorted_rows.pairs, sorted_rows.ids
-    pair_of_id: dict[tuple[int, int], int] = {}
-    rows = np.flatnonzero(np.isin(hashes, repeated))
-    for row in rows.tolist():
-        pair_of_id[int(hashes[row]), int(ids[row])] = int(pairs[row])
-    best: dict[int, dict[int, int]] = {}
+    best: _Best = {}
     known = np.array(sorted(dataset_ids), np.int64)
+    start = 0
     for table in tables:
         kept, names = _with_dataset(table, known, Report())
         found = hashes_of(names, len(names), hash_name)
@@ -336,16 +364,6 @@ def _settle(
         for row in np.flatnonzero(np.isin(found, repeated)).tolist():
             of_hash = best.setdefault(int(found[row]), {})
             check = check_hash(names[row])
-            of_hash[check] = max(of_hash.get(check, -1), int(file_ids[row]))
-    keep = np.ones(len(hashes), np.bool_)
-    winners = {first: max(of_hash.values()) for first, of_hash in best.items()}
-    for row in rows.tolist():
-        keep[row] = int(ids[row]) == winners[int(hashes[row])]
-    colliding = {
-        first: {check: pair_of_id[first, file_id] for check, file_id in of_hash.items()}
-        for first, of_hash in best.items()
-        if len(of_hash) > 1
-    }
-    report.collisions = sum(len(of_hash) for of_hash in colliding.values())
-    report.duplicates = len(rows) - sum(len(of_hash) for of_hash in best.values())
-    return keep, colliding
+            of_hash[check] = max(of_hash.get(check, (-1, -1)), (int(file_ids[row]), start + row))
+        start += len(names)
+    return best
