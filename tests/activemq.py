@@ -57,6 +57,7 @@ class Certificates:
         self._signed("server", "DNS:localhost")
         self._signed("client", "DNS:client")
         self._signed("elsewhere", "DNS:broker.example.org")
+        self._signed("expired", "DNS:localhost", days="-1")
         for name in ("server", "elsewhere"):
             self._run("pkcs12", "-export", "-in", f"{name}.pem", "-inkey", f"{name}.key", "-out", f"{name}.p12",
                       "-passout", "pass:changeit", "-name", "broker")  # fmt: skip
@@ -78,7 +79,7 @@ class Certificates:
                   "-addext", "basicConstraints=critical,CA:TRUE",
                   "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
 
-    def _signed(self, name: str, alternative: str) -> None:
+    def _signed(self, name: str, alternative: str, days: str = "3650") -> None:
         extensions = self.folder / f"{name}.ext"
         extensions.write_text(
             f"subjectAltName={alternative}\nbasicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\n"
@@ -88,7 +89,7 @@ class Certificates:
                   "-subj", f"/CN={name}")  # fmt: skip
         os.chmod(self.folder / f"{name}.key", 0o600)
         self._run("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                  "-out", f"{name}.pem", "-days", "3650", "-extfile", f"{name}.ext")  # fmt: skip
+                  "-out", f"{name}.pem", "-days", days, "-extfile", f"{name}.ext")  # fmt: skip
 
 
 _CONFIG = """<beans xmlns="http://www.springframework.org/schema/beans"

@@ -193,10 +193,12 @@ class Link:
             seconds = min(seconds, self._receive_beat)
         if self._send_beat and not writing:
             seconds = min(seconds, max(0.01, self._last_write + self._send_beat - now))
-        waits = [self._socket]
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return
-        select.select(waits, waits if writing else [], [], max(seconds, 0.001))
+        # Not select(): a driver with many open files has descriptors that it does not take.
+        waiter = select.poll()
+        waiter.register(self._socket, select.POLLIN | (select.POLLOUT if writing else 0))
+        waiter.poll(max(seconds, 0.001) * 1000)
 
     def _beat_if_due(self) -> None:
         if self._send_beat and self._clock.monotonic() - self._last_write >= self._send_beat:

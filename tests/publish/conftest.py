@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.activemq import ActiveMQ, missing, running
+from tests.activemq import ActiveMQ, Certificates, missing, running
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +17,11 @@ def activemq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActiveMQ]:
         pytest.skip(reason)
     with running(tmp_path_factory.mktemp("activemq")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates for brokers of our own."""
+    if missing():
+        pytest.skip(str(missing()))
+    return Certificates(tmp_path_factory.mktemp("tls") / "certificates")

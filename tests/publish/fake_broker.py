@@ -86,6 +86,10 @@ class FakeBroker:
                 fault.gate.wait(30)
             else:
                 _Session(self, connection, fault).run()
+        with suppress(OSError, ValueError):
+            if isinstance(connection, ssl.SSLSocket):
+                connection.settimeout(1)
+                connection.unwrap()  # a clean close: the other side is told
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()

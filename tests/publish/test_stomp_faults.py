@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from cmsspark.publish.ledger import Batch
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.sink import Refused, Unconfirmed
 from cmsspark.publish.stomp import StompSink, Timeouts
-from tests.activemq import free_port
+from tests.activemq import Certificates, free_port
 from tests.publish.days import Clock, fill, ids, outbox_in, rows
 from tests.publish.fake_broker import FakeBroker, Faults, broker
 
@@ -175,6 +176,52 @@ def test_a_half_open_link_is_noticed_by_its_heartbeats() -> None:
     with broker(fault) as fake, pytest.raises(Unconfirmed, match="no heartbeat") as caught:
         send(fake, Timeouts(connect=2, login=1, stall=60, probe=60, beat=0.1))
     assert caught.value.in_doubt
+
+
+# -- TLS -------------------------------------------------------------------------------------------------------
+
+
+def tls_sink(fake: FakeBroker, certificates: Certificates, ca: str = "ca.pem") -> StompSink:
+    there = Broker((("localhost", fake.port),), "/queue/test.documents", ca=Path(certificates[ca]))
+    return StompSink(there, "data_aggregation", "cms-test", QUICK)
+
+
+def server(certificates: Certificates, name: str = "server") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates[f"{name}.pem"], certificates[f"{name}.key"])
+    return context
+
+
+@pytest.mark.parametrize(
+    ("name", "ca", "word"),
+    [
+        ("server", "other-ca.pem", "unable to get local issuer"),
+        ("elsewhere", "ca.pem", "[Hh]ostname mismatch"),
+        ("expired", "ca.pem", "expired"),
+    ],
+)
+def test_a_certificate_that_does_not_fit_is_never_accepted(
+    certificates: Certificates, name: str, ca: str, word: str
+) -> None:
+    with broker(context=server(certificates, name)) as fake, pytest.raises(NotAllowed, match=word):
+        tls_sink(fake, certificates, ca).open()
+
+
+@pytest.mark.parametrize(("fault", "in_doubt"), [(Faults(close_after_sends=1), False), (Faults(commit="lost"), True)])
+def test_a_clean_tls_close_in_the_middle_is_a_failure_like_any_other(
+    certificates: Certificates, fault: Faults, in_doubt: bool
+) -> None:
+    documents = [b"x" * 4_000_000] * 3 if not in_doubt else DOCUMENTS
+    with broker(fault, context=server(certificates)) as fake:
+        sink = tls_sink(fake, certificates)
+        sink.open()
+        with pytest.raises(Unconfirmed) as caught:
+            sink.send(BATCH, documents)
+        assert caught.value.in_doubt is in_doubt
+        sink.open()
+        sink.send(BATCH, documents)
+        sink.close()
+        assert fake.stored[-3:] == documents
 
 
 # -- the whole way: outbox, drain, broker ----------------------------------------------------------------------
