@@ -61,13 +61,15 @@ def container(
         part = records[start : start + block]
         body = io.BytesIO()
         for record in part:
-            fastavro.schemaless_writer(body, wire, {field: _wire(record.get(field)) for field in fields})
+            fastavro.schemaless_writer(
+                body, wire, {field: _wire(record.get(field), kind) for field, kind in fields.items()}
+            )
         out.write(_long(len(part)) + _bytes(_packed(body.getvalue(), codec)) + _SYNC)
     return out.getvalue()
 
 
-def _wire(value: object) -> object:
-    return value.encode("utf-8") if isinstance(value, str) else value
+def _wire(value: object, kind: object) -> object:
+    return value.encode("utf-8") if kind == "string" and isinstance(value, str) else value
 
 
 def _packed(content: bytes, codec: str) -> bytes:

@@ -55,13 +55,13 @@ def in_a_day(case: Case) -> bool:
     """False for files whose schema is another one, or has no lfn: a run may refuse them as a whole."""
     usual = {**CRAB_FIELDS, **CMSSW_FIELDS}
     return not case.fields.keys().isdisjoint(("FileName", "FILE_LFN")) and all(
-        kind == usual[key] for key, kind in case.fields.items()
+        kind == usual.get(key, kind) for key, kind in case.fields.items()
     )
 
 
 def cases() -> list[Case]:
     """The cases of both Avro streams."""
-    return _crab() + _crab_schemas() + _cmssw_legacy()
+    return _crab() + _crab_schemas() + _new_fields() + _cmssw_legacy()
 
 
 def _record(defaults: Mapping[str, object], **changes: object) -> dict[str, object]:
@@ -132,6 +132,29 @@ def _crab_schemas() -> list[Case]:
             into.add(
                 9, f"{key} is of type {kind}", _record(CRAB, **{key: value}), MALFORMED, {**CRAB_FIELDS, key: typed}
             )
+    return into.found
+
+
+#: New fields that nobody needs: type and value.
+MORE_FIELDS: dict[str, tuple[object, object]] = {
+    "bytes": ("bytes", b"\xff"),
+    "boolean": ("boolean", True),
+    "an array": ({"type": "array", "items": "string"}, ["a", "b"]),
+    "a map": ({"type": "map", "values": "long"}, {"a": 1}),
+    "an enum": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B"),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, b"ab"),
+    "a record": ({"type": "record", "name": "R", "fields": [{"name": "FileName", "type": "long"}]}, {"FileName": 5}),
+    "a timestamp": ({"type": "long", "logicalType": "timestamp-millis"}, 5),
+}
+
+
+def _new_fields() -> list[Case]:
+    into = Cases("crab", "avro", CRAB_HIT)
+    for name, (kind, value) in MORE_FIELDS.items():
+        fields = {"New": kind, **CRAB_FIELDS, "More": "string"}
+        into.add(2, f"a new field of type {name}", _record(CRAB, New=value), into.usual, fields)
+    into.add(2, "a field of another case is another field", _record(CRAB, filename="/x"), into.usual,
+             {"filename": "string", **CRAB_FIELDS})  # fmt: skip
     return into.found
 
 

@@ -75,13 +75,13 @@ def _write_records(tree: Tree, folder: str, found: list[Case]) -> None:
 
 def _write_avro(tree: Tree, folder: str, found: list[Case]) -> None:
     """The Avro cases, one file for each schema."""
-    by_schema: dict[tuple[tuple[str, object], ...], list[Case]] = {}
+    by_schema: dict[str, list[Case]] = {}
     for case in found:
         if cases_avro.in_a_day(case):
-            by_schema.setdefault(tuple(case.fields.items()), []).append(case)
-    for number, (fields, some) in enumerate(by_schema.items()):
+            by_schema.setdefault(repr(case.fields), []).append(case)
+    for number, some in enumerate(by_schema.values()):
         records = [dict(case.record) for case in some if not isinstance(case.record, bytes)]
-        tree.write(folder, f"case-{number:03}.avro", container(dict(fields), records, block=7))
+        tree.write(folder, f"case-{number:03}.avro", container(some[0].fields, records, block=7))
 
 
 def _write_files(tree: Tree, folder: str, stream: str) -> None:
