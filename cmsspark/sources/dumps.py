@@ -85,7 +85,15 @@ def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, 
     there, lacking = _tables(files, names)
     if lacking:
         return None
-    return Dump(kind, when, folder, there, None if when is None else abs((when - day).days))
+    distance = None if when is None else abs((when - day).days)
+    return Dump(kind, when, folder, there, distance, tuple(_far(kind, day, when)))
+
+
+def _far(kind: str, day: date, when: date | None) -> list[str]:
+    """A warning where the dump is far from the day."""
+    if when is None or abs((when - day).days) <= FAR_DAYS:
+        return []
+    return [f"{kind}: the dump is of {when}, {abs((when - day).days)} days away from {day}"]
 
 
 _Dated = tuple[date, str, dict[str, str]]
@@ -138,11 +146,9 @@ def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], looked:
         if lacking:
             skipped.append(f"{folders['']}: {'; '.join(lacking)}")
             continue
-        distance = abs((when - day).days)
         warnings = [f"{kind}: a nearer dump was passed over, it is not complete: {told}" for told in skipped]
-        if distance > FAR_DAYS:
-            warnings.append(f"{kind}: the nearest complete dump is of {when}, {distance} days away from {day}")
-        return Dump(kind, when, folders[""], tables, distance, tuple(warnings))
+        warnings += _far(kind, day, when)
+        return Dump(kind, when, folders[""], tables, abs((when - day).days), tuple(warnings))
     raise NotReady(
         f"a complete {kind} dump for {day} is wanted",
         where=" or ".join(shown(folder) for folder in looked),

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache, reduce
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from cmsspark.access import AccessBatch, Group
 from cmsspark.errors import DataError
+from cmsspark.exactly import load
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Replicas
@@ -236,11 +237,8 @@ def _through_spark(spark: SparkSession, stream: StreamFiles, kit: Kit) -> DataFr
     from pyspark.sql import functions as F
 
     paths = [path for path, _ in stream.files]
-    # Names are taken as they are: a star in one is no pattern.
-    reader: Any = spark.read.option("__globPaths__", "false")
     if stream.form == "avro":
-        rows = reader.format("binaryFile").load(paths).select(F.col("path"), F.col("content"))
+        rows = load(spark, "binaryFile", paths).select("file_path", "content")
     else:
-        read = reader.option("lineSep", "\n").text(paths)
-        rows = read.select(F.col("_metadata.file_path").alias("path"), F.col("value").cast("binary").alias("content"))
+        rows = load(spark, "text", paths, lineSep="\n").select("file_path", F.col("value").cast("binary"))
     return rows.mapInArrow(_SparkTask(stream.stream, stream.form, kit), kit.schema())

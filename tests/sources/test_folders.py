@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import InputMissing, NotReady, SettingsError
-from cmsspark.sources.folders import Layout, changed, choose_dbs_dump, choose_phedex_dump, is_hidden, resolve_day
+from cmsspark.sources.folders import (
+    Layout,
+    changed,
+    choose_dbs_dump,
+    choose_phedex_dump,
+    dump_at,
+    is_hidden,
+    resolve_day,
+)
 from cmsspark.storage import LocalFiles
 
 DAY = date(2026, 1, 15)
@@ -324,3 +332,14 @@ def test_a_dumps_fingerprint_knows_its_tables_apart_and_sees_a_new_size(tmp_path
     put(tmp_path, f"{DBS}/2026-01-16/FILES/part-1.gz")
     assert changed(FILES, [found]) == [f"{tmp_path}/{DBS}/2026-01-16/FILES/part-1.gz is new"]
     assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).fingerprint() != found.fingerprint(["FILES"])
+
+
+def test_a_dump_chosen_before_is_found_again_while_it_is_whole(tmp_path: Path) -> None:
+    dbs(tmp_path, "2026-01-30")
+    before = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
+    dbs(tmp_path, "2026-01-16")
+    again = dump_at(FILES, "dbs", before.folder, DAY, before.day, ["FILES", "BLOCKS"])
+    assert again == before
+    assert "15 days away" in before.warnings[0]
+    put(tmp_path, f"{DBS}/2026-01-30/BLOCKS/part-0.gz", b"")
+    assert dump_at(FILES, "dbs", before.folder, DAY, before.day, ["FILES", "BLOCKS"]) is None
