@@ -18,7 +18,8 @@ from tests.corpus import hostile
 from tests.corpus.cases import OutOfDay
 from tests.corpus.cases_avro import in_a_day
 from tests.corpus.tree import Tree
-from tests.oracle.count import Access, DayCount, count_day, partial_rows, report_rows
+from tests.oracle.catalogue import read_catalogue
+from tests.oracle.count import Access, DayCount, StreamCount, count_day, partial_rows, report_rows
 
 DAY = hostile.DAY
 REPORT_KEY = ("stream", "dataset_name", "site_name", "app")
@@ -35,6 +36,8 @@ class Counted:
     partials: Rows
     manifest: Mapping[str, Any]
     wanted: DayCount
+    #: Rows of FILES without a dataset, by the oracle.
+    orphans: int
 
 
 def _run(root: Path, private: Path, join: str, feed: str) -> tuple[Rows, Rows, Mapping[str, Any]]:
@@ -72,7 +75,7 @@ def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     write, join, feed = DAYS[request.param]
     root, private = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("private")
     write(Tree(root, DAY))
-    return Counted(*_run(root, private, join, feed), count_day(root, DAY))
+    return Counted(*_run(root, private, join, feed), count_day(root, DAY), read_catalogue(root, DAY).orphans)
 
 
 def test_every_bin_is_the_oracles(counted: Counted) -> None:
@@ -100,6 +103,12 @@ def test_every_cell_of_partials_is_the_oracles_under_one_pseudonym_for_each_pers
     people = _people(counted.partials, counted.wanted.partials)
     renamed = [{**row, "user": people[row["user"]]} for row in counted.partials]
     _same_rows(renamed, counted.wanted.partials, (*REPORT_KEY, "user"))
+
+
+def test_rows_of_files_that_match_nothing_are_told(counted: Counted) -> None:
+    told = counted.manifest["catalogue"]
+    if counted.manifest["join"] == "index":
+        assert told["orphans"] == counted.orphans
 
 
 def test_partials_add_up_to_data_aggregation(counted: Counted) -> None:
@@ -181,8 +190,6 @@ def test_the_oracle_counts_a_days_cases_as_they_are_written(tmp_path: Path) -> N
 def test_a_sum_over_nothing_is_null_and_one_with_some_nulls_is_over_the_rest() -> None:
     def access(user: str | None, cpu_ms: int | None, remote: bool | None) -> Access:
         return Access("/a/b/RAW", "T1_X", "crab", user, remote, None, cpu_ms, None)
-
-    from tests.oracle.count import StreamCount
 
     some = StreamCount(accesses=[access("Bob", None, None), access(None, 1500, True), access("Bob", 1, None)])
     (row,) = report_rows({"crab": some}, DAY)
