@@ -22,7 +22,7 @@ from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas,
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Accesses kept unfolded at most.
+#: Accesses that a task keeps unfolded, unless told otherwise.
 FOLD_AT: Final = 1_000_000
 _LIMIT: Final = 2**63 - 1
 
@@ -69,6 +69,8 @@ class StreamFold:
 
     stream: str
     catalogue: Catalogue | None = None
+    #: Accesses kept unfolded at most.
+    fold_at: int = FOLD_AT
     bins: Counter[str] = field(default_factory=Counter)
     out_of_day: Counter[int] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
@@ -101,7 +103,7 @@ class StreamFold:
             self.bins.update(unmatched_bin(lfns[row]) for row in np.flatnonzero(pairs == NOT_THERE).tolist())
         self._parts.append({"pair": pairs[matched].astype(np.int64), **_measures(batch, matched)})
         self._unfolded += len(matched)
-        if self._unfolded >= FOLD_AT:
+        if self._unfolded >= self.fold_at:
             self._parts = [self._folded()]
             self._unfolded = 0
 

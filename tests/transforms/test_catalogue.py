@@ -37,7 +37,7 @@ def by_dict(files: Sequence[File], datasets: Sequence[Dataset]) -> dict[str, tup
         if dataset is not None and name is not None:
             names.setdefault(dataset, name)
     best: dict[str, tuple[int, int, int]] = {}
-    for place, (lfn, block, dataset, file_id) in enumerate(files):
+    for place, (lfn, _, dataset, file_id) in enumerate(files):
         if lfn is not None and dataset in names:
             number = -1 if file_id is None else file_id
             if best.get(lfn, (-2, -2, 0))[:2] < (number, place):
