@@ -10,6 +10,7 @@ from datetime import date
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources import strict_json
@@ -21,23 +22,25 @@ SITE: Final = "T2_CH_CERN"
 
 
 class Data(msgspec.Struct, gc=False):
-    """Needed fields of all struct forms; what the form does not have stays null. Sizes in bytes."""
+    """Needed fields of all struct forms; sizes in bytes. Names that tell the form are unset where they are not there: a
+    null one tells it, too.
+    """
 
     path: str | None = None
     rb: Long | str | None = None
     wb: Long | str | None = None
     sec_info: str | None = msgspec.field(default=None, name="sec.info")
     sec_app: str | None = msgspec.field(default=None, name="sec.app")
-    prefixed_path: str | None = msgspec.field(default=None, name="eos.path")
-    prefixed_rb: str | None = msgspec.field(default=None, name="eos.rb")
-    prefixed_wb: str | None = msgspec.field(default=None, name="eos.wb")
-    prefixed_info: str | None = msgspec.field(default=None, name="eos.sec.info")
-    prefixed_app: str | None = msgspec.field(default=None, name="eos.sec.app")
-    flat_path: str | None = msgspec.field(default=None, name="eos_path")
+    prefixed_path: str | UnsetType | None = msgspec.field(default=UNSET, name="eos.path")
+    prefixed_rb: str | UnsetType | None = msgspec.field(default=UNSET, name="eos.rb")
+    prefixed_wb: str | UnsetType | None = msgspec.field(default=UNSET, name="eos.wb")
+    prefixed_info: str | UnsetType | None = msgspec.field(default=UNSET, name="eos.sec.info")
+    prefixed_app: str | UnsetType | None = msgspec.field(default=UNSET, name="eos.sec.app")
+    flat_path: str | UnsetType | None = msgspec.field(default=UNSET, name="eos_path")
     flat_info: str | None = msgspec.field(default=None, name="sec_info")
     flat_app: str | None = msgspec.field(default=None, name="sec_app")
     #: The whole G1 text again; only whether it is there matters, so it is not decoded.
-    raw: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    raw: msgspec.Raw | UnsetType = UNSET
 
 
 class Record(msgspec.Struct, gc=False):
@@ -80,7 +83,7 @@ class EosDecoder(JsonDecoder):
         for record in records:
             data = record.data
             if type(data) is Data:
-                if data.flat_path is None and data.prefixed_path is None and data.raw is msgspec.UNSET:
+                if data.flat_path is UNSET and data.prefixed_path is UNSET and data.raw is UNSET:
                     form, lfn, read, written, info, app = _g3(data)
                 else:
                     form, lfn, read, written, info, app = _g2(data)
@@ -127,7 +130,7 @@ class EosDecoder(JsonDecoder):
 
 def _g3(data: Data) -> tuple[str, str | None, Any, Any, str | None, str | None]:
     read, written = data.rb, data.wb
-    if data.prefixed_rb is not None or data.prefixed_wb is not None or data.prefixed_app or data.prefixed_info:
+    if not (data.prefixed_rb is data.prefixed_wb is data.prefixed_app is data.prefixed_info is UNSET):
         return _g2(data)
     if type(read) is str or type(written) is str:
         raise Malformed("data.rb, data.wb: numbers are wanted, found text")
@@ -136,13 +139,13 @@ def _g3(data: Data) -> tuple[str, str | None, Any, Any, str | None, str | None]:
 
 def _g2(data: Data) -> tuple[str, str | None, Any, Any, str | None, str | None]:
     prefixed = (data.prefixed_path, data.prefixed_rb, data.prefixed_wb, data.prefixed_info, data.prefixed_app)
-    if prefixed != (None, None, None, None, None):
-        read, written = long_text(prefixed[1], "data.eos.rb"), long_text(prefixed[2], "data.eos.wb")
-        return "G2", prefixed[0], read, written, prefixed[3], prefixed[4]
+    if any(value is not UNSET for value in prefixed):
+        path, rb, wb, info, app = (None if value is UNSET else value for value in prefixed)
+        return "G2", path, long_text(rb, "data.eos.rb"), long_text(wb, "data.eos.wb"), info, app
     if type(data.rb) is int or type(data.wb) is int:
         raise Malformed("data.rb, data.wb: numbers as text are wanted, found numbers")
     read, written = long_text(data.rb, "data.rb"), long_text(data.wb, "data.wb")
-    return "G2", data.flat_path, read, written, data.flat_info, data.flat_app
+    return "G2", None if data.flat_path is UNSET else data.flat_path, read, written, data.flat_info, data.flat_app
 
 
 def _g1(text: str) -> Access:
