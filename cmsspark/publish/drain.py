@@ -21,12 +21,15 @@ MAX_REFUSED: Final = 5
 
 @dataclass(frozen=True)
 class Policy:
-    """How long to go on. Seconds. ``patience``: without any confirmed batch; ``attempts``: of one batch in one run."""
+    """How long to go on, in seconds. ``patience``: without any confirmed batch; ``attempts``: of one batch in one run.
+
+    ``longest_pause`` stays below 30 s, so that a broker that is back is found within 30 s.
+    """
 
     patience: float = 300.0
     attempts: int = 10
     first_pause: float = 1.0
-    longest_pause: float = 60.0
+    longest_pause: float = 25.0
 
 
 class Drain:

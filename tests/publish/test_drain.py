@@ -70,7 +70,7 @@ def test_pauses_grow_and_patience_ends_them(tmp_path: Path) -> None:
         fill(outbox, rows(2))
         with pytest.raises(NotReady, match="connection refused"):
             drain(outbox, sink, clock, Policy(patience=300, attempts=1_000))
-        assert clock.slept[:7] == [0.5, 1, 2, 4, 8, 16, 30]
+        assert clock.slept[:7] == [0.5, 1, 2, 4, 8, 12.5, 12.5]
         assert clock.now == pytest.approx(300)
         assert outbox.totals().waiting == 3
         drain(outbox, ListSink())
