@@ -1,8 +1,9 @@
 """Settings: one YAML file and a few environment variables, read once at the edge.
 
 The file is found in this order: ``--settings`` > ``CMSSPARK_SETTINGS`` > ``./cmsspark.yaml`` >
-``~/.config/cmsspark/cmsspark.yaml`` (``XDG_CONFIG_HOME``) > built-in values. ``etc/cmsspark.example.yaml`` shows
-every key. No password belongs in it: credentials have files of their own, which others cannot read.
+``~/.config/cmsspark/cmsspark.yaml`` (``XDG_CONFIG_HOME``) > built-in values. ``CMSSPARK_ROOT``,
+``CMSSPARK_STATE_DIR`` and ``CMSSPARK_CACHE_DIR`` come before the file. ``etc/cmsspark.example.yaml`` shows every key.
+No password belongs in it: credentials have files of their own, which others cannot read.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
     base = Path.cwd() if file is None else file.parent
 
     def place(key: str, default: Path) -> Path:
+        given = env.get(f"CMSSPARK_{key.upper()}")
+        if given:
+            return Path(given).absolute()
         return Path(_located(values[key], base, home)) if values.get(key) else default
 
     def text(key: str) -> str | None:

@@ -58,6 +58,12 @@ def test_the_root_of_the_environment_comes_before_the_files(home: dict[str, str]
     assert load_settings(environ={**home, "CMSSPARK_ROOT": "hdfs://other"}).root == "hdfs://other"
 
 
+def test_folders_of_the_environment_come_before_the_files(home: dict[str, str]) -> None:
+    written(Path.cwd(), "state_dir: /file\ncache_dir: /file\n")
+    settings = load_settings(environ={**home, "CMSSPARK_STATE_DIR": ".", "CMSSPARK_CACHE_DIR": "/cache"})
+    assert (settings.state_dir, settings.cache_dir) == (Path.cwd(), Path("/cache"))
+
+
 def test_a_named_file_that_is_not_there_is_told(home: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="--settings"):
         load_settings("/no/such.yaml", home)

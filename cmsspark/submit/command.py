@@ -12,47 +12,36 @@ from typing import Final, Literal
 
 from cmsspark.errors import UsageError
 from cmsspark.jobs import Job
-from cmsspark.settings import FILE_NAME, Settings
+from cmsspark.settings import Settings
 from cmsspark.submit import avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import Host
 from cmsspark.submit.options import (
     BUILT_IN,
     COMMAND_LINE,
-    Chosen,
     Options,
     cluster_defaults,
     lay_confs,
     lay_options_file,
     lay_settings,
+    spark_submit_words,
 )
 from cmsspark.submit.profiles import Profile, lay_profile, load_profile
 
 Mode = Literal["python", "client", "cluster"]
 
-#: Options that spark-submit has words of its own for, in the order in which they are written.
-_WORDS: Final[Mapping[str, str]] = {
-    "spark.master": "--master",
-    "spark.submit.deployMode": "--deploy-mode",
-    "spark.app.name": "--name",
-    "spark.jars.packages": "--packages",
-    "spark.jars.repositories": "--repositories",
-    "spark.jars": "--jars",
-    "spark.submit.pyFiles": "--py-files",
-    "spark.files": "--files",
-    "spark.archives": "--archives",
-}
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
 @dataclass(frozen=True)
 class Places:
-    """Files of this installation: what spark-submit starts for a built-in job, the log settings, a folder for the
-    package's zip (made when ``ship`` is called), and the JVM's class archive where there is one."""
+    """Files of this installation: what spark-submit starts for a built-in job, the log settings, the package's zip and the
+    pseudonyms' key (made when they are called for), and the JVM's class archive where there is one."""
 
     launcher: str
     log4j: str
     ship: Callable[[], str]
+    key: Callable[[], str]
     class_archive: str | None = None
 
 
@@ -96,12 +85,12 @@ def build(request: Request, settings: Settings, host: Host, places: Places, job:
     if mode == "client":
         options.prepend(_JAVA_OPTIONS, _java_options(request, host, places, options), BUILT_IN)
     else:
-        _driver_environment(options, request, host, master)
+        _driver_environment(options, request, settings, host, master)
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
     target = [places.launcher, job.name] if job is not None else [str(request.job)]
-    argv = [host.spark.submit, *_words(options), *target, *arguments]
+    argv = [host.spark.submit, *spark_submit_words(options), *target, *arguments]
     return Command(argv, _environment(request, host, job, mode), mode, options, profile.name, tuple(notes))
 
 
@@ -216,8 +205,10 @@ def _add_files(
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
         options.lay("spark.submit.pyFiles", places.ship(), BUILT_IN)
-        if mode == "cluster" and settings.origin:
-            options.lay("spark.files", f"{settings.origin}#{FILE_NAME}", BUILT_IN)
+        if mode == "cluster":
+            for file in (settings.origin, places.key() if job is not None else None):
+                if file:
+                    options.lay("spark.files", file, BUILT_IN)
     if request.has("--avro"):
         found = avro.locate(host.spark, settings.jars)
         if found.option:
@@ -241,16 +232,19 @@ def _java_word(text: str) -> str:
     return f'"{text}"' if any(letter.isspace() for letter in text) else text
 
 
-def _driver_environment(options: Options, request: Request, host: Host, master: str) -> None:
-    """What the environment says here must reach a driver that starts elsewhere."""
+def _driver_environment(options: Options, request: Request, settings: Settings, host: Host, master: str) -> None:
+    """What the environment says here must reach a driver that starts elsewhere; its folder holds the shipped files."""
     start = "spark.kubernetes.driverEnv." if master.startswith("k8s:") else "spark.yarn.appMasterEnv."
     values = {
         "CMSSPARK_ROOT": host.environ.get("CMSSPARK_ROOT"),
         "CMSSPARK_DEBUG": "1" if request.has("--debug") else None,
+        "CMSSPARK_SETTINGS": settings.origin and settings.origin.rpartition("/")[2],
+        "CMSSPARK_STATE_DIR": ".",
+        "CMSSPARK_CACHE_DIR": "cache",
     }
     for name, value in values.items():
         if value and options.get(start + name) is None:
-            options.lay(start + name, value, "environment")
+            options.lay(start + name, value, BUILT_IN)
 
 
 def _without_settings(arguments: list[str]) -> list[str]:
@@ -262,17 +256,6 @@ def _without_settings(arguments: list[str]) -> list[str]:
             result.append(word)
         skip = word == "--settings" and not skip
     return result
-
-
-def _words(options: Options) -> list[str]:
-    words = []
-    for name, word in _WORDS.items():
-        value = options.get(name)
-        if value:
-            words += [word, value]
-    for name in sorted(set(options.chosen) - set(_WORDS)):
-        words += ["--conf", f"{name}={options.get(name)}"]
-    return words
 
 
 def _environment(request: Request, host: Host, job: Job | None, mode: Mode) -> dict[str, str]:
@@ -297,8 +280,3 @@ def _environment(request: Request, host: Host, job: Job | None, mode: Mode) -> d
 def with_env(command: Command, **added: str) -> Command:
     """The same command with more in its environment."""
     return replace(command, env={**command.env, **added})
-
-
-def explained(command: Command) -> list[tuple[str, Chosen]]:
-    """Each option with its origin, by name."""
-    return sorted(command.options.chosen.items())

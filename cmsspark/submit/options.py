@@ -40,6 +40,18 @@ _RETIRED_PATTERNS: Final = (
     (re.compile(r"spark\.akka\..*"), None),
 )
 _SECRET: Final = re.compile(r"(?i)(secret|secret\.?key|passwd|password|passcode|token|private\.?key)$")
+#: Options that spark-submit has words of its own for, in the order in which they are written.
+_WORDS: Final[Mapping[str, str]] = {
+    "spark.master": "--master",
+    "spark.submit.deployMode": "--deploy-mode",
+    "spark.app.name": "--name",
+    "spark.jars.packages": "--packages",
+    "spark.jars.repositories": "--repositories",
+    "spark.jars": "--jars",
+    "spark.submit.pyFiles": "--py-files",
+    "spark.files": "--files",
+    "spark.archives": "--archives",
+}
 #: Options whose values add up over the layers instead of replacing each other.
 LISTS: Final = (
     "spark.jars",
@@ -179,3 +191,15 @@ def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, 
         return {}
     pairs = (re.split(r"\s*[=\s]\s*", line.strip(), maxsplit=1) for line in lines if line.strip()[:1] not in ("", "#"))
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def spark_submit_words(options: Options) -> list[str]:
+    """The options as words of spark-submit: those that it has words of its own for first, then all others by name."""
+    words = []
+    for name, word in _WORDS.items():
+        value = options.get(name)
+        if value:
+            words += [word, value]
+    for name in sorted(set(options.chosen) - set(_WORDS)):
+        words += ["--conf", f"{name}={options.get(name)}"]
+    return words

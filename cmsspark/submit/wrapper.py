@@ -12,14 +12,14 @@ from typing import NoReturn
 
 import click
 
-from cmsspark import __version__, errors
+from cmsspark import __version__, errors, pseudonyms
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import avro, class_archive
+from cmsspark.submit import avro, class_archive, former
 from cmsspark.submit.arguments import Request, Signature, help_text, split
-from cmsspark.submit.command import Command, Places, build, explained
+from cmsspark.submit.command import Command, Places, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.package import ship
 from cmsspark.submit.run import run
@@ -118,9 +118,9 @@ def check_arguments(job: Job, arguments: Sequence[str]) -> None:
     try:
         load_command(job).make_context(f"run_spark {job.name}", list(arguments))
     except click.UsageError as error:
-        raise UsageError(
-            error.format_message(), where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help"
-        ) from None
+        said = error.format_message()
+        next_step = former.advice(said) or f"run_spark {job.name} --help"
+        raise UsageError(said, where=f"run_spark {job.name}", next_step=next_step) from None
 
 
 def places(host: Host, settings: Settings, archive: str | None) -> Places:
@@ -129,8 +129,16 @@ def places(host: Host, settings: Settings, archive: str | None) -> Places:
         launcher=str(host.package / "jobs" / "launch.py"),
         log4j=str(resource("etc/log4j2.properties")),
         ship=functools.partial(ship, host.package, settings.cache_dir),
+        key=functools.partial(private_key, settings),
         class_archive=archive,
     )
+
+
+def private_key(settings: Settings) -> str:
+    """The pseudonyms' key as a file that travels: Spark keeps it in a folder that only this user reads."""
+    path = settings.state_dir / pseudonyms.KEY_FILE
+    pseudonyms.load_or_make(path)
+    return str(path)
 
 
 def check_yarn(command: Command, host: Host) -> None:
@@ -188,7 +196,7 @@ def explanation(command: Command, settings: Settings) -> str:
         f"profile {command.profile}, {command.mode} mode, settings: {settings.origin or 'none, built-in values'}",
         "",
     ]
-    for name, chosen in explained(command):
+    for name, chosen in sorted(command.options.chosen.items()):
         lines.append(f"{name} = {chosen.value}")
         over = "".join(f"; over {value} from {origin}" for value, origin in chosen.instead_of)
         lines.append(f"    from {chosen.origin}{over}")

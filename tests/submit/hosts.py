@@ -25,6 +25,7 @@ PLACES = Places(
     launcher="/code/cmsspark/jobs/launch.py",
     log4j="/code/etc/log4j2.properties",
     ship=lambda: "/cache/package/cmsspark.zip",
+    key=lambda: "/state/pseudonym.key",
 )
 SETTINGS = Settings(root=None, store=None, state_dir=Path("/state"), cache_dir=Path("/cache"))
 

@@ -85,7 +85,9 @@ def test_in_cluster_mode_settings_travel_as_a_file_and_not_as_a_path_of_this_hos
     settings = replace(SETTINGS, origin="/home/me/s.yaml")
     words = ("dbs_aaa", "--yarn", "--deploy-mode", "cluster", "--settings", "/home/me/s.yaml", "--date", "20260115")
     built = command(*words, settings=settings, environ={"CMSSPARK_ROOT": "hdfs://nn"})
-    assert built.options.get("spark.files") == "/home/me/s.yaml#cmsspark.yaml"
+    assert built.options.get("spark.files") == "/home/me/s.yaml,/state/pseudonym.key"
+    assert built.options.get("spark.yarn.appMasterEnv.CMSSPARK_SETTINGS") == "s.yaml"
+    assert built.options.get("spark.yarn.appMasterEnv.CMSSPARK_STATE_DIR") == "."
     assert built.argv[-3:] == ["dbs_aaa", "--date", "20260115"]
     assert built.options.get("spark.yarn.appMasterEnv.CMSSPARK_ROOT") == "hdfs://nn"
 

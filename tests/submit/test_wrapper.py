@@ -78,6 +78,8 @@ def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path:
         (("dbs_aaa", "--date", "2026-02-30"), "no day of the calendar"),
         (("dbs_aaa", "--date", "tomorrow"), "20260115 or 2026-01-15"),
         (("dbs_aaa", "--nope"), "--nope"),
+        (("dbs_phedex.py", "--antipatterns=*RelVal*", "--date", "20260115"), "filter the stored result"),
+        (("data_aggregation.py", "--date", "20260115", "--aaa_hdir", "/x"), "sources: {aaa"),
         (("--nope", "dbs_aaa"), "come after its name"),
         (("dbs_aaa", "--date", "20260115", "--conf", "x"), "KEY=VALUE"),
         (("dbs_aaa", "--date", "20260115", "--profile", "mars"), "local, yarn"),
