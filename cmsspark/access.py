@@ -7,7 +7,7 @@ files, formats or Spark.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 STREAMS: Final = ("aaa", "eos", "cmssw", "crab")
 
@@ -76,3 +76,28 @@ class AccessBatch:
     malformed: list[Quarantined] = field(default_factory=list)
     #: Records by generation of the format (EOS: G1, G2, G3), for the report.
     generations: dict[str, int] = field(default_factory=dict)
+
+    def absorb(self, other: AccessBatch) -> None:
+        """Append what ``other`` holds, which comes after this in the file."""
+        self.lfns += other.lfns
+        self.groups += other.groups
+        self.read_bytes = _joined(self.read_bytes, other.read_bytes)
+        self.cpu_ms = _joined(self.cpu_ms, other.cpu_ms)
+        self.wall_ms = _joined(self.wall_ms, other.wall_ms)
+        self.read += other.read
+        self.write_only += other.write_only
+        self.no_lfn += other.no_lfn
+        self.malformed += other.malformed
+        _add(self.out_of_day, other.out_of_day)
+        _add(self.generations, other.generations)
+
+
+def _add(counts: dict[Any, int], more: dict[Any, int]) -> None:
+    for key, count in more.items():
+        counts[key] = counts.get(key, 0) + count
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

@@ -76,6 +76,8 @@ class AaaDecoder(JsonDecoder):
                     continue
             data = record.data
             read = data.read_bytes_at_close or data.read_bytes or 0
+            if read.__class__ is float:
+                read = int(read)
             if not read and (data.write_bytes or data.write_bytes_at_close):
                 batch.write_only += 1
                 continue

@@ -74,7 +74,8 @@ class CmsswDecoder(JsonDecoder):
                 group = codes[key] = self._number(key)
             add_lfn(lfn)
             add_group(group)
-            add_bytes(data.read_bytes_at_close or data.read_bytes or 0)
+            read = data.read_bytes_at_close or data.read_bytes or 0
+            add_bytes(int(read) if read.__class__ is float else read)
 
     def _number(self, key: tuple[str | None, ...]) -> int:
         site = key[0] or UNKNOWN

@@ -21,11 +21,19 @@ from cmsspark.sources import strict_json
 from cmsspark.sources.fields import Apps, person
 from cmsspark.sources.strict_json import Fields, Malformed
 
-Long = Annotated[int, msgspec.Meta(ge=0, le=strict_json.MAX_LONG)]
+#: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
+Long = (
+    Annotated[int, msgspec.Meta(ge=0, le=strict_json.MAX_LONG)]
+    | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
+)
 
 _BLANK_LINE = re.compile(rb"[ \t]*")
 #: No date reaches further; what lies beyond keeps one count.
 _LAST_DAY_NUMBER = 2_932_897
+
+
+#: A chunk that fails is tried again in so many pieces, and these again, down to single lines.
+PIECES = 16
 
 
 class Metadata(msgspec.Struct, gc=False):
@@ -87,20 +95,40 @@ class JsonDecoder(ABC):
         """The accesses of ``chunk``, whole lines of ``file`` that end in ``\\n``."""
         if b"\r\n" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n")
-        lines = chunk.count(b"\n")
-        batch = AccessBatch()
+        whole = self._whole(chunk, chunk.count(b"\n"))
+        if whole is None:
+            whole = AccessBatch()
+            self._in_pieces(chunk, file, first_line, whole)
+        return whole
+
+    def _whole(self, chunk: bytes, lines: int) -> AccessBatch | None:
+        """The chunk decoded at once; None where that fails."""
         # Every newline stands between two objects: then records and lines are the same, or decoding fails.
-        if chunk[:1] == b"{" and chunk.endswith(b"}\n") and chunk.count(b"}\n{") == lines - 1:
-            try:
-                records = self._decoder.decode_lines(chunk)
-                if len(records) == lines:
-                    self.take(records, batch)
-                    batch.read = lines
-                    return batch
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Malformed):
-                batch = AccessBatch()
-        self._line_by_line(chunk, file, first_line, batch)
+        if chunk[:1] != b"{" or not chunk.endswith(b"}\n") or chunk.count(b"}\n{") != lines - 1:
+            return None
+        batch = AccessBatch(read=lines)
+        try:
+            records = self._decoder.decode_lines(chunk)
+            if len(records) != lines:
+                return None
+            self.take(records, batch)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Malformed):
+            return None
         return batch
+
+    def _in_pieces(self, chunk: bytes, file: str, first_line: int, into: AccessBatch) -> None:
+        """Decode pieces of a chunk that failed as a whole: what is right around a bad line still goes fast."""
+        line = first_line
+        for piece in _pieces(chunk):
+            lines = piece.count(b"\n")
+            batch = self._whole(piece, lines) if len(piece) < len(chunk) else None
+            if batch is not None:
+                into.absorb(batch)
+            elif lines <= PIECES:
+                self._line_by_line(piece, file, line, into)
+            else:
+                self._in_pieces(piece, file, line, into)
+            line += lines
 
     def _line_by_line(self, chunk: bytes, file: str, first_line: int, batch: AccessBatch) -> None:
         for number, line in enumerate(chunk.removesuffix(b"\n").split(b"\n"), first_line):
@@ -118,9 +146,9 @@ class JsonDecoder(ABC):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return self.strict(strict_json.parse_object(line))
 
-    def out_of_day(self, timestamp: int, batch: AccessBatch) -> bool:
+    def out_of_day(self, timestamp: int | float, batch: AccessBatch) -> bool:
         """True, and counted, when ``timestamp`` names another day than the folder's (rule 6)."""
-        number = days.day_number(timestamp)
+        number = days.day_number(int(timestamp))
         if number == self.day_number:
             return False
         number = min(number, _LAST_DAY_NUMBER)
@@ -136,6 +164,16 @@ class JsonDecoder(ABC):
                 self._people.clear()
             found = self._people[identity] = person(identity)
             return found
+
+
+def _pieces(chunk: bytes) -> Iterator[bytes]:
+    """About ``PIECES`` pieces of whole lines; a line longer than a piece is one of its own."""
+    size = max(len(chunk) // PIECES, 1)
+    start = 0
+    while start < len(chunk):
+        end = chunk.find(b"\n", min(start + size, len(chunk) - 1)) + 1
+        yield chunk[start:end]
+        start = end
 
 
 def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:

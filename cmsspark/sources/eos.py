@@ -112,7 +112,8 @@ class EosDecoder(JsonDecoder):
                 group = codes[key] = number
             add_lfn(lfn)
             add_group(group)
-            add_bytes(read or 0)
+            # A float is of whole value: the record's type says so.
+            add_bytes(int(read or 0))
 
     def strict(self, fields: Fields) -> Any:
         """The record of a line read by the letter, put as G3 or as G1's text was. Raises Malformed."""
@@ -142,7 +143,7 @@ def _g2(data: Data) -> tuple[str, str | None, Any, Any, str | None, str | None]:
     if any(value is not UNSET for value in prefixed):
         path, rb, wb, info, app = (None if value is UNSET else value for value in prefixed)
         return "G2", path, long_text(rb, "data.eos.rb"), long_text(wb, "data.eos.wb"), info, app
-    if type(data.rb) is int or type(data.wb) is int:
+    if isinstance(data.rb, int | float) or isinstance(data.wb, int | float):
         raise Malformed("data.rb, data.wb: numbers as text are wanted, found numbers")
     read, written = long_text(data.rb, "data.rb"), long_text(data.wb, "data.wb")
     return "G2", None if data.flat_path is UNSET else data.flat_path, read, written, data.flat_info, data.flat_app
