@@ -51,8 +51,6 @@ def build(tables: Tables, day: date) -> DataFrame:
         "primary_name": dataset_part("dataset_name", 1),
         "processing_name": dataset_part("dataset_name", 2),
         "data_tier": dataset_part("dataset_name", 3),
-        "file_count": F.coalesce("file_count", F.lit(0)),
-        "invalid_file_count": F.coalesce("invalid_file_count", F.lit(0)),
         "timestamp": F.lit(days.start_ms(day)).cast("long"),
     }
     return rows.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("dbs_events").names))

@@ -30,21 +30,18 @@ def build(tables: Tables, day: date) -> DataFrame:
     from pyspark.sql import functions as F
 
     known = datasets.identities(tables["DATASETS"])
-    names = known.groupBy("dataset_name").agg(F.lit(True).alias("is_known"))
     present = replicas.presence(tables["replicas"]).where(
         (F.col("present_bytes") > 0) | (F.col("present_file_count") > 0)
     )
-    rows = (
-        present.withColumn("site_tier", site_tier("site_name"))
-        .join(names, "dataset_name", "left")
-        .join(datasets.contents(tables["FILES"], known), "dataset_name", "left")
+    rows = present.withColumn("site_tier", site_tier("site_name")).join(
+        datasets.contents(tables["FILES"], known), "dataset_name", "left"
     )
     of_dataset = Window.partitionBy("dataset_name", "site_tier", "kind").orderBy("site_name")
     marked = rows.withColumn("is_first", F.row_number().over(of_dataset) == 1)
     summed = marked.groupBy("site_tier", "kind", dataset_part("dataset_name", 3).alias("data_tier")).agg(
         F.count_distinct("site_name").alias("site_count"),
         F.count_if("is_first").alias("dataset_count"),
-        F.count_if(F.col("is_first") & F.col("is_known").isNull()).alias("unknown_dataset_count"),
+        F.count_if(F.col("is_first") & F.col("file_count").isNull()).alias("unknown_dataset_count"),
         F.sum(F.when(F.col("is_first"), F.col("events"))).alias("events"),
         F.sum(_events_there()).alias("replica_events"),
         F.sum("present_bytes").alias("replica_bytes"),

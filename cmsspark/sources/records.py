@@ -144,9 +144,16 @@ def value(field: bytes, column: Column, file: str, row: int) -> str | int | floa
     raise DataError(
         f"column {column.name} of type {column.type} is wanted",
         where=f"{file}, row {row}",
-        found=repr(field[:80].decode("utf-8", "replace")),
+        found=_told(field),
         next_step="compare the file's columns with schemas/inputs: they go by position",
     )
+
+
+def _told(field: bytes) -> str:
+    """A value for an error message: a number as it stands; of a text, which may name a person, the length only."""
+    if re.fullmatch(rb"[0-9.eE+-]{1,40}|(?i:[+-]?(?:nan|inf(?:inity)?))", field):
+        return repr(field.decode())
+    return f"a text of {len(field)} bytes"
 
 
 def check_width(fields: list[bytes], table: Table, file: str, row: int) -> None:
@@ -171,7 +178,9 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
     titles = [field.decode("utf-8", "replace").strip().lower() for field in first[0]]
     if titles[0] == names[0] or sum(title in names for title in titles) > 1:
         raise DataError(
-            f"{table.name} is wanted without a header row", where=f"{file}, row 1", found=",".join(titles)[:200]
+            f"{table.name} is wanted without a header row",
+            where=f"{file}, row 1",
+            found=f"the names of columns: {titles[0][:40]}, …",
         )
     slashed: dict[str, list[bool]] = {}
     for row, fields in enumerate(first, 1):

@@ -165,7 +165,7 @@ def test_dbs_phedex_tells_what_dbs_knows_and_keeps_datasets_that_it_does_not(bui
     assert rows == {
         A: (150, 1500, 2, "CMSSW_10,CMSSW_9", "VALID", "Run2026A", True),
         B: (5, 300, 2, None, "INVALID", None, False),
-        C: (None, None, None, None, None, None, True),
+        C: (None, None, 0, None, None, None, True),
         "/not/in/DBS": (None,) * 7,
         None: (None,) * 7,
     }

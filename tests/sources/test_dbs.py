@@ -132,7 +132,7 @@ def test_duplicate_rows_and_rows_of_nulls_stay() -> None:
         (b"1,a,2\n" * 20_000 + b"1,a\n", ["3 columns", "row 20001"]),
         (b"id,text,size\n1,a,2\n", ["header"]),
         (b'"ID","TEXT","SIZE"\n1,a,2\n', ["header"]),
-        (b"x,a,2\n", ["column id", "row 1", "'x'"]),
+        (b"x,a,2\n", ["column id", "row 1", "a text of 1 bytes"]),
         (b"1.5,a,2\n", ["column id", "'1.5'"]),
         (b"9223372036854775808,a,2\n", ["column id"]),
         (b"1,a,nan\n", ["column size"]),
@@ -186,6 +186,12 @@ def test_columns_in_another_order_are_refused_even_where_their_types_agree() -> 
     for content in (moved, swapped, flags):
         with pytest.raises(DataError):
             read(content + b"\n", input_table("dbs/DATASETS"), ["dataset_id"])
+
+
+def test_no_value_that_may_name_a_person_is_shown() -> None:
+    with pytest.raises(DataError) as raised:
+        read(b"/DC=ch/CN=jdoe,a,2\n")
+    assert "jdoe" not in raised.value.text()
 
 
 def test_every_known_table_has_its_schema() -> None:
