@@ -35,8 +35,8 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 @dataclass(frozen=True)
 class Places:
-    """Files of this installation: what spark-submit starts for a built-in job, the log settings, the package's zip and the
-    pseudonyms' key (made when they are called for), and the JVM's class archive where there is one."""
+    """Files of this installation: what spark-submit starts for a built-in job, the log settings, the package's zip and
+    the pseudonyms' key (made when they are called for), and the JVM's class archive where there is one."""
 
     launcher: str
     log4j: str
