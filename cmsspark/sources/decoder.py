@@ -14,6 +14,7 @@ from datetime import date
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 
 from cmsspark import days
 from cmsspark.access import RAW_LIMIT, AccessBatch, Group, Quarantined
@@ -27,6 +28,7 @@ Long = (
     | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
 )
 
+_NEWLINE, _OPENING, _CLOSING = b"\n{}"
 _BLANK_LINE = re.compile(rb"[ \t]*")
 #: No date reaches further; what lies beyond keeps one count.
 _LAST_DAY_NUMBER = 2_932_897
@@ -93,18 +95,18 @@ class JsonDecoder(ABC):
 
     def decode(self, chunk: bytes, file: str, first_line: int = 1) -> AccessBatch:
         """The accesses of ``chunk``, whole lines of ``file`` that end in ``\\n``."""
-        if b"\r\n" in chunk:
+        if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n")
-        whole = self._whole(chunk, chunk.count(b"\n"))
+        whole = self._whole(chunk)
         if whole is None:
             whole = AccessBatch()
             self._in_pieces(chunk, file, first_line, whole)
         return whole
 
-    def _whole(self, chunk: bytes, lines: int) -> AccessBatch | None:
-        """The chunk decoded at once; None where that fails."""
-        # Every newline stands between two objects: then records and lines are the same, or decoding fails.
-        if chunk[:1] != b"{" or not chunk.endswith(b"}\n") or chunk.count(b"}\n{") != lines - 1:
+    def _whole(self, chunk: bytes) -> AccessBatch | None:
+        """The chunk decoded at once; None where that fails, or where it is not plainly an object a line."""
+        lines = _object_lines(chunk)
+        if not lines:
             return None
         batch = AccessBatch(read=lines)
         try:
@@ -121,7 +123,7 @@ class JsonDecoder(ABC):
         line = first_line
         for piece in _pieces(chunk):
             lines = piece.count(b"\n")
-            batch = self._whole(piece, lines) if len(piece) < len(chunk) else None
+            batch = self._whole(piece) if len(piece) < len(chunk) else None
             if batch is not None:
                 into.absorb(batch)
             elif lines <= PIECES:
@@ -164,6 +166,20 @@ class JsonDecoder(ABC):
                 self._people.clear()
             found = self._people[identity] = person(identity)
             return found
+
+
+def _object_lines(chunk: bytes) -> int:
+    """The lines of a chunk in which every newline stands between ``}`` and ``{`` (or ends it); 0 for any other chunk.
+
+    No value of JSON holds such a newline, so in such a chunk records and lines are the same, or decoding fails.
+    """
+    if not chunk.startswith(b"{") or not chunk.endswith(b"\n"):
+        return 0
+    content = np.frombuffer(chunk, np.uint8)
+    newlines = np.flatnonzero(content == _NEWLINE)
+    if (content[newlines - 1] != _CLOSING).any() or (content[newlines[:-1] + 1] != _OPENING).any():
+        return 0
+    return len(newlines)
 
 
 def _pieces(chunk: bytes) -> Iterator[bytes]:
