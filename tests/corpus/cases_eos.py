@@ -107,6 +107,13 @@ def _first_generation(into: Cases) -> None:
         into.add(2, f"G1: the text holds {name}", line(Raw(broken)), MALFORMED)
     info = {"sec.info": "/DC=ch/CN=bob&/CN=Eve"}
     into.add(13, "G1: an ampersand ends the DN", g1(info), into.hit(user="bob"))
+    for rb, name in (("x", "no number"), ("5", "another")):
+        twice = line(g1_text({"rb": rb}))[:-1] + b"," + line(g1_text())[1:]
+        into.add(2, f"G1: data twice, in the first rb is {name}", twice, into.usual)
+    twice = line(g1_text())[:-1] + b"," + line(g1_text({"rb": "x"}))[1:]
+    into.add(2, "G1: data twice, in the last rb is no number", twice, MALFORMED)
+    twice = line(Raw(b'"path=\xff"'))[:-1] + b"," + line(g1_text())[1:]
+    into.add(2, "G1: data twice, the first no UTF-8", twice, MALFORMED)
     into.add(2, "data twice, a text and a struct", line(g1_text())[:-1] + b"," + g3()[1:], into.usual)
 
 

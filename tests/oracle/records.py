@@ -60,7 +60,7 @@ def needed(record: Object, key: str, kind: Callable[[Value], Result]) -> Result 
 
 def read_line(line: bytes, stream: str, *, enriched: bool = True) -> Record:
     """The record of one line of AAA (enriched or raw), EOS or CMSSW JSON. Raises Malformed."""
-    decode: Callable[[Value], Record] = {
+    decode: Callable[[Value], Record | str] = {
         "aaa": _aaa_enriched if enriched else _aaa_raw,
         "eos": _eos,
         "cmssw": _cmssw,
@@ -69,6 +69,8 @@ def read_line(line: bytes, stream: str, *, enriched: bool = True) -> Record:
         top = parse_object(line)
         decoded = needed(top, "data", decode)
         delivered = needed(top, "metadata", _timestamp)
+        if isinstance(decoded, str):
+            decoded = _eos_g1(decoded)
     except (NotJson, IllTyped) as error:
         raise Malformed(str(error)) from None
     if decoded is None:
@@ -137,9 +139,10 @@ def _cmssw(value: Value) -> Record:
     )
 
 
-def _eos(data: Value) -> Record:
+def _eos(data: Value) -> Record | str:
+    """The record; of G1 its text, whose parts are looked at only where it is the one that counts (rule 15)."""
     if isinstance(data, String):
-        return _eos_g1(fields.text(data) or "")
+        return fields.text(data) or ""
     names = _object(data).names()
     if any(name.startswith("eos.") for name in names):
         return _eos_g2(_object(data), "eos.path", "eos.rb", "eos.wb", "eos.sec.info", "eos.sec.app")
