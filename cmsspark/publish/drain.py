@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cmsspark.errors import NotReady
+from cmsspark.errors import DataError, NotReady
 from cmsspark.publish.ledger import Batch, State
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.sink import Clock, Refused, Sink, SystemClock, Unconfirmed
@@ -59,6 +59,10 @@ class Drain:
         self._refused = 0
         self._failures = 0
         self._last_good = 0.0
+        #: Confirmed, and not yet entered: that goes into one transaction with the next batch's SENDING.
+        self._done: Batch | None = None
+        self._ahead: tuple[int, list[bytes]] | None = None
+        self._after = 0
 
     def run(self) -> None:
         """Send until nothing is open, or only STALLED batches are.
@@ -69,17 +73,17 @@ class Drain:
         ledger = self._outbox.ledger
         ledger.release()
         self._last_good = self._clock.monotonic()
-        after = 0
         try:
-            while (batch := ledger.first((State.READY, State.IN_DOUBT), after)) is not None:
+            while (batch := ledger.first((State.READY, State.IN_DOUBT), self._after)) is not None:
                 if not self._send(batch):
-                    after = batch.number
+                    self._after = batch.number
         finally:
+            self._settle()
             self._sink.close()
 
     def _send(self, batch: Batch) -> bool:
         """One attempt. False when the batch is to be left for another run."""
-        documents = self._outbox.spool.read(batch)
+        documents = self._documents(batch)
         try:
             self._connect()
             self._attempt(batch, documents)
@@ -96,20 +100,33 @@ class Drain:
             self._progress(batch.count)
         return True
 
+    def _documents(self, batch: Batch) -> list[bytes]:
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] == batch.number else self._outbox.spool.read(batch)
+
     def _connect(self) -> None:
         if not self._connected:
+            self._settle()
             self._sink.open()
             self._connected = True
 
     def _disconnect(self) -> None:
+        self._settle()
         self._sink.close()
         self._connected = False
 
+    def _settle(self) -> None:
+        """Enter what was confirmed last."""
+        done, self._done = self._done, None
+        if done is not None:
+            self._outbox.ledger.mark(done, State.ACKED)
+
     def _attempt(self, batch: Batch, documents: list[bytes]) -> None:
         ledger = self._outbox.ledger
-        ledger.mark(batch, State.SENDING, attempt=True)
+        ledger.turn(self._done, batch)
+        self._done = None
         try:
-            self._sink.send(batch, documents)
+            self._sink.send(batch, documents, self._stage_next)
         except Unconfirmed as error:
             doubtful = batch.doubtful or error.in_doubt
             ledger.mark(batch, State.IN_DOUBT if doubtful else State.READY, error.reason)
@@ -118,7 +135,19 @@ class Drain:
             # Interrupted, or forbidden: whether the commit was out is not known here.
             ledger.mark(batch, State.IN_DOUBT, "interrupted while sending")
             raise
-        ledger.mark(batch, State.ACKED)
+        self._done = batch
+
+    def _stage_next(self) -> None:
+        """Write the next batch ahead while the receipt of this one is on its way. It is committed on its own turn."""
+        coming = self._outbox.ledger.first((State.READY, State.IN_DOUBT), self._after)
+        if coming is None:
+            return
+        try:
+            documents = self._outbox.spool.read(coming)
+        except DataError:
+            return  # told when its turn comes
+        self._ahead = (coming.number, documents)
+        self._sink.stage(coming, documents)
 
     def _again(self, batch: Batch, error: Unconfirmed) -> bool:
         """Wait before the next attempt; STALLED when there were enough of this batch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cmsspark.errors import NotAllowed, OutputError
@@ -48,7 +48,7 @@ class FileSink:
         except OSError as error:
             raise Unconfirmed(f"{self.folder}: {error.strerror}") from None
 
-    def send(self, batch: Batch, documents: Sequence[bytes]) -> None:
+    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Write the batch's file; it is on the disk when this returns."""
         target = self.folder / f"g{batch.generation:04d}-{batch.number:06d}.jsonl"
         aside = target.with_suffix(".part")
@@ -64,6 +64,9 @@ class FileSink:
             raise _not_allowed(target, error) from None
         except OSError as error:
             raise Unconfirmed(f"{target}: {error.strerror}") from None
+
+    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        """Nothing is written ahead: a file is there whole or not at all."""
 
     def close(self) -> None:
         """Nothing is open between batches."""

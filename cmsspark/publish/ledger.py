@@ -152,13 +152,20 @@ class Ledger:
             ),
         )
 
-    def mark(self, batch: Batch, state: State, reason: str | None = None, *, attempt: bool = False) -> None:
-        """Set a batch's state, durably. ``attempt`` counts one more try; IN_DOUBT and SENDING leave it doubtful."""
+    def mark(self, batch: Batch, state: State, reason: str | None = None) -> None:
+        """Set a batch's state, durably. What was once IN_DOUBT stays doubtful."""
         with self._transaction() as db:
             db.execute(
-                "UPDATE batches SET state=?, reason=?, attempts=attempts+?, doubtful=doubtful OR ? WHERE number=?",
-                (state, reason, int(attempt), state == State.IN_DOUBT, batch.number),
+                "UPDATE batches SET state=?, reason=?, doubtful=doubtful OR ? WHERE number=?",
+                (state, reason, state == State.IN_DOUBT, batch.number),
             )
+
+    def turn(self, done: Batch | None, batch: Batch) -> None:
+        """``done`` is confirmed and ``batch`` is on its way, one try more: one entry, made before it is committed."""
+        with self._transaction() as db:
+            if done is not None:
+                db.execute("UPDATE batches SET state='ACKED', reason=NULL WHERE number=?", (done.number,))
+            db.execute("UPDATE batches SET state='SENDING', attempts=attempts+1 WHERE number=?", (batch.number,))
 
     def split(self, batch: Batch, halves: Iterable[Batch], reason: str) -> None:
         """Put ``halves`` in the place of ``batch``, in one transaction."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cmsspark.publish.ledger import Batch
@@ -29,7 +29,8 @@ class Sink(Protocol):
     """A destination that confirms.
 
     ``slug`` names it in paths, ``where`` for people (without secrets). ``open`` and ``send`` raise Unconfirmed, or
-    NotAllowed (77) for what no retry mends; ``send`` returns only when all of the batch is confirmed.
+    NotAllowed (77) for what no retry mends; ``send`` returns only when all of the batch is confirmed. While it waits
+    for that it may call ``meanwhile``, which hands the next batch to ``stage``: to be written ahead, uncommitted.
     """
 
     where: str
@@ -37,7 +38,8 @@ class Sink(Protocol):
     @property
     def slug(self) -> str: ...
     def open(self) -> None: ...
-    def send(self, batch: Batch, documents: Sequence[bytes]) -> None: ...
+    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]) -> None: ...
+    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None: ...
     def close(self) -> None: ...
 
 

@@ -69,6 +69,8 @@ class StompSink:
         self._failed: dict[tuple[Any, ...], float] = {}
         self._receipts = 0
         self._sending = False
+        self._staged: tuple[tuple[int, int], str] | None = None
+        self._trouble: LinkDown | None = None
         self.where = broker.where
         name = f"{broker.destination} {sorted(broker.addresses)}"
         plain = re.sub(r"[^A-Za-z0-9.-]", "-", broker.destination.split("/", 2)[2])
@@ -131,6 +133,7 @@ class StompSink:
         theirs = [int(part) for part in frame.headers.get("heart-beat", "0,0").split(",")]
         link.beat(max(beat, theirs[1]) / 1000 if theirs[1] else 0.0, max(beat, theirs[0]) / 1000 if theirs[0] else 0.0)
         self._link, self._protocol, self._sending = link, protocol, False
+        self._staged = self._trouble = None
 
     def close(self) -> None:
         """Leave. All that counts was confirmed before, so a broker that does not answer is not waited for."""
@@ -156,17 +159,25 @@ class StompSink:
 
     # -- sending ---------------------------------------------------------------------------------------------
 
-    def send(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Send a batch as one transaction and wait for the receipt of its COMMIT."""
+    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Send a batch as one transaction and wait for the receipt of its COMMIT.
+
+        When it was staged its messages are there already, and only the COMMIT is missing.
+        """
         assert self._link is not None
-        self._receipts += 1
-        self._sending = True
-        transaction = f"b{batch.generation}.{batch.number}.{self._receipts}"
-        committing = False
+        staged, self._staged = self._staged, None
+        committing, self._sending = False, True
         try:
-            self._write(transaction, documents)
+            if self._trouble is not None:
+                raise self._trouble
+            if staged is not None and staged[0] == (batch.generation, batch.number):
+                transaction = staged[1]
+            else:
+                transaction = self._write(batch, documents)
+            if self._link.first_error() is not None:
+                raise LinkDown("the broker sent an error")
             committing = True
-            self._commit(transaction)
+            self._commit(transaction, meanwhile)
         except LinkDown as error:
             answer = self._link.first_error()
             self.drop()
@@ -176,11 +187,28 @@ class StompSink:
         except Unconfirmed:
             self.drop()
             raise
-        self._sending = False
+        self._sending = self._is_ahead()
 
-    def _write(self, transaction: str, documents: Sequence[bytes]) -> None:
+    def _is_ahead(self) -> bool:
+        """Whether a part of the next batch was written, so that the link cannot end with a word."""
+        return self._staged is not None or self._trouble is not None
+
+    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        """Write a batch's messages in a transaction of its own, uncommitted: if nothing follows, they never were.
+
+        A link that breaks here is found when the batch has its turn: the batch before it may still be receipted.
+        """
+        try:
+            self._staged = ((batch.generation, batch.number), self._write(batch, documents))
+        except LinkDown as error:
+            self._staged, self._trouble = None, error
+
+    def _write(self, batch: Batch, documents: Sequence[bytes]) -> str:
+        """BEGIN and the messages; returns the transaction."""
         link, protocol, stall = self._link, self._protocol, self._timeouts.stall
         assert link is not None
+        self._receipts += 1
+        transaction = f"b{batch.generation}.{batch.number}.{self._receipts}"
         protocol.begin(transaction=transaction)
         for document in documents:
             protocol.send(
@@ -192,16 +220,15 @@ class StompSink:
             if link.pending > _FLUSH_BYTES:
                 link.flush(stall)
         link.flush(stall)
-        error = link.first_error()
-        if error is not None:
-            raise self._verdict(error, in_doubt=False)
+        return transaction
 
-    def _commit(self, transaction: str) -> None:
+    def _commit(self, transaction: str, meanwhile: Callable[[], None]) -> None:
         link = self._link
         assert link is not None
         receipt, probe = f"commit-{transaction}", f"probe-{transaction}"
         self._protocol.commit(transaction=transaction, receipt=receipt)
         link.flush(self._timeouts.stall)
+        meanwhile()
         patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a commit")
         probed = False
         while True:

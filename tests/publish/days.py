@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,16 @@ class ListSink:
     def open(self) -> None:
         self.opened += 1
 
-    def send(self, batch: Batch, documents: Sequence[bytes]) -> None:
+    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
+        meanwhile()
         trouble = self.script.pop(0) if self.script else None
         if trouble is None or getattr(trouble, "landed", False):
             self.arrived.extend(documents)
         if trouble is not None:
             raise trouble
+
+    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        pass
 
     def close(self) -> None:
         pass

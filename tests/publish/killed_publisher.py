@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cmsspark.publish import outbox as outbox_module
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.drain import Drain
-from cmsspark.publish.ledger import Ledger
+from cmsspark.publish.ledger import Batch, Ledger
 from cmsspark.publish.stomp import StompSink
 from tests.publish.days import fill, outbox_in, rows
 
@@ -43,7 +43,7 @@ class SteppingLedger:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._ledger, name)
-        if name not in ("add", "mark", "split", "release"):
+        if name not in ("add", "mark", "turn", "split", "release"):
             return attribute
 
         def entry(*arguments: Any, **named: Any) -> Any:
@@ -60,13 +60,13 @@ class SteppingSink(StompSink):
 
     step: Steps
 
-    def _write(self, transaction: str, documents: Sequence[bytes]) -> None:
+    def _write(self, batch: Batch, documents: Sequence[bytes]) -> str:
         self.step()
-        super()._write(transaction, documents)
+        return super()._write(batch, documents)
 
-    def _commit(self, transaction: str) -> None:
+    def _commit(self, transaction: str, meanwhile: Callable[[], None]) -> None:
         self.step()
-        super()._commit(transaction)
+        super()._commit(transaction, meanwhile)
         self.step()
 
 

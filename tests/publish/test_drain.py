@@ -104,10 +104,10 @@ class Picky(ListSink):
         super().__init__()
         self.word = word
 
-    def send(self, batch: object, documents: object) -> None:
+    def send(self, batch: object, documents: object, meanwhile: object = None) -> None:
         if any(self.word in document for document in documents):  # type: ignore[attr-defined]
             raise Refused("too large")
-        super().send(batch, documents)  # type: ignore[arg-type]
+        super().send(batch, documents, lambda: None)  # type: ignore[arg-type]
 
 
 def test_a_document_that_is_refused_is_found_by_halving_and_the_others_are_sent(tmp_path: Path) -> None:

@@ -254,15 +254,16 @@ def test_after_one_failure_all_is_there_and_at_most_one_batch_double(
         assert len(fake.stored) - 1_201 == doubles
 
 
-def test_an_error_without_receipt_finds_the_guilty_document(tmp_path: Path) -> None:
+@pytest.mark.parametrize("guilty", [0, 77, 499, 500, 577])
+def test_an_error_without_receipt_finds_the_guilty_document(tmp_path: Path, guilty: int) -> None:
     def poison(body: bytes) -> bool:
-        return json.loads(body).get("primary_name") == "P77"
+        return json.loads(body).get("primary_name") == f"P{guilty}"
 
     with broker(*[Faults(poison=poison) for _ in range(40)]) as fake, outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))
         publish(outbox, fake)
         assert (outbox.totals().confirmed, outbox.totals().refused) == (600, 1)
-        assert len(set(ids(fake.stored))) == 600
+        assert len(fake.stored) == len(set(ids(fake.stored))) == 600
 
 
 def test_with_no_broker_at_all_nothing_is_lost_and_the_addresses_are_named(tmp_path: Path) -> None:

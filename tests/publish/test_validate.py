@@ -26,7 +26,14 @@ ODD = st.sampled_from([None, True, False, -1, 0, 7, 2**70, -0.5, 1.0, 2.5, float
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_schema_file_says_what_the_table_says(table: str) -> None:
-    assert document_schema(table) == schema_of(stored_table(table))
+    assert rules(document_schema(table)) == rules(schema_of(stored_table(table)))
+
+
+def rules(schema: Any) -> Any:
+    """A schema without its descriptions."""
+    if isinstance(schema, dict):
+        return {key: rules(value) for key, value in schema.items() if key != "description"}
+    return schema
 
 
 @pytest.mark.parametrize("name", [*TABLES, "completeness"])
