@@ -38,12 +38,14 @@ def accesses(
     """One row for each access of ``day`` that no decoder's bin holds, matched or not.
 
     Columns: stream, lfn (normalised), site_name, app, user (pseudonym), is_remote, read_bytes, cpu_seconds,
-    wall_seconds, dataset_name and block_name (null where DBS does not have the file). Raises what ``data_aggregation`` raises.
+    wall_seconds, dataset_name and block_name (null where DBS does not have the file). Raises what
+    ``data_aggregation`` raises.
     """
     from pyspark.sql import functions as F
 
     from cmsspark.jobs import day as day_job
     from cmsspark.jobs.snapshots import open_snapshots
+    from cmsspark.sources.folders import Layout
     from cmsspark.sources.reader import Reader
     from cmsspark.sources.tables import dump_table
     from cmsspark.transforms import scan
@@ -60,8 +62,8 @@ def accesses(
         refresh_dumps=True,
     )
     spark = session()
-    files = files_for(root or settings.root or "hdfs://", spark)
-    inputs = day_job.resolve(request, files)
+    files = files_for("hdfs://", spark)
+    inputs = day_job.resolve(request, Layout.load(settings.sources, root or settings.root), files)
     opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
     shipped = (scan.ship(spark, opened.catalogue), scan.ship(spark, opened.replicas))

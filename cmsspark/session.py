@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from cmsspark import errors
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -40,6 +42,23 @@ def session(app: str, **conf: str) -> SparkSession:
             if name not in conf:
                 builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def cause_of(error: Exception) -> Exception:
+    """The error of ours that a task raised, taken out of what Spark wraps around it; else ``error`` itself."""
+    text = str(error)
+    for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing):
+        marker = f"{kind.__module__}.{kind.__name__}: "
+        if marker in text:
+            wanted, *rest = text.split(marker, 1)[1].splitlines()
+            told: dict[str, str] = {}
+            for line in rest[:3]:
+                name, colon, value = line.strip().partition(": ")
+                if not (colon and line.startswith("  ")):
+                    break
+                told[name] = value
+            return kind(wanted, where=told.get("where"), found=told.get("found"), next_step=told.get("next"))
+    return error
 
 
 def small_session(app: str) -> SparkSession:

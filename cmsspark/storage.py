@@ -253,6 +253,44 @@ class HadoopFiles:
         return str(system.makeQualified(place).toString())
 
 
+class AnyFiles:
+    """Each location by the file system that serves it: inputs and results may lie on different ones."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._local = LocalFiles()
+        self._hadoop = HadoopFiles(spark)
+
+    def _of(self, path: str) -> Files:
+        return self._local if is_local(path) else self._hadoop
+
+    def stat(self, path: str) -> Entry | None:
+        return self._of(path).stat(path)
+
+    def list_dir(self, path: str) -> list[Entry]:
+        return self._of(path).list_dir(path)
+
+    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
+        return self._of(path).read_bytes(path, limit)
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        self._of(path).write_bytes(path, content)
+
+    def replace(self, source: str, target: str) -> None:
+        self._of(target).replace(source, target)
+
+    def make_dirs(self, path: str) -> None:
+        self._of(path).make_dirs(path)
+
+    def delete(self, path: str) -> None:
+        self._of(path).delete(path)
+
+    def fetch(self, path: str, target: Path) -> None:
+        self._of(path).fetch(path, target)
+
+    def uri(self, path: str) -> str:
+        return self._of(path).uri(path)
+
+
 def files_for(location: str, spark: SparkSession | None = None) -> Files:
     """The file system that serves ``location``.
 
@@ -266,7 +304,7 @@ def files_for(location: str, spark: SparkSession | None = None) -> Files:
             where=location,
             next_step="run it as a job: run_spark JOB …",
         )
-    return HadoopFiles(spark)
+    return AnyFiles(spark)
 
 
 @contextmanager

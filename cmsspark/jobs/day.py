@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmsspark import __version__, days, pseudonyms
+from cmsspark import days, pseudonyms
 from cmsspark.access import STREAMS
 from cmsspark.errors import DataError, InputMissing, NotReady
 from cmsspark.jobs import snapshots
+from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
 from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
+from cmsspark.session import cause_of
 from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
@@ -77,11 +79,15 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     tell = say or (lambda text: click.echo(text, err=True))
     began = time.monotonic()
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
+    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
+    is_local = is_all_local(layout, (*request.streams, "dbs", "phedex"), request.fout)
+    # What is missing on the local disk is told before a session starts.
+    inputs = resolve(request, layout, LocalFiles()) if is_local else None
     with ThreadPoolExecutor(1) as pool:
-        # The JVM starts while the list of files is fixed and the catalogue is opened or built.
+        # The session starts while the catalogue is opened or built.
         starting = pool.submit(_session, request.job)
-        files: Files = LocalFiles() if _all_local(request) else files_for("hdfs://", starting.result())
-        inputs = resolve(request, files)
+        if inputs is None:
+            inputs = resolve(request, layout, files_for("hdfs://", starting.result()))
         by_index = request.join == "index" or (request.join == "auto" and _index_fits(request, inputs))
         opened = _snapshots(request, inputs, tell) if by_index else None
         spark = starting.result()
@@ -95,13 +101,12 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     except BaseException as error:
         run_now.abandon()
         if isinstance(error, Exception):
-            raise _cause(error) from None
+            raise cause_of(error) from None
         raise
 
 
-def resolve(request: DayRequest, files: Files) -> Inputs:
+def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
     """Fix what is read: each stream's files, and the dumps. Raises InputMissing (66) and NotReady (75)."""
-    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
     found: list[DayInput] = []
     missing: list[str] = []
     warnings: list[str] = []
@@ -123,11 +128,6 @@ def resolve(request: DayRequest, files: Files) -> Inputs:
     for texts in (*(one.warnings for one in found), dbs.warnings, phedex.warnings):
         warnings += texts
     return Inputs(files, found, missing, dbs, phedex, warnings)
-
-
-def _all_local(request: DayRequest) -> bool:
-    root = request.root or request.settings.root
-    return root is not None and is_local(root) and is_local(request.fout) and not request.settings.sources
 
 
 def _kept_dumps(request: DayRequest, files: Files) -> dict[str, Dump]:
@@ -228,7 +228,7 @@ def _store(
         rows = aggregate.partials if table == "partials" else aggregate.report
         count = run_now.write(rows(folded, request.day), table, request.fmt)
         tell(f"{table}: {count:,} rows")
-    _check_unchanged(inputs)
+    check_unchanged(inputs.files, [*inputs.streams, inputs.dbs, inputs.phedex])
     done = run_now.commit(_manifest(request, inputs, opened, bins, warnings, quarantine, run_now, began))
     for text in warnings:
         tell(f"warning: {text}")
@@ -269,16 +269,6 @@ def _quarantine(request: DayRequest, folded: DataFrame, bins: Mapping[str, Strea
     return str(target), examples
 
 
-def _check_unchanged(inputs: Inputs) -> None:
-    told = folders.changed(inputs.files, [*inputs.streams, inputs.dbs, inputs.phedex])
-    if told:
-        raise DataError(
-            "the input changed while it was read",
-            found="; ".join(told[:5]) + (f" and {len(told) - 5} more" if len(told) > 5 else ""),
-            next_step="run it again when nothing writes there any more",
-        )
-
-
 def _manifest(
     request: DayRequest,
     inputs: Inputs,
@@ -302,32 +292,15 @@ def _manifest(
         "reduction_factor": round(read / rows, 3) if rows else None,
         "join": "shuffle" if opened is None else "index",
         "catalogue": opened.report.__dict__ if opened else None,
-        "dumps": {one.kind: _dump(one) for one in (inputs.dbs, inputs.phedex)},
+        "dumps": dumps_told((inputs.dbs, inputs.phedex)),
         "inputs": [_input(one) for one in inputs.streams],
         "identical_files": _identical(inputs),
         "pseudonym_key_id": key.key_id,
         "quarantine": quarantine,
         "warnings": list(warnings),
-        "versions": {"cmsspark": __version__, "store": store.STORE_VERSION, **_versions()},
+        "versions": versions(),
         "seconds": round(time.monotonic() - began, 1),
         "timestamp": days.start_ms(request.day),
-    }
-
-
-def _versions() -> dict[str, str]:
-    import sys
-
-    import pyspark
-
-    return {"python": sys.version.split()[0], "pyspark": pyspark.__version__}
-
-
-def _dump(dump: Dump) -> dict[str, Any]:
-    return {
-        "folder": dump.folder,
-        "day": dump.day.isoformat() if dump.day else None,
-        "distance_days": dump.distance_days,
-        "fingerprint": dump.fingerprint(),
     }
 
 
@@ -360,21 +333,3 @@ def _identical(inputs: Inputs) -> list[list[str]]:
                     by_content.setdefault(hashlib.file_digest(stream, "blake2b").digest(), []).append(path)
             told += [same for same in by_content.values() if len(same) > 1]
     return told
-
-
-def _cause(error: Exception) -> Exception:
-    """The error of ours that a task raised, taken out of what Spark wraps around it."""
-    text = str(error)
-    from cmsspark import errors
-
-    for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing):
-        marker = f"{kind.__module__}.{kind.__name__}: "
-        if marker in text:
-            lines = text.split(marker, 1)[1].splitlines()
-            found: dict[str, str | None] = {"where": None, "found": None, "next": None}
-            for line in lines[1:4]:
-                name, _, value = line.strip().partition(": ")
-                if name in found and line.startswith("  "):
-                    found[name] = value
-            return kind(lines[0], where=found["where"], found=found["found"], next_step=found["next"])
-    return error

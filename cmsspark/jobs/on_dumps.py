@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmsspark import __version__, days
-from cmsspark.errors import DataError
+from cmsspark import days
 from cmsspark.jobs import JOBS
 from cmsspark.jobs.options import job_options, settings_of, store_of
+from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
 from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Dump, Layout
-from cmsspark.storage import Files, LocalFiles, files_for, is_local
+from cmsspark.storage import Files, LocalFiles, files_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,18 +84,16 @@ def run(
 
     Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73).
     """
-    from cmsspark.jobs.day import _cause
-    from cmsspark.session import session
+    from cmsspark.session import cause_of, session
 
     tell = say or (lambda text: click.echo(text, err=True))
     began = time.monotonic()
     layout = Layout.load(settings.sources, root or settings.root)
-    places = [place.folder for source in ("dbs", "phedex") for place in layout.places[source]]
-    is_all_local = all(is_local(folder) for folder in (*places, fout))
+    is_local = is_all_local(layout, ("dbs", "phedex"), fout)
     # What is missing on the local disk is told before a JVM starts.
-    dumps = job.choose(LocalFiles(), layout, day) if is_all_local else []
+    dumps = job.choose(LocalFiles(), layout, day) if is_local else []
     spark = session(f"cmsspark {job.name}")
-    files = LocalFiles() if is_all_local else files_for("hdfs://", spark)
+    files = LocalFiles() if is_local else files_for("hdfs://", spark)
     dumps = dumps or job.choose(files, layout, day)
     for dump in dumps:
         tell(f"{dump.kind} dump: {dump.folder}")
@@ -104,54 +102,27 @@ def run(
     staged = store.stage(files, fout, job.name, day)
     try:
         count = staged.write(job.build(job.tables(spark, dumps), day), job.name, fmt)
-        _check_unchanged(files, dumps)
+        check_unchanged(files, dumps)
         done = staged.commit(_manifest(dumps, day, began))
     except BaseException as error:
         staged.abandon()
         if isinstance(error, Exception):
-            raise _cause(error) from None
+            raise cause_of(error) from None
         raise
     tell(f"{job.name} of {day}: {count:,} rows stored in {done.path} after {time.monotonic() - began:.1f} s")
     return done
 
 
-def _check_unchanged(files: Files, dumps: list[Dump]) -> None:
-    told = folders.changed(files, dumps)
-    if told:
-        raise DataError(
-            "a dump changed while it was read",
-            found="; ".join(told[:5]) + (f" and {len(told) - 5} more" if len(told) > 5 else ""),
-            next_step="run it again when nothing writes there any more",
-        )
-
-
 def _manifest(dumps: list[Dump], day: date, began: float) -> dict[str, Any]:
-    import sys
-
-    import pyspark
-
     return {
-        "dumps": {
-            dump.kind: {
-                "folder": dump.folder,
-                "day": dump.day.isoformat() if dump.day else None,
-                "distance_days": dump.distance_days,
-                "fingerprint": dump.fingerprint(),
-            }
-            for dump in dumps
-        },
+        "dumps": dumps_told(dumps),
         "inputs": [
             {"table": name, "folder": dump.folder_of(name), "files": [[f.path, f.size, f.mtime_ms] for f in listed]}
             for dump in dumps
             for name, listed in dump.tables.items()
         ],
         "warnings": [text for dump in dumps for text in dump.warnings],
-        "versions": {
-            "cmsspark": __version__,
-            "store": store.STORE_VERSION,
-            "python": sys.version.split()[0],
-            "pyspark": pyspark.__version__,
-        },
+        "versions": versions(),
         "seconds": round(time.monotonic() - began, 1),
         "timestamp": days.start_ms(day),
     }
