@@ -151,14 +151,33 @@ def current(files: Files, fout: str, job: str, table: str, day: date) -> Current
             found=_days_there(files, fout, job),
             next_step=f"run_spark {job} --date {day} --fout {fout}",
         )
-    run = json.loads(files.read_bytes(join(folder, "CURRENT")))["run"]
+    again = f"run {job} again for {day}"
+    run = _read_json(files, join(folder, "CURRENT"), again).get("run")
+    if not isinstance(run, str):
+        raise DataError("CURRENT does not name a run", where=join(folder, "CURRENT"), next_step=again)
     place = join(folder, "runs", run)
     if files.stat(join(place, "manifest.json")) is None:
-        raise DataError(f"the manifest of run {run} is gone", where=place, next_step=f"run {job} again for {day}")
-    manifest = json.loads(files.read_bytes(join(place, "manifest.json")))
-    if table not in manifest["tables"]:
-        raise InputMissing(f"run {run} has no table {table}", where=place, found=", ".join(manifest["tables"]))
+        raise DataError(f"the manifest of run {run} is gone", where=place, next_step=again)
+    manifest = _read_json(files, join(place, "manifest.json"), again)
+    tables = manifest.get("tables")
+    if not isinstance(tables, dict):
+        raise DataError(f"the manifest of run {run} names no tables", where=place, next_step=again)
+    if table not in tables:
+        raise InputMissing(f"run {run} has no table {table}", where=place, found=", ".join(tables))
+    if files.stat(join(place, table)) is None:
+        raise DataError(f"the table {table} of run {run} is gone", where=place, next_step=again)
     return CurrentTable(join(place, table), manifest)
+
+
+def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
+    """The JSON object in a file of the store. Raises DataError (65) where it is none."""
+    try:
+        found = json.loads(files.read_bytes(path))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DataError("a JSON object is wanted", where=path, found="something else", next_step=next_step)
+    return found
 
 
 def spark_location(location: str) -> str:
@@ -178,7 +197,9 @@ def _days_there(files: Files, fout: str, job: str) -> str:
     base = join(fout, job)
     if files.stat(base) is None:
         return f"nothing of {job}"
-    days = [entry.name for entry in files.list_dir(base) if entry.is_dir]
+    folders = [entry for entry in files.list_dir(base) if entry.is_dir]
+    # A day whose runs all failed has a folder and no result.
+    days = [entry.name for entry in folders if files.stat(join(entry.path, "CURRENT")) is not None]
     shown = ", ".join(days[-10:])
     return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
 

@@ -48,8 +48,10 @@ def attach(
         "site_name": F.when(~unmatched, F.col("site_name")),
         "app": F.when(unmatched, F.col("unmatched_bin")).otherwise(F.col("app")),
         "user": F.when(~unmatched, F.col("user")),
-        "remote_nacc": F.when(remote, F.col("nacc")).when(~remote, F.lit(0)).cast("long"),
+        "remote_nacc": F.when(~unmatched, F.when(remote, F.col("nacc")).when(~remote, F.lit(0))).cast("long"),
     }
+    # A bin counts records; sizes of files that are not in DBS add up to nothing, and cannot leave 64 bits.
+    changed |= {name: F.when(~unmatched, F.col(name)) for name in ("read_bytes", "cpu_ms", "wall_ms")}
     return joined.select(*(changed.get(name, F.col(name)).alias(name) for name, _ in COLUMNS))
 
 
