@@ -209,7 +209,9 @@ def _add_files(
             for file in (settings.origin, places.key() if job is not None else None):
                 if file:
                     options.lay("spark.files", file, BUILT_IN)
-    if request.has("--avro"):
+    if request.has("--avro") and job is not None:
+        notes.append("spark-avro: left out, our own jobs read Avro without it")
+    elif request.has("--avro"):
         found = avro.locate(host.spark, settings.jars)
         if found.option:
             options.lay(found.option, found.value, "--avro")

@@ -28,6 +28,7 @@ NOISE: Final = (
     b"WARNING: package sun.security.action not in java.base",
 )
 _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
+_UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
 
 def run(command: Command, environ: Mapping[str, str]) -> int:
@@ -51,9 +52,20 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
         name = signal.Signals(-code).name
         sys.stderr.write(f"run_spark: the driver was ended from outside by {name} (out of memory?)\n")
         return int(Exit.NOT_READY)
+    if code != 0 and watch.unresolved:
+        _tell_unresolved(watch.unresolved)
+        return int(Exit.SETTINGS)
     if command.mode == "cluster" and code != 0 and watch.status:
         return watch.status
     return code
+
+
+def _tell_unresolved(artifact: str) -> None:
+    sys.stderr.write(
+        f"run_spark: no Maven repository gave {artifact}\n"
+        "  next: put the jar into a folder that `jars` in the settings names (--avro looks there first), name a mirror with\n"
+        "        --repositories, or go without: our own jobs read Avro with no jar\n"
+    )
 
 
 def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
@@ -62,12 +74,13 @@ def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
 
 
 class Watch(threading.Thread):
-    """Copies a child's stderr as it comes, without the noise, and keeps the exit status that a report names."""
+    """Copies a child's stderr as it comes, without the noise; keeps the exit status and the missing jar that it names."""
 
     def __init__(self, source: int, target: int) -> None:
         super().__init__(daemon=True)
         self.source, self.target = source, target
         self.status: int | None = None
+        self.unresolved: str | None = None
         self._line = b""
         self.start()
 
@@ -101,6 +114,9 @@ class Watch(threading.Thread):
         found = _STATUS.findall(self._line)
         if found:
             self.status = int(found[-1])
+        missing = _UNRESOLVED.search(self._line)
+        if missing:
+            self.unresolved = missing.group(1).decode(errors="replace")
         if text.endswith(b"\n"):
             self._line = b""
 

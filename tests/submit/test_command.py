@@ -122,6 +122,12 @@ def test_spark_avro_comes_from_sparks_jars_the_settings_folder_or_maven(tmp_path
     assert by_maven.options.get("spark.jars.packages") == "org.apache.spark:spark-avro_2.12:3.5.7"
 
 
+def test_our_own_jobs_need_no_spark_avro() -> None:
+    built = command("dbs_crab", "--avro")
+    assert built.options.get("spark.jars.packages") is None
+    assert "without it" in built.notes[0]
+
+
 def test_the_progress_bar_is_for_terminals() -> None:
     name = "spark.ui.showConsoleProgress"
     assert command("dbs_aaa").options.get(name) == "false"
