@@ -63,8 +63,8 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
 def _tell_unresolved(artifact: str) -> None:
     sys.stderr.write(
         f"run_spark: no Maven repository gave {artifact}\n"
-        "  next: put the jar into a folder that `jars` in the settings names (--avro looks there first), name a mirror with\n"
-        "        --repositories, or go without: our own jobs read Avro with no jar\n"
+        "  next: put the jar into a folder that `jars` in the settings names (--avro looks there first), name a mirror\n"
+        "        with --repositories, or go without: our own jobs read Avro with no jar\n"
     )
 
 
@@ -74,7 +74,7 @@ def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
 
 
 class Watch(threading.Thread):
-    """Copies a child's stderr as it comes, without the noise; keeps the exit status and the missing jar that it names."""
+    """Copies a child's stderr as it comes, without the noise; keeps the exit status and missing jar that it names."""
 
     def __init__(self, source: int, target: int) -> None:
         super().__init__(daemon=True)
