@@ -183,7 +183,13 @@ def _stored(order: Order, table: str) -> CurrentTable:
     else:
         from cmsspark.session import session
 
-        files = files_for(store, session("cern_monit"))
+        spark = session("cern_monit")
+        if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
+            raise UsageError(
+                "publishing keeps its outbox on one host, so its driver cannot run somewhere on the cluster",
+                next_step="use --deploy-mode client",
+            )
+        files = files_for(store, spark)
     return current(files, store, order.job.name, table, order.day)
 
 
