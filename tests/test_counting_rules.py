@@ -13,7 +13,7 @@ import pytest
 from cmsspark.errors import DataError
 from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
-from tests.corpus import hostile, judged, ordinary, tables
+from tests.corpus import cases_eos, hostile, judged, ordinary, tables
 from tests.corpus.cases import Case, Expected
 from tests.corpus.cases_avro import in_a_day
 from tests.corpus.json_lines import DAY_START
@@ -211,6 +211,17 @@ def test_rule_18_validity_is_no_filter_and_the_larger_file_id_counts(form: str) 
 @forms_of(21)
 def test_rule_21_remote_is_told_by_sites_or_by_replicas(form: str) -> None:
     _check(21, form)
+
+
+@pytest.mark.parametrize("case", cases_eos.repeated_counts(), ids=str)
+def test_rule_02_a_count_that_stands_twice_is_malformed_by_the_oracle_if_any_is_ill_typed(case: Case) -> None:
+    assert judged.by_oracle(case) == case.expected
+
+
+@pytest.mark.xfail(reason="the EOS decoder's fast path sees only the last of repeated counts", strict=True)
+@pytest.mark.parametrize("case", cases_eos.repeated_counts(), ids=str)
+def test_rule_02_a_count_that_stands_twice_in_an_eos_struct_is_malformed_if_any_is_ill_typed(case: Case) -> None:
+    assert judged.by_decoder(case) == case.expected
 
 
 MUTATED = {

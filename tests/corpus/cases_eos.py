@@ -151,6 +151,7 @@ def _telling_apart(into: Cases) -> None:
         ("eos_path without raw", {"eos_path": A_LFN, "rb": "5"}, into.hit(read_bytes=5, app="unknown", user=None)),
         ("without prefix, sec.info is not needed", {"eos_path": A_LFN, "sec.info": 5, "sec.app": {}, "path": []}, bare),
         ("eos_path null", {"eos_path": None}, NO_LFN),
+        ("eos_path null beside a path", {"eos_path": None, "path": A_LFN}, NO_LFN),
         ("G3 with a path alone", {"path": A_LFN}, bare),
         ("G3, sec_info is not needed", {"path": A_LFN, "sec_info": 5, "sec_app": 5}, bare),
         ("G3, eos_host says nothing", {"path": A_LFN, "eos_host": "x", "rb": 5},
@@ -160,3 +161,19 @@ def _telling_apart(into: Cases) -> None:
         ("G3 with the person", {"path": A_LFN, "sec.info": f"/CN={PERSON}"}, into.hit(read_bytes=0, app="unknown")),
     ):  # fmt: skip
         into.add(15, f"told apart: {name}", line(data), expected)
+
+
+def repeated_counts() -> list[Case]:
+    """Counts that stand twice, the first of another type than the form wants (rule 2). Not among the cases of a day."""
+    into = Cases("eos", "json", EOS_HIT)
+    for form, build, key, wrong in (
+        ("G3", g3, "rb", "5"),
+        ("G3", g3, "wb", "x"),
+        ("G2 with prefix", g2_first, "eos.rb", "x"),
+        ("G2 without prefix", g2_second, "rb", "x"),
+        ("G2 without prefix", g2_second, "wb", "1.5"),
+        ("G2 without prefix", g2_second, "rb", 5),
+    ):
+        twice = build().replace(f'"{key}":'.encode(), f'"{key}":'.encode() + encode(wrong) + f',"{key}":'.encode(), 1)
+        into.add(2, f"{form}: {key} twice, first {wrong!r}", twice, MALFORMED)
+    return into.found
