@@ -123,7 +123,7 @@ class JsonDecoder(ABC):
         line = first_line
         for piece in _pieces(chunk):
             lines = piece.count(b"\n")
-            batch = self._whole(piece) if len(piece) < len(chunk) else None
+            batch = self._whole(piece)
             if batch is not None:
                 into.absorb(batch)
             elif lines <= PIECES:
@@ -183,11 +183,12 @@ def _object_lines(chunk: bytes) -> int:
 
 
 def _pieces(chunk: bytes) -> Iterator[bytes]:
-    """About ``PIECES`` pieces of whole lines; a line longer than a piece is one of its own."""
-    size = max(len(chunk) // PIECES, 1)
+    """``PIECES`` pieces of as many lines each, so that every one has fewer lines than the chunk (or one)."""
+    newlines = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE)
+    count = min(PIECES, len(newlines))
     start = 0
-    while start < len(chunk):
-        end = chunk.find(b"\n", min(start + size, len(chunk) - 1)) + 1
+    for number in range(1, count + 1):
+        end = int(newlines[len(newlines) * number // count - 1]) + 1
         yield chunk[start:end]
         start = end
 
