@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ NEEDED = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.sources.partitionOverwriteMode": "static",
 }
+
+#: How Spark names a file that its own readers failed on, and an exception that led to another.
+_UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
+_CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
 def session(app: str, **conf: str) -> SparkSession:
@@ -45,7 +50,9 @@ def session(app: str, **conf: str) -> SparkSession:
 
 
 def cause_of(error: Exception) -> Exception:
-    """The error of ours that a task raised, taken out of what Spark wraps around it; else ``error`` itself."""
+    """The error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own comes
+    to; else ``error`` itself.
+    """
     text = str(error)
     for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing):
         marker = f"{kind.__module__}.{kind.__name__}: "
@@ -58,7 +65,26 @@ def cause_of(error: Exception) -> Exception:
                     break
                 told[name] = value
             return kind(wanted, where=told.get("where"), found=told.get("found"), next_step=told.get("next"))
-    return error
+    if "ARITHMETIC_OVERFLOW" in text:
+        return errors.DataError("a sum is beyond 2^63-1", next_step="look for absurd sizes in the log")
+    unread = _UNREAD.search(text)
+    return _not_read(unread[1], text) if unread else error
+
+
+def _not_read(file: str, text: str) -> errors.CmssparkError:
+    """What Spark's "error while reading file" means, by the innermost of its causes."""
+    causes = _CAUSE.findall(text)
+    name, reason = causes[-1] if causes else ("", "")
+    found = f"{name}: {reason}".strip(": ") or None
+    if name.endswith("AccessControlException"):
+        return errors.NotAllowed("access is refused", where=file, found=found)
+    if name.endswith("FileNotFoundException"):
+        return errors.InputMissing("a file that was listed is wanted", where=file, found=found)
+    if name.startswith(("java.net.", "org.apache.hadoop.ipc.")) or name.endswith("BlockMissingException"):
+        return errors.NotReady("the file system did not answer as it should", where=file, found=found)
+    return errors.DataError(
+        "a file is damaged", where=file, found=found, next_step="fetch the file again from its source"
+    )
 
 
 def small_session(app: str) -> SparkSession:
