@@ -63,8 +63,8 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
 def _tell_unresolved(artifact: str) -> None:
     sys.stderr.write(
         f"run_spark: no Maven repository gave {artifact}\n"
-        "  next: put the jar into a folder that `jars` in the settings names (--avro looks there first), name a mirror\n"
-        "        with --repositories, or go without: our own jobs read Avro with no jar\n"
+        "  next: put the jar into a folder that `jars` in the settings names (--avro looks there first), or name\n"
+        "        a mirror with --repositories; or go without: our own jobs read Avro with no jar\n"
     )
 
 
