@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -90,7 +91,11 @@ def command(
     """
     order = order_of(settings_of(settings_file), day, job_name, fout, sink, amq, spool, limit)
     if dry_run:
-        show(order)
+        try:
+            show(order)
+        except BrokenPipeError:
+            # Somebody looked at the first lines only; what Python flushes at its end goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     with _interruptible():
         results = [publish(order, table, resume=resume) for table in public_tables(order.job)]

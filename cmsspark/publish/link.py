@@ -21,6 +21,9 @@ from cmsspark.publish.sink import Clock
 os.environ.setdefault("STOMP_SKIP_HOSTNAME_SCAN", "1")
 
 _CHUNK: Final = 65_536
+#: Bytes without a whole frame after which nobody can be speaking STOMP.
+_MOST: Final = 16_000_000
+NO_STOMP: Final = "what answers there speaks no STOMP; a port for TLS wants `ca` in the credentials file"
 #: Beats that may be missed before a link counts as dead.
 _BEATS: Final = 3
 
@@ -77,11 +80,6 @@ class Link:
         """Bytes taken and not written."""
         return len(self._out)
 
-    def beat(self, sending: float, receiving: float) -> None:
-        """Keep heartbeats from now on: seconds between ours, and between the broker's; 0 is none."""
-        self._send_beat = sending
-        self._receive_beat = receiving
-
     def flush(self, timeout: float) -> None:
         """Write all that was taken. Raises LinkDown when nothing moves for ``timeout`` seconds, or the link breaks."""
         patience = Patience(self._clock, timeout, self._told, "it takes no data")
@@ -112,6 +110,15 @@ class Link:
                 return None
             self._beat_if_due()
             self._wait(left)
+
+    def agree_beats(self, ours: float, answer: str) -> None:
+        """Keep the heartbeats that ours, in seconds, and the broker's ``heart-beat`` header, in ms, come to."""
+        parts = [part.strip() for part in answer.split(",")]
+        if len(parts) != 2 or not all(part.isdigit() and len(part) < 9 for part in parts):
+            raise LinkDown(NO_STOMP)
+        sends, wants = (int(part) / 1000 for part in parts)
+        self._send_beat = max(ours, wants) if wants else 0.0
+        self._receive_beat = max(ours, sends) if sends else 0.0
 
     def first_error(self) -> Any | None:
         """An ERROR frame that has come, if any."""
@@ -157,7 +164,10 @@ class Link:
                 return
             self._last_read = self._clock.monotonic()
             self._in += piece
-            self._cut_frames()
+            try:
+                self._cut_frames()
+            except LinkDown as error:
+                self._down = error
 
     def _cut_frames(self) -> None:
         while True:
@@ -165,6 +175,8 @@ class Link:
                 del self._in[: len(self._in) - len(self._in.lstrip(b"\r\n"))]
             end = self._frame_end()
             if end < 0:
+                if len(self._in) > _MOST:
+                    raise LinkDown(NO_STOMP)
                 return
             frame = self._parse(bytes(self._in[:end]))
             del self._in[: end + 1]
@@ -177,7 +189,10 @@ class Link:
         if head >= 0:
             for line in bytes(self._in[:head]).split(b"\n"):
                 if line.startswith(b"content-length:"):
-                    end = head + 2 + int(line[15:])
+                    length = line[15:].strip()
+                    if not length.isdigit() or len(length) > 9:
+                        raise LinkDown(NO_STOMP)
+                    end = head + 2 + int(length)
                     return end if len(self._in) > end else -1
         return self._in.find(b"\0")
 
@@ -190,7 +205,7 @@ class Link:
             silent = now - self._last_read
             if silent > _BEATS * self._receive_beat:
                 raise LinkDown(f"no heartbeat from the broker for {silent:.0f} s: the link is dead")
-            seconds = min(seconds, self._receive_beat)
+            seconds = min(seconds, _BEATS * self._receive_beat - silent + 0.01)
         if self._send_beat and not writing:
             seconds = min(seconds, max(0.01, self._last_write + self._send_beat - now))
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():

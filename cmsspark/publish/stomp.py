@@ -16,7 +16,7 @@ from typing import Any, Final
 from cmsspark.errors import NotAllowed
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.ledger import Batch
-from cmsspark.publish.link import Link, LinkDown, Patience, connect
+from cmsspark.publish.link import NO_STOMP, Link, LinkDown, Patience, connect
 from cmsspark.publish.sink import Clock, Refused, SystemClock, Unconfirmed
 
 #: Write out what was made so far from this size on: the broker works while the next frames are made.
@@ -121,17 +121,16 @@ class StompSink:
             if frame is None:
                 raise LinkDown(f"it accepts connections and stays silent ({self._timeouts.login:.0f} s)")
             if frame.cmd not in ("CONNECTED", "ERROR"):
-                raise LinkDown("what answers there speaks no STOMP; a port for TLS wants `ca` in the credentials file")
+                raise LinkDown(NO_STOMP)
             if frame.cmd == "ERROR":
                 reason = self._reason(frame)
                 if _NOT_ALLOWED.search(reason):
                     raise self._not_allowed(reason, f"{link.current_host_and_port[0]}:{link.current_host_and_port[1]}")
                 raise LinkDown(reason)
+            link.agree_beats(self._timeouts.beat, frame.headers.get("heart-beat", "0,0"))
         except BaseException:
             link.close()
             raise
-        theirs = [int(part) for part in frame.headers.get("heart-beat", "0,0").split(",")]
-        link.beat(max(beat, theirs[1]) / 1000 if theirs[1] else 0.0, max(beat, theirs[0]) / 1000 if theirs[0] else 0.0)
         self._link, self._protocol, self._sending = link, protocol, False
         self._staged = self._trouble = None
 

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -92,18 +93,30 @@ def test_a_wrong_password_is_told_at_once_and_the_password_is_not() -> None:
     assert fake.connections == 1
 
 
-def test_what_speaks_no_stomp_is_told() -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\n\n\0",
+        b"CONNECTED\ncontent-length:-1\n\n\0",
+        b"CONNECTED\ncontent-length:1e9\n\n\0",
+        b"CONNECTED\nheart-beat:soon\n\n\0",
+        b"CONNECTED\nheart-beat:1\n\n\0",
+        b"x" * 17_000_000,
+    ],
+)
+def test_what_speaks_no_stomp_is_told(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def answer() -> None:
+        def serve() -> None:
             connection, _ = server.accept()
-            connection.sendall(b"HTTP/1.1 400 Bad Request\n\n\0")
-            connection.close()
+            with connection, suppress(OSError):
+                connection.recv(65_536)
+                connection.sendall(answer)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(Unconfirmed, match="speaks no STOMP"):
-            sink_to(server.getsockname()[1]).open()
+            sink_to(server.getsockname()[1], timeouts=Timeouts(login=5)).open()
         thread.join()
 
 
