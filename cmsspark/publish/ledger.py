@@ -84,14 +84,20 @@ class Ledger:
         self.path = path
         with self._guard():
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, VERSION):
+            try:
+                self._prepare()
+            except BaseException:
                 self._db.close()
-                raise LedgerDamaged("a ledger of another version", where=path, found=f"version {version}")
-            self._db.executescript(_SCHEMA)
-            self._db.execute(f"PRAGMA user_version={VERSION}")
+                raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise LedgerDamaged("a ledger of another version", where=self.path, found=f"version {version}")
+        self._db.executescript(_SCHEMA)
+        self._db.execute(f"PRAGMA user_version={VERSION}")
 
     def close(self) -> None:
         """Close the database; what was committed stays."""
