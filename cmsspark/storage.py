@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -132,7 +132,8 @@ class LocalFiles:
                 os.fsync(stream.fileno())
             os.replace(aside, place)
         except OSError as error:
-            Path(aside).unlink(missing_ok=True)
+            with suppress(OSError):
+                os.unlink(aside)
             raise _not_written(place, error) from None
 
     def replace(self, source: str, target: str) -> None:
@@ -158,7 +159,13 @@ class LocalFiles:
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy a file to the local ``target``."""
-        shutil.copyfile(local_path(path), target)
+        place = local_path(path)
+        try:
+            shutil.copyfile(place, target)
+        except FileNotFoundError:
+            raise InputMissing("a file is wanted", where=place, found="nothing of that name") from None
+        except PermissionError as error:
+            raise _not_allowed(place, error) from None
 
     def uri(self, path: str) -> str:
         """The location as a URI that pandas, DuckDB and Spark read; names with special characters stay a plain path."""
@@ -222,21 +229,22 @@ class HadoopFiles:
         self.replace(aside, path)
 
     def replace(self, source: str, target: str) -> None:
-        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
-            self._jvm.java.net.URI.create(target), self._conf
-        )
         # Options.Rename is a nested class, which py4j spells with a dollar sign.
         rename = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
         options = self._gateway.new_array(rename, 1)
         options[0] = rename.valueOf("OVERWRITE")
         path = self._jvm.org.apache.hadoop.fs.Path
         with _hadoop_errors(target, writing=True):
+            # By way of Path: java.net.URI takes no space in a name.
+            context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(path(target).toUri(), self._conf)
             context.rename(path(source), path(target), options)
 
     def make_dirs(self, path: str) -> None:
         system, place = self._open(path)
         with _hadoop_errors(path, writing=True):
-            system.mkdirs(place)
+            made = system.mkdirs(place)
+        if not made:
+            raise OutputError("a folder cannot be made", where=path, found="the file system refused it")
 
     def delete(self, path: str) -> None:
         system, place = self._open(path)
@@ -311,9 +319,18 @@ def files_for(location: str, spark: SparkSession | None = None) -> Files:
 def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
     """Turn a Java exception into an error of ours; its class name tells which."""
     from py4j.protocol import Py4JJavaError
+    from pyspark.errors import IllegalArgumentException
 
     try:
         yield
+    except IllegalArgumentException as error:
+        # A name that is no URI, or a host or name service that the configuration does not know.
+        raise SettingsError(
+            "this location cannot be understood or reached",
+            where=path,
+            found=str(error).splitlines()[0],
+            next_step="check its name, --root, --fout and HADOOP_CONF_DIR",
+        ) from None
     except Py4JJavaError as error:
         name = str(error.java_exception.getClass().getName())
         reason = (str(error.java_exception.getMessage()) or name).splitlines()[0]
