@@ -66,8 +66,8 @@ def accesses(
     inputs = day_job.resolve(request, Layout.load(settings.sources, root or settings.root), files)
     opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
-    shipped = (scan.ship(spark, opened.catalogue), scan.ship(spark, opened.replicas))
-    kit = scan.Kit(request.day, *shipped, key, Reader, unfolded=True)
+    replicas = scan.ship(spark, opened.replicas) if opened.replicas else None
+    kit = scan.Kit(request.day, scan.ship(spark, opened.catalogue), replicas, key, Reader, unfolded=True)
     found = scan.scan(spark, day_job.stream_files(inputs), kit)
     blocks = dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).dropDuplicates(["block_id"])
     return (

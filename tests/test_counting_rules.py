@@ -218,7 +218,6 @@ def test_rule_02_a_count_that_stands_twice_is_malformed_by_the_oracle_if_any_is_
     assert judged.by_oracle(case) == case.expected
 
 
-@pytest.mark.xfail(reason="the EOS decoder's fast path sees only the last of repeated counts", strict=True)
 @pytest.mark.parametrize("case", cases_eos.repeated_counts(), ids=str)
 def test_rule_02_a_count_that_stands_twice_in_an_eos_struct_is_malformed_if_any_is_ill_typed(case: Case) -> None:
     assert judged.by_decoder(case) == case.expected

@@ -57,7 +57,7 @@ def find_job(name: str) -> Job:
 def job_of_table(table: str) -> Job:
     """The job that writes ``table``. Raises UsageError (2) with the tables there are."""
     for job in JOBS.values():
-        if table in job.tables:
+        if table in (*job.tables, *job.aliases):
             return job
     known = sorted(table for job in JOBS.values() for table in job.tables)
     raise UsageError(f"there is no table {table!r}", found=", ".join(known))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from cmsspark.settings import Settings
 
 
+#: Streams whose accesses are remote or not by where the file's block lies (rule 21).
+ASK_REPLICAS = ("cmssw", "crab")
 #: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
 INDEX_DUMP_BYTES = 30_000_000_000
 
@@ -67,8 +69,14 @@ class Inputs:
     streams: list[DayInput]
     missing: list[str]
     dbs: Dump
-    phedex: Dump
+    #: None where no stream of the run asks where replicas lie.
+    phedex: Dump | None
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def dumps(self) -> list[Dump]:
+        """The dumps that are read."""
+        return [self.dbs] if self.phedex is None else [self.dbs, self.phedex]
 
 
 def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
@@ -124,10 +132,19 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
         )
     kept = {} if request.refresh_dumps else _kept_dumps(request, files)
     dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES)
-    phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
-    for texts in (*(one.warnings for one in found), dbs.warnings, phedex.warnings):
+    phedex = None
+    if any(one.stream in ASK_REPLICAS for one in found):
+        try:
+            phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
+        except (InputMissing, NotReady) as error:
+            if not request.allow_missing:
+                raise
+            missing.append("phedex")
+            warnings.append(f"phedex is left out, remote_nacc of {' and '.join(ASK_REPLICAS)} is null: {error.wanted}")
+    inputs = Inputs(files, found, missing, dbs, phedex, warnings)
+    for texts in (*(one.warnings for one in found), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
-    return Inputs(files, found, missing, dbs, phedex, warnings)
+    return inputs
 
 
 def _kept_dumps(request: DayRequest, files: Files) -> dict[str, Dump]:
@@ -171,9 +188,8 @@ def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snap
     from cmsspark.transforms import aggregate, scan
 
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
-    catalogue, replicas = (
-        (scan.ship(spark, opened.catalogue), scan.ship(spark, opened.replicas)) if opened else (None, None)
-    )
+    catalogue = scan.ship(spark, opened.catalogue) if opened else None
+    replicas = scan.ship(spark, opened.replicas) if opened and opened.replicas else None
     kit = Kit(request.day, catalogue, replicas, key, Reader)
     scanned = scan.scan(spark, stream_files(inputs), kit, request.feed)
     if opened is None:
@@ -199,13 +215,17 @@ def _by_shuffle(spark: SparkSession, hashed: DataFrame, inputs: Inputs) -> DataF
 
     files = dump_table(spark, inputs.dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
     datasets = dump_table(spark, inputs.dbs, "DATASETS", ("dataset_id", "dataset"))
-    replicas = phedex.replicas(spark, inputs.phedex).where((F.col("kind") == "disk") & (F.col("node_files") > 0))
+    replicas = None
+    if inputs.phedex is not None:
+        on_disk = (F.col("kind") == "disk") & (F.col("node_files") > 0)
+        replicas = phedex.replicas(spark, inputs.phedex).where(on_disk)
+        replicas = replicas.select("block_name", F.col("site_name").alias("site"))
     return shuffle.attach(
         hashed,
         files.withColumnRenamed("logical_file_name", "lfn"),
         datasets.withColumnRenamed("dataset", "dataset_name"),
         dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")),
-        replicas.select("block_name", F.col("site_name").alias("site")),
+        replicas,
     )
 
 
@@ -224,11 +244,13 @@ def _store(
     quarantine, examples = _quarantine(request, folded, bins)
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
     warnings = inputs.warnings + reconciliation.check(bins, tolerances, examples)
+    before = store.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
+    warnings += reconciliation.unusual(bins, [manifest.get("reconciliation", {}) for manifest in before])
     for table in request.tables:
         rows = aggregate.partials if table == "partials" else aggregate.report
         count = run_now.write(rows(folded, request.day), table, request.fmt)
         tell(f"{table}: {count:,} rows")
-    check_unchanged(inputs.files, [*inputs.streams, inputs.dbs, inputs.phedex])
+    check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
     done = run_now.commit(_manifest(request, inputs, opened, bins, warnings, quarantine, run_now, began))
     for text in warnings:
         tell(f"warning: {text}")
@@ -292,7 +314,7 @@ def _manifest(
         "reduction_factor": round(read / rows, 3) if rows else None,
         "join": "shuffle" if opened is None else "index",
         "catalogue": opened.report.__dict__ if opened else None,
-        "dumps": dumps_told((inputs.dbs, inputs.phedex)),
+        "dumps": dumps_told(inputs.dumps),
         "inputs": [_input(one) for one in inputs.streams],
         "identical_files": _identical(inputs),
         "pseudonym_key_id": key.key_id,

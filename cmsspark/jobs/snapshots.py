@@ -20,16 +20,19 @@ DBS_TABLES = ("FILES", "BLOCKS", "DATASETS")
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Folders of the two snapshots, whether either was built just now, and what the catalogue's build found."""
+    """Folders of the snapshots, whether either was built just now, and what the catalogue's build found."""
 
     catalogue: Path
-    replicas: Path
+    replicas: Path | None
     built: bool
     report: Report
 
 
-def open_snapshots(files: Files, dbs: Dump, phedex: Dump, cache: Path) -> Snapshots:
-    """The snapshots of these dumps. Raises DataError (65) naming a damaged file of a dump."""
+def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path) -> Snapshots:
+    """The snapshots of these dumps; without PhEDEx there is none of replicas.
+
+    Raises DataError (65) naming a damaged file of a dump.
+    """
     identity = dbs.fingerprint(("FILES", "DATASETS"))
     catalogue, built = open_or_build(
         cache,
@@ -37,6 +40,8 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump, cache: Path) -> Snapsh
         identity,
         lambda folder: _build_catalogue(files, dbs, folder),
     )
+    if phedex is None:
+        return Snapshots(catalogue, None, built, Catalogue(catalogue).report)
     both = dbs.fingerprint(("BLOCKS",)) + phedex.fingerprint()
     replicas, built_too = open_or_build(
         cache,

@@ -19,7 +19,7 @@ def find(table: str, day: date, fout: str | None, settings_file: str | None) -> 
     job = job_of_table(table)
     store = store_of(fout, settings_of(settings_file))
     files = LocalFiles() if is_local(store) else files_for(store, _session())
-    return files, current(files, store, job.name, table, day)
+    return files, current(files, store, job.name, job.name if table in job.aliases else table, day)
 
 
 def _session() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,11 @@ MALFORMED_RECORDS: Final = 10
 NONE_MATCHED_RECORDS: Final = 1000
 #: A larger share of records out of the day is a warning.
 OUT_OF_DAY_SHARE: Final = 0.05
+
+#: Unmatched beyond so many times the trailing median is a warning, once so many days are known.
+UNMATCHED_FACTOR: Final = 3
+TRAILING_DAYS: Final = 14
+TRAILING_DAYS_NEEDED: Final = 3
 
 _SHARE = re.compile(r"([0-9]*\.?[0-9]+)(%?)", re.ASCII)
 
@@ -141,6 +147,25 @@ def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], e
         if out > OUT_OF_DAY_SHARE * one.read:
             named = ", ".join(f"{day}: {count}" for day, count in one.out_of_day.most_common(3))
             warnings.append(f"{stream}: {out} of {one.read} records are of other days ({named})")
+    return warnings
+
+
+def unusual(bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Warnings about streams of which far more is unmatched than on the days before (rule 8).
+
+    ``before``: reconciliations of earlier manifests; fewer than three days with records say nothing.
+    """
+    warnings = []
+    for stream, one in bins.items():
+        days_before = [day[stream] for day in before if day.get(stream, {}).get("read")]
+        if len(days_before) < TRAILING_DAYS_NEEDED or not one.read:
+            continue
+        usual = statistics.median(sum(day["unmatched"].values()) / day["read"] for day in days_before)
+        now = sum(one.unmatched.values()) / one.read
+        if now > UNMATCHED_FACTOR * usual:
+            warnings.append(
+                f"{stream}: {now:.1%} of the records are unmatched, the median of the days before is {usual:.1%}"
+            )
     return warnings
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__
-from cmsspark.errors import DataError, InputMissing, OutputError
+from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Files, is_local, join, local_path
 
@@ -177,6 +177,22 @@ def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise DataError("a JSON object is wanted", where=path, found="something else", next_step=next_step)
+    return found
+
+
+def history(files: Files, fout: str, job: str, day: date, count: int) -> list[dict[str, Any]]:
+    """The manifests of the last ``count`` stored days before ``day``, newest first; what cannot be read is left out."""
+    base = join(fout, job)
+    if files.stat(base) is None:
+        return []
+    names = sorted((entry.name for entry in files.list_dir(base) if entry.is_dir), reverse=True)
+    found = []
+    for name in [name for name in names if name < day.isoformat()][:count]:
+        try:
+            run = json.loads(files.read_bytes(join(base, name, "CURRENT")))["run"]
+            found.append(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json"))))
+        except (CmssparkError, ValueError, KeyError):
+            continue
     return found
 
 

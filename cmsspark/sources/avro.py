@@ -27,8 +27,9 @@ def decode(decoder: Any, content: bytes, file: str) -> Iterator[AccessBatch]:
     """
     if not content:
         return
-    names = _field_names(content, decoder.avro_required, file)
-    table = _with_polars(content, [field for field in decoder.avro_fields if field in names])
+    fields = _fields(content, decoder.avro_required, file)
+    wanted = [field for field in decoder.avro_fields if field in fields]
+    table = _with_polars(content, wanted) if all(map(_is_plain, fields.values())) else None
     parts = _slices(table, decoder) if table is not None else _slow_parts(content, decoder, file)
     position = 0
     for columns, all_text in parts:
@@ -85,18 +86,31 @@ def _take_each(decoder: Any, columns: dict[str, list[Any]], batch: AccessBatch, 
             batch.malformed.append(Quarantined(file, number, str(error), repr(row).encode()[:RAW_LIMIT]))
 
 
-def _field_names(content: bytes, required: str, file: str) -> list[str]:
-    """The fields of the file's own schema. Raises DataError (65) where it is no Avro, or lacks the required one."""
+#: What polars reads without a panic, which would print a trace of its own.
+_PLAIN = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a field's type is a plain one, or such a one or null."""
+    branches = kind if isinstance(kind, list) else [kind]
+    return len(branches) <= 2 and all(isinstance(branch, str) and branch in _PLAIN for branch in branches)
+
+
+def _fields(content: bytes, required: str, file: str) -> dict[str, Any]:
+    """The names and types of the fields in the file's own schema.
+
+    Raises DataError (65) where it is no Avro, or lacks the required one.
+    """
     import fastavro
 
     try:
         schema: Any = fastavro.reader(io.BytesIO(content)).writer_schema
     except Exception as error:  # fastavro raises many kinds for damage
         raise _damaged(error, file) from None
-    names = [field["name"] for field in schema.get("fields", ())] if isinstance(schema, dict) else []
-    if required not in names:
-        raise _other_schema(required, names, file)
-    return names
+    fields = {field["name"]: field["type"] for field in schema.get("fields", ())} if isinstance(schema, dict) else {}
+    if required not in fields:
+        raise _other_schema(required, list(fields), file)
+    return fields
 
 
 def _with_polars(content: bytes, columns: Sequence[str]) -> Any:

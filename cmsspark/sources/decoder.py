@@ -93,6 +93,15 @@ class JsonDecoder(ABC):
     def strict(self, fields: Fields) -> Any:
         """The record of a line that was read by the letter. Raises Malformed."""
 
+    def decode_lines(self, chunk: bytes) -> list[Any]:
+        """The records of whole lines, typed. Raises what msgspec raises."""
+        found: list[Any] = self._decoder.decode_lines(chunk)
+        return found
+
+    def decode_line(self, line: bytes) -> Any:
+        """The record of one line, typed. Raises what msgspec raises."""
+        return self._decoder.decode(line)
+
     def decode(self, chunk: bytes, file: str, first_line: int = 1) -> AccessBatch:
         """The accesses of ``chunk``, whole lines of ``file`` that end in ``\\n``."""
         if b"\r" in chunk:
@@ -110,7 +119,7 @@ class JsonDecoder(ABC):
             return None
         batch = AccessBatch(read=lines)
         try:
-            records = self._decoder.decode_lines(chunk)
+            records = self.decode_lines(chunk)
             if len(records) != lines:
                 return None
             self.take(records, batch)
@@ -144,7 +153,7 @@ class JsonDecoder(ABC):
 
     def _record(self, line: bytes) -> Any:
         try:
-            return self._decoder.decode(line)
+            return self.decode_line(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return self.strict(strict_json.parse_object(line))
 

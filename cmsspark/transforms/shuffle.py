@@ -19,28 +19,32 @@ if TYPE_CHECKING:
 
 
 def attach(
-    hashed: DataFrame, files: DataFrame, datasets: DataFrame, blocks: DataFrame, replicas: DataFrame
+    hashed: DataFrame, files: DataFrame, datasets: DataFrame, blocks: DataFrame, replicas: DataFrame | None
 ) -> DataFrame:
     """A hashed scan's rows with their datasets and remoteness: rows as the index gives them.
 
     ``files`` (lfn, block_id, dataset_id, file_id), ``datasets`` (dataset_id, dataset_name), ``blocks`` (block_id,
-    block_name), ``replicas`` (block_name, site): disk replicas only. Keys need not be unique; nulls match nothing.
+    block_name), ``replicas`` (block_name, site): disk replicas only; without them what they would tell stays null. Keys
+    need not be unique; nulls match nothing.
     """
     from pyspark.sql import functions as F
 
-    catalogue = unique_files(files, datasets)
-    here = (
-        blocks.join(replicas, "block_name", "inner")
-        .select("block_id", F.col("site").alias("site_name"), F.lit(True).alias("is_here"))
-        .distinct()
-    )
     # Left joins with unique keys on the right: each row on the left comes out once.
-    joined = hashed.join(catalogue, ["hash", "check"], "left").join(here, ["block_id", "site_name"], "left")
+    joined = hashed.join(unique_files(files, datasets), ["hash", "check"], "left")
+    by_replica = F.lit(None).cast("boolean")
+    if replicas is not None:
+        here = (
+            blocks.join(replicas, "block_name", "inner")
+            .select("block_id", F.col("site").alias("site_name"), F.lit(True).alias("is_here"))
+            .distinct()
+        )
+        joined = joined.join(here, ["block_id", "site_name"], "left")
+        by_replica = F.col("is_here").isNull()
     unmatched = (F.col("kind") == ACCESS) & F.col("found_name").isNull()
     remote = (
         F.when(F.col("block_remote") == Remote.YES, True)
         .when(F.col("block_remote") == Remote.NO, False)
-        .when(F.col("block_remote") == Remote.BY_REPLICA, F.col("is_here").isNull())
+        .when(F.col("block_remote") == Remote.BY_REPLICA, by_replica)
     )
     changed = {
         "kind": F.when(unmatched, BIN).otherwise(F.col("kind")),
