@@ -149,6 +149,12 @@ class ActiveMQ:
     def start(self) -> None:
         """Start and wait until it takes connections."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Without a word about it log4j takes everything for worth a message, and the broker spends its time on that.
+        (self.folder / "log4j.properties").write_text(
+            "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
+            "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
+            "log4j.appender.out.layout.ConversionPattern=%d %p %c{1} %m%n\n"
+        )
         config = self.folder / "activemq.xml"
         config.write_text(
             _CONFIG.format(
@@ -165,7 +171,8 @@ class ActiveMQ:
         command = [
             "java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dactivemq.home={HOME}",
             f"-Dactivemq.base={self.folder}", f"-Dactivemq.conf={self.folder}", f"-Dactivemq.data={self.folder}/data",
-            f"-Djava.io.tmpdir={self.folder}", "-jar", str(HOME / "bin" / "activemq.jar"), "start",
+            f"-Djava.io.tmpdir={self.folder}", f"-Dlog4j.configuration=file:{self.folder}/log4j.properties",
+            "-jar", str(HOME / "bin" / "activemq.jar"), "start",
             f"xbean:file:{config}",
         ]  # fmt: skip
         with open(self.folder / "broker.log", "ab") as log:
