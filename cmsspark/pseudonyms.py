@@ -55,7 +55,7 @@ def load_or_make(path: Path) -> Pseudonyms:
                 found="others can read it",
                 next_step=f"chmod 600 {path}",
             )
-        written = path.read_text().strip()
+        written = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         raise OutputError("the pseudonym key cannot be made or read", where=path, found=error.strerror) from None
     try:
