@@ -80,8 +80,9 @@ def test_each_command_of_the_readme_works(place: Path) -> None:
 
 
 def test_the_readmes_python_works_on_what_the_commands_left(place: Path) -> None:
-    (source,) = (block for language, block in BLOCKS if language == "python")
-    source = source.replace("/data/results", str(place / "results"))
+    source = "\n".join(block for language, block in BLOCKS if language == "python")
+    source = source.replace("/data/", f"{place}/")
     source = source.replace('["cmsspark", ', f"[*{installed('cmsspark', 'cmsspark.cli')!r}, ")
-    ended = run([sys.executable, "-c", f"{source}\nassert len(usage) > 40\n"], place)
+    checks = 'assert len(usage) > 40\nassert accesses.where("block_name is not null").count() > 500\n'
+    ended = run([sys.executable, "-c", f"{source}\n{checks}"], place)
     assert ended.returncode == 0, ended.stderr
