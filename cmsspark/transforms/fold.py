@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Accesses that a task keeps unfolded, unless told otherwise.
 FOLD_AT: Final = 1_000_000
 _LIMIT: Final = 2**63 - 1
+#: Quarantined records that a task holds, in bytes: a file of garbage must not fill its memory.
+QUARANTINE_BYTES: Final = 16 * 1024 * 1024
+_TOLD_BYTES: Final = 200
 
 #: Kinds of rows in a scan's result.
 ACCESS, BIN, QUARANTINE = "access", "bin", "quarantine"
@@ -165,8 +168,11 @@ class StreamFold:
     def drain(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
-        """Rows that can go before the task ends: none, where accesses are folded."""
-        return {}
+        """Rows that can go before the task ends: where accesses are folded, quarantined records once they are many."""
+        if sum(len(record.raw) + _TOLD_BYTES for record in self.quarantined) < QUARANTINE_BYTES:
+            return {}
+        held, self.quarantined = self.quarantined, []
+        return self._told_rows([], held)
 
     def bin_rows(self) -> dict[str, list[Any]]:
         """Bins as rows: the bin in ``app``, its count in ``nacc``; quarantined records with their place in
@@ -175,13 +181,16 @@ class StreamFold:
         named: list[tuple[str, int, str | None]] = [(name, count, None) for name, count in self.bins.items() if count]
         named += [("out_of_day", count, days.day_name(day)) for day, count in self.out_of_day.items()]
         named += [(f"generation {name}", count, None) for name, count in self.generations.items()]
-        size = len(named) + len(self.quarantined)
+        return self._told_rows(named, self.quarantined)
+
+    def _told_rows(self, named: list[tuple[str, int, str | None]], held: list[Quarantined]) -> dict[str, list[Any]]:
+        size = len(named) + len(held)
         rows: dict[str, list[Any]] = {name: [None] * size for name, _ in COLUMNS}
-        rows["kind"] = [BIN] * len(named) + [QUARANTINE] * len(self.quarantined)
+        rows["kind"] = [BIN] * len(named) + [QUARANTINE] * len(held)
         rows["stream"] = [self.stream] * size
-        rows["app"] = [name for name, _, _ in named] + ["malformed"] * len(self.quarantined)
-        rows["nacc"] = [count for _, count, _ in named] + [0] * len(self.quarantined)
-        rows["detail"] = [detail for _, _, detail in named] + [_told(record) for record in self.quarantined]
+        rows["app"] = [name for name, _, _ in named] + ["malformed"] * len(held)
+        rows["nacc"] = [count for _, count, _ in named] + [0] * len(held)
+        rows["detail"] = [detail for _, _, detail in named] + [_told(record) for record in held]
         return rows
 
 
@@ -238,9 +247,9 @@ class HashFold(StreamFold):
         }
         return rows
 
-    def bin_rows(self) -> dict[str, list[Any]]:
-        """As for the index, with the hashed columns null."""
-        rows = super().bin_rows()
+    def _told_rows(self, named: list[tuple[str, int, str | None]], held: list[Quarantined]) -> dict[str, list[Any]]:
+        # As for the index, with the hashed columns null.
+        rows = super()._told_rows(named, held)
         return rows | {name: [None] * len(rows["kind"]) for name, _ in HASH_COLUMNS}
 
 

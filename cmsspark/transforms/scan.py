@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from cmsspark.access import AccessBatch, Group
-from cmsspark.errors import DataError
+from cmsspark.errors import DataError, NotAllowed
 from cmsspark.exactly import load
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import is_local, local_path
@@ -201,6 +201,8 @@ class _DirectTask:
                     for batch in reader.file(stream, path):
                         fold.add(batch)
                         yield from self.kit.batches(reader, fold, is_last=False)
+            except PermissionError as error:
+                raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
             except OSError as error:
                 raise DataError("a log file cannot be read", where=path, found=error.strerror) from None
         yield from self.kit.batches(reader, fold, is_last=True)

@@ -254,6 +254,22 @@ def test_bins_days_generations_and_quarantine_leave_as_rows(snapshots: tuple[Cat
         )
 
 
+def test_many_quarantined_records_leave_before_the_task_ends(snapshots: tuple[Catalogue, Replicas]) -> None:
+    for task in (StreamFold("eos", snapshots[0]), HashFold("eos")):
+        told = []
+        for position in range(200):
+            record = Quarantined("part-0", position, "not a JSON object", b"x" * 1_000_000)
+            task.add(AccessBatch(read=1, malformed=[record]))
+            told += rows_of(task.drain(GROUPS, snapshots[1], pseudonym))
+            assert len(task.quarantined) <= 17
+        assert len(told) > 150
+        assert {row["kind"] for row in told} == {"quarantine"}
+        told += rows_of(task.bin_rows())
+        kept = [json.loads(row["detail"])["position"] for row in told if row["kind"] == "quarantine"]
+        assert kept == list(range(200))
+        assert {row["app"]: row["nacc"] for row in told if row["kind"] == "bin"} == {"read": 200, "malformed": 200}
+
+
 def test_a_name_leaves_a_task_as_a_pseudonym_only(snapshots: tuple[Catalogue, Replicas]) -> None:
     records: list[Record] = [(lfn, group, 1, None, None) for lfn in BLOCK_OF for group in range(len(GROUPS))]
     for task in (StreamFold("aaa", snapshots[0]), HashFold("aaa")):
