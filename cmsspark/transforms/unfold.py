@@ -49,12 +49,15 @@ class Unfold(StreamFold):
         catalogue = self._catalogue()
         pairs = catalogue.lookup([lfn.encode() for lfn in batch.lfns])
         known = pairs != NOT_THERE
-        blocks = np.where(known, catalogue.pair_blocks[pairs], -1)
-        datasets = catalogue.pair_datasets[pairs]
+        blocks, datasets = np.full(len(pairs), -1, np.int64), np.zeros(len(pairs), np.int64)
+        blocks[known] = catalogue.pair_blocks[pairs[known]]
+        datasets[known] = catalogue.pair_datasets[pairs[known]]
         unique = np.unique(datasets[known])
         names = dict(zip(unique.tolist(), catalogue.dataset_names(unique.astype(np.int32)), strict=True))
         of_row = [groups[number] for number in batch.groups]
-        here = replicas.there(blocks, [group.site for group in of_row]) if replicas else np.zeros(len(blocks), bool)
+        here: list[bool | None] = [None] * len(of_row)
+        if replicas is not None:
+            here = replicas.there(blocks, [group.site for group in of_row]).tolist()
         count = len(of_row)
         return {
             "stream": [self.stream] * count,
@@ -64,7 +67,7 @@ class Unfold(StreamFold):
             "user": [pseudonym(group.user) if group.user else None for group in of_row],
             "is_remote": [
                 _is_remote(group.remote, there, found)
-                for group, there, found in zip(of_row, here.tolist(), known.tolist(), strict=True)
+                for group, there, found in zip(of_row, here, known.tolist(), strict=True)
             ],
             "read_bytes": batch.read_bytes or [None] * count,
             "cpu_ms": batch.cpu_ms or [None] * count,
@@ -87,7 +90,9 @@ class Unfold(StreamFold):
         return {}
 
 
-def _is_remote(remote: int, is_here: bool, is_known: bool) -> bool | None:
+def _is_remote(remote: int, is_here: bool | None, is_known: bool) -> bool | None:
     if not is_known or remote == Remote.UNKNOWN:
         return None
-    return not is_here if remote == Remote.BY_REPLICA else remote == Remote.YES
+    if remote == Remote.BY_REPLICA:
+        return None if is_here is None else not is_here
+    return remote == Remote.YES
