@@ -70,7 +70,13 @@ DAYS: dict[str, tuple[Callable[[Tree], None], str, str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=DAYS)
+# The smoke set, on the other line of Spark too, has one day by either join.
+SMOKE = ("demo day by index", "hostile day by index", "hostile day by shuffle join")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(day, marks=pytest.mark.smoke if day in SMOKE else ()) for day in DAYS]
+)
 def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: object) -> Counted:
     write, join, feed = DAYS[request.param]
     root, private = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("private")
