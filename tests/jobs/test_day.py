@@ -197,18 +197,29 @@ def test_a_single_streams_report_has_the_rows_of_its_stream(done: Place) -> None
 
 
 def test_dumps_stay_those_of_the_first_run_until_they_are_refreshed(spark: object, place: Place) -> None:
-    place.tree.write("aaa enr", "part-0", aaa() + b"\n")
+    place.tree.write("cmssw json", "part-0", cmssw() + b"\n")
     place.tree.dbs().rename(place.tree.dbs().with_name("2019-06-20"))
-    assert place.run("dbs_aaa") == 0
-    first = place.manifest("dbs_aaa")["dumps"]
+    assert place.run("dbs_cmssw") == 0
+    first = place.manifest("dbs_cmssw")["dumps"]
     assert (first["dbs"]["day"], first["dbs"]["distance_days"]) == ("2019-06-20", 5)
     write_case_tables(place.tree.dbs(1), place.tree.phedex(1, "09h00m00s"))
-    assert place.run("dbs_aaa") == 0
-    assert place.manifest("dbs_aaa")["dumps"] == first
-    assert place.run("dbs_aaa", "--refresh-dumps") == 0
-    second = place.manifest("dbs_aaa")["dumps"]
+    assert place.run("dbs_cmssw") == 0
+    assert place.manifest("dbs_cmssw")["dumps"] == first
+    assert place.run("dbs_cmssw", "--refresh-dumps") == 0
+    second = place.manifest("dbs_cmssw")["dumps"]
     assert second["dbs"]["day"] == "2019-06-16"
     assert second["phedex"]["folder"].endswith("_09h00m00s")
+
+
+def test_replicas_are_asked_for_only_by_streams_that_need_them(spark: object, place: Place) -> None:
+    place.tree.write("aaa enr", "part-0", aaa() + b"\n")
+    place.tree.write("cmssw json", "part-0", cmssw() + b"\n")
+    place.tree.phedex().rename(place.folder / "away")
+    for join in ("index", "shuffle"):
+        assert place.run("dbs_aaa", "--join", join) == 0
+        assert [row["remote_nacc"] for row in place.rows("dbs_aaa")] == [1]
+    assert list(place.manifest("dbs_aaa")["dumps"]) == ["dbs"]
+    assert "phedex" in str(place.fails(errors.InputMissing, "dbs_cmssw"))
 
 
 def test_a_day_in_which_nothing_matched_is_stored_without_rows(spark: object, place: Place) -> None:
