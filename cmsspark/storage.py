@@ -152,10 +152,13 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         """Remove a file or a whole folder; what is not there is no error."""
         place = local_path(path)
-        if os.path.isdir(place) and not os.path.islink(place):
-            shutil.rmtree(place, ignore_errors=False)
-        else:
-            Path(place).unlink(missing_ok=True)
+        try:
+            if os.path.isdir(place) and not os.path.islink(place):
+                shutil.rmtree(place)
+            else:
+                Path(place).unlink(missing_ok=True)
+        except OSError as error:
+            raise _not_written(place, error) from None
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy a file to the local ``target``."""

@@ -114,6 +114,8 @@ def test_deleting_a_link_leaves_what_it_leads_to(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "x").exists()
     LOCAL.delete(str(tmp_path / "kept"))
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OutputError):
+        LOCAL.delete("/proc/self/status")
 
 
 @pytest.mark.parametrize(

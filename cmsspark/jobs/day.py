@@ -16,7 +16,7 @@ import click
 
 from cmsspark import days, pseudonyms
 from cmsspark.access import STREAMS
-from cmsspark.errors import DataError, InputMissing, NotReady
+from cmsspark.errors import DataError, InputMissing, NotReady, OutputError
 from cmsspark.jobs import snapshots
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
 from cmsspark.runs import reconciliation
@@ -277,14 +277,21 @@ def _quarantine(request: DayRequest, folded: DataFrame, bins: Mapping[str, Strea
     if not any(one.malformed for one in bins.values()):
         return None, []
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
+    records = folded.where(F.col("kind") == "quarantine").select("stream", "detail").toLocalIterator()
+    try:
+        return _keep(folder, ({"stream": row["stream"], **json.loads(row["detail"])} for row in records))
+    except OSError as error:
+        raise OutputError("malformed records cannot be kept", where=folder, found=error.strerror) from None
+
+
+def _keep(folder: Path, records: Iterator[dict[str, Any]]) -> tuple[str, list[str]]:
     folder.mkdir(parents=True, exist_ok=True)
     for private in (folder, *list(folder.parents)[:2]):
         private.chmod(0o700)
     target = folder / f"{int(time.time() * 1000)}-{os.getpid()}.jsonl"
     examples: list[str] = []
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
-        for row in folded.where(F.col("kind") == "quarantine").select("stream", "detail").toLocalIterator():
-            record = {"stream": row["stream"], **json.loads(row["detail"])}
+        for record in records:
             sink.write(json.dumps(record) + "\n")
             if len(examples) < 5:
                 examples.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")

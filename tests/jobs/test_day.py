@@ -375,6 +375,13 @@ def test_a_store_that_cannot_be_written_is_told_before_the_logs_are_read(spark: 
     assert error.exit_code == 73
 
 
+def test_malformed_records_that_cannot_be_kept_fail_the_run(spark: object, place: Place) -> None:
+    place.tree.write("aaa enr", "part-0", aaa() + b"\nbroken\n")
+    (place.folder / "state").mkdir()
+    (place.folder / "state" / "quarantine").write_text("in the way")
+    assert place.fails(errors.OutputError, "dbs_aaa").exit_code == 73
+
+
 @pytest.mark.parametrize(
     ("job", "options", "more"),
     [
