@@ -78,3 +78,23 @@ def test_the_fast_way_comes_to_the_same_as_the_letter(name: str, data: st.DataOb
     chunk = b"\n".join(lines) + b"\n"
     assume(not UNSEEN.search(chunk))
     check(name, chunk)
+
+
+GOOD = {
+    "aaa": b'{"data":{"file_lfn":"/store/a","read_bytes":1},"metadata":{"timestamp":1560600000000}}',
+    "cmssw": b'{"data":{"file_lfn":"/store/a","read_bytes":1,"site_name":"T2_X"}}',
+    "eos": b'{"data":{"path":"/store/a","rb":1,"wb":0}}',
+}
+
+
+@every_decoder
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_bad_lines_among_many_are_told_with_their_place_and_cost_no_other(name: str, data: st.DataObject) -> None:
+    stream = DECODERS[name][0]
+    lines = [GOOD[stream]] * data.draw(st.integers(1, 2000))
+    for _ in range(data.draw(st.integers(0, 4))):
+        lines[data.draw(st.integers(0, len(lines) - 1))] = data.draw(json_records.lines(stream))
+    chunk = b"\n".join(lines) + b"\n"
+    assume(not UNSEEN.search(chunk))
+    check(name, chunk)
