@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -26,26 +27,46 @@ ORPHAN_EVERY, TWICE_EVERY = 5_000, 8_000
 
 def orphan_lfns(world: World) -> list[str]:
     """Names that DBS FILES has, of a dataset that DBS DATASETS has not: they match nothing."""
-    count = max(1, len(world.lfns) // ORPHAN_EVERY)
     folder = "/store/mc/Lost/Orphan/GEN-SIM/v1/10000"
-    return [f"{folder}/0000{i:04d}-0000-0000-0000-000000000000.root" for i in range(count)]
+    return [f"{folder}/0000{i:04d}-0000-0000-0000-000000000000.root" for i in range(_orphans(world))]
 
 
-def write_dbs(root: Path, world: World, day: date, *, layout: DbsLayout, compression: Compression) -> Path:
-    """All listed tables of a DBS dump of ``day`` under ``root``; returns its folder."""
+def _orphans(world: World) -> int:
+    return max(1, len(world.lfns) // ORPHAN_EVERY)
+
+
+def dbs_folder(root: Path, day: date, layout: DbsLayout) -> Path:
+    """Where the DBS dump of ``day`` lies under ``root``."""
     base = root / "project/awg/cms"
-    folder = base / "dbs/PROD_GLOBAL" / day.isoformat() if layout == "dated" else base / "CMS_DBS3_PROD_GLOBAL/current"
-    now = start_ms(day) // 1000
-    for name, rows in _tables(world, now).items():
-        lines = [csv_line(row) for row in rows]
-        parts = 4 if len(lines) > 2_000 else 1
-        for number in range(parts):
-            chunk = lines[number * len(lines) // parts : (number + 1) * len(lines) // parts]
-            content = ("\n".join(chunk) + "\n").encode()
-            # The dated dumps are packed as a rule; a mixed one keeps a plain part.
-            packed: Compression = "all" if compression == "mixed" and number == 0 else compression
-            write_part(folder / name, number, content, packed)
-    return folder
+    return base / "dbs/PROD_GLOBAL" / day.isoformat() if layout == "dated" else base / "CMS_DBS3_PROD_GLOBAL/current"
+
+
+def write_dbs_table(
+    world: World, root: Path, day: date, *, layout: DbsLayout, compression: Compression, name: str
+) -> None:
+    """One of ``TABLES`` of a DBS dump of ``day`` under ``root``, a part in memory at a time."""
+    rows = iter(_tables(world, start_ms(day) // 1000)[name])
+    # The dated dumps are packed as a rule; a mixed one keeps a plain part.
+    packed: Compression = "all" if compression == "mixed" else compression
+    folder = dbs_folder(root, day, layout) / name
+    count = _LENGTHS[name](world) if name in _LENGTHS else None
+    if count is None:
+        rows, count = _counted(rows)
+    parts = _parts(count)
+    for number in range(parts):
+        size = (number + 1) * count // parts - number * count // parts
+        lines = [csv_line(row) for row in islice(rows, size)]
+        content = ("\n".join(lines) + "\n").encode()
+        write_part(folder, number, content, packed if number == 0 else compression)
+
+
+def _counted(rows: Iterable[tuple[object, ...]]) -> tuple[Iterator[tuple[object, ...]], int]:
+    held = list(rows)
+    return iter(held), len(held)
+
+
+def _parts(lines: int) -> int:
+    return 1 if lines <= 2_000 else max(4, -(-lines // 250_000))
 
 
 def _tables(world: World, now: int) -> dict[str, Iterable[tuple[object, ...]]]:
@@ -71,6 +92,19 @@ def _tables(world: World, now: int) -> dict[str, Iterable[tuple[object, ...]]]:
         "DATASET_OUTPUT_MOD_CONFIGS": _module_configs(world),
         "FILE_LUMIS": ((251_000 + i % 900, 1 + i % 1_500, FILE_ID + i) for i in range(len(world.lfns))),
     }
+
+
+#: The tables of the dump, those of most rows first.
+TABLES: Final = (
+    "FILES", "FILE_LUMIS", "BLOCKS", "DATASETS", "DATA_TIERS", "DATASET_ACCESS_TYPES", "PHYSICS_GROUPS",
+    "ACQUISITION_ERAS", "PROCESSING_ERAS", "RELEASE_VERSIONS", "OUTPUT_MODULE_CONFIGS", "DATASET_OUTPUT_MOD_CONFIGS",
+)  # fmt: skip
+#: Rows of the tables that are too long to be held.
+_LENGTHS: Final[dict[str, Callable[[World], int]]] = {
+    "FILES": lambda world: len(world.lfns) + len(world.lfns) // TWICE_EVERY + _orphans(world),
+    "FILE_LUMIS": lambda world: len(world.lfns),
+    "BLOCKS": lambda world: len(world.block_names),
+}
 
 
 def _era(name: str) -> str:
@@ -128,13 +162,13 @@ def _module_configs(world: World) -> Iterable[tuple[object, ...]]:
             yield (row, DATASET_ID + i, release + 1)
 
 
-def write_phedex(root: Path, world: World, day: date, *, compression: Compression) -> Path:
+def write_phedex(world: World, root: Path, day: date, *, compression: Compression) -> Path:
     """The block replica snapshot taken early on ``day`` under ``root``; returns its folder."""
     taken = datetime(day.year, day.month, day.day, 3, 7, 9, tzinfo=UTC)
     name = f"time={day.isoformat()}_{taken:%Hh%Mm%Ss}"
     folder = root / "project/awg/cms/phedex/block-replicas-snapshots/csv" / name
     lines = [csv_line(row) for row in _replica_rows(world, taken)]
-    parts = 4 if len(lines) > 2_000 else 1
+    parts = _parts(len(lines))
     for number in range(parts):
         chunk = lines[number * len(lines) // parts : (number + 1) * len(lines) // parts]
         write_part(folder, number, ("\n".join(chunk) + "\n").encode(), compression, suffix=".csv")

@@ -6,6 +6,7 @@ G1 is the quoted string of 2017, G2 the two structs of texts of 2019, G3 the typ
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, Literal
 
 import numpy as np
 
@@ -15,8 +16,12 @@ from cmsspark.demo.people import Person
 
 POOL = 128
 
+EosForms = Literal["mixed", "today"]
+
 #: Shares of G3, G1 and both forms of G2.
-SHARES = (0.4, 0.1, 0.25, 0.25)
+SHARES: Final[dict[EosForms, tuple[float, ...]]] = {"mixed": (0.4, 0.1, 0.25, 0.25), "today": (1.0, 0.0, 0.0, 0.0)}
+#: Further counters of today's records, which are as wide as those of 2019.
+_MORE: Final = 50
 
 #: One record's statistics in order, as in the logs; what varies with the record is put between them.
 _COUNTERS = (
@@ -30,21 +35,23 @@ _SIGMAS = ("rb_sigma", "rvb_sigma", "rsb_sigma", "rc_sigma", "wb_sigma", "rvt")
 class _Pieces:
     """Ready statistics in the four forms."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, more: int) -> None:
         counters = rng.integers(0, 9_000_000, len(_COUNTERS)).tolist()
         sigmas = [f"{value:.2f}" for value in (rng.random(len(_SIGMAS)) * 1e5).tolist()]
         values = dict(zip(_COUNTERS + _SIGMAS, counters + sigmas, strict=True))
         self.pairs = "&".join(f"{name}={value}" for name, value in values.items())
-        self.typed = ",".join(f'"{name}":{value}' for name, value in values.items())
+        extra = rng.integers(1_000_000, 9_000_000, more).tolist()
+        typed = values | {f"io.hist_{n:02d}": value for n, value in enumerate(extra)}
+        self.typed = ",".join(f'"{name}":{value}' for name, value in typed.items())
         self.texts = ",".join(f'"{name}":"{value}"' for name, value in values.items())
         self.prefixed = ",".join(f'"eos.{name}":"{value}"' for name, value in values.items())
 
 
-def eos_lines(activity: Activity, rng: np.random.Generator) -> list[str]:
-    """EOS records, the generations mixed."""
-    pool = [_Pieces(rng) for _ in range(POOL)]
+def eos_lines(activity: Activity, rng: np.random.Generator, form: EosForms = "mixed") -> list[str]:
+    """EOS records: the generations mixed, or today's alone."""
+    pool = [_Pieces(rng, _MORE if form == "today" else 0) for _ in range(POOL)]
     forms: tuple[Callable[[_Record], str], ...] = (_g3, _g1, _g2_prefixed, _g2)
-    generation = rng.choice(len(forms), len(activity.bins), p=SHARES).tolist()
+    generation = rng.choice(len(forms), len(activity.bins), p=SHARES[form]).tolist()
     a = activity
     records = map(
         _Record, a.lfns, a.sizes, a.users, a.dns, a.apps, a.read_bytes, a.write_bytes, a.starts, a.ends, a.timestamps,

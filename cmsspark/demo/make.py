@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import shutil
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final
 
 import numpy as np
+from isal import isal_zlib
 
 from cmsspark.access import STREAMS
 from cmsspark.days import start_ms
-from cmsspark.demo.activity import Activity, Stream, draw
-from cmsspark.demo.avro_records import CMSSW_SCHEMA, CRAB_SCHEMA, cmssw_avro_records, crab_records
-from cmsspark.demo.dumps import DbsLayout, write_dbs, write_phedex
-from cmsspark.demo.eos_records import eos_lines
-from cmsspark.demo.json_records import aaa_lines, cmssw_lines
+from cmsspark.demo.activity import Stream
+from cmsspark.demo.dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
+from cmsspark.demo.logs import Counts, Layout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world
-from cmsspark.demo.write import Compression, write_avro, write_lines
 
 #: What part of a day's records each stream has.
-SHARES: dict[str, float] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125}
-#: Records a part file holds.
-PER_PART = 12_500
+SHARES: Final[dict[Stream, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125}
 
 Progress = Callable[[str], None]
-Counts = dict[str, int]
+#: Something to write of a world; what it returns is its own affair.
+Task = Callable[[World], Any]
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,6 @@ def _reconciliation(counts: Counts) -> dict[str, int | Counts]:
     }
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Which of the forms that production has had are written."""
-
-    gzip: Compression = "mixed"
-    aaa: Literal["enr", "raw", "both"] = "enr"
-    #: None: the folder that belongs to the day's year.
-    eos: Literal["new", "old"] | None = None
-    cmssw: Literal["json", "avro"] = "json"
-    dbs: DbsLayout = "dated"
-    avro_codec: Literal["snappy", "deflate", "null"] = "snappy"
-    per_part: int = PER_PART
-
-
 def make(
     root: Path,
     day: date,
@@ -97,42 +83,110 @@ def make(
     files: int = 40_000,
     datasets: int = 500,
     people: int = 300,
-    streams: Sequence[str] = STREAMS,
+    streams: Sequence[Stream] = STREAMS,
     layout: Layout | None = None,
+    processes: int = 1,
     progress: Progress | None = None,
 ) -> Made:
     """Write a small CMS under ``root``; what stood in its folders before is replaced.
 
     ``records`` is a day's total over all four streams; ``streams`` asks for less of them. With several ``days`` the
     dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
-    and isal).
+    and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
     """
     layout = layout or Layout()
     tell = progress or (lambda _: None)
     shutil.rmtree(root / "project", ignore_errors=True)
     tell("datasets, files and replicas")
     world = make_world(np.random.default_rng([seed, 0]), datasets=datasets, files=files, people=people)
-    folders: dict[str, Path] = {}
-    bins: dict[date, dict[str, Counts]] = {}
-    log_bytes = 0
-    for offset in range(days):
-        today = day + timedelta(days=offset)
-        bins[today] = {}
-        for stream in streams:
-            # Each stream of each day has its own random numbers, so asking for fewer streams changes none of them.
-            rng = np.random.default_rng([seed, 1 + STREAMS.index(stream), today.toordinal()])
-            count = round(records * SHARES[stream])
-            tell(f"{stream}: {count:,} records of {today}")
-            folder, counts, size = _write_stream(root, world, rng, stream, today, count, layout)
-            folders.setdefault(stream, folder)
-            bins[today][stream] = counts
-            log_bytes += size
-    tell("dumps of DBS and PhEDEx")
     after = day + timedelta(days=days)
-    folders["dbs"] = write_dbs(root, world, after, layout=layout.dbs, compression=layout.gzip)
-    folders["phedex"] = write_phedex(root, world, after, compression=layout.gzip)
+    tasks = _dumps(root, after, layout)
+    for today in (day + timedelta(days=offset) for offset in range(days)):
+        tasks += _logs(root, today, records, seed, streams, layout)
+    bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
+    phedex, log_bytes = root, 0
+    for done in _written(world, tasks, processes, tell):
+        if isinstance(done, Path):
+            phedex = done
+        elif done is not None:
+            piece, counts, size = done
+            before = bins[piece.day].get(piece.stream, {})
+            bins[piece.day][piece.stream] = {name: count + before.get(name, 0) for name, count in counts.items()}
+            log_bytes += size
     _set_times(root, after)
+    folders = {str(stream): folder_of(root, stream, day, layout) for stream in streams}
+    folders |= {"dbs": dbs_folder(root, after, layout.dbs), "phedex": phedex}
     return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
+
+
+def _dumps(root: Path, day: date, layout: Layout) -> list[tuple[str, Task]]:
+    """What there is to write of the dumps, the largest table first."""
+    told, compression = "dumps of DBS and PhEDEx", layout.gzip
+    tables: list[tuple[str, Task]] = [
+        (told, partial(write_dbs_table, root=root, day=day, layout=layout.dbs, compression=compression, name=name))
+        for name in TABLES
+    ]
+    return [*tables, (told, partial(write_phedex, root=root, day=day, compression=compression))]
+
+
+def _logs(
+    root: Path, day: date, records: int, seed: int, streams: Sequence[Stream], layout: Layout
+) -> list[tuple[str, Task]]:
+    """What there is to write of a day's logs."""
+    return [
+        (
+            f"{stream}: {count:,} records of {day}",
+            partial(write_piece, root=root, seed=seed, piece=piece, layout=layout),
+        )
+        for stream in streams
+        for count in [round(records * SHARES[stream])]
+        for piece in pieces(stream, day, count, layout.per_part)
+    ]
+
+
+def _written(world: World, tasks: list[tuple[str, Task]], processes: int, tell: Progress) -> Iterator[Any]:
+    """What the tasks return, in their order; what comes next is told."""
+    told = ""
+    with _results(world, [task for _, task in tasks], processes) as results:
+        for what, _ in tasks:
+            if what != told:
+                tell(what)
+                told = what
+            yield next(results)
+
+
+@contextmanager
+def _results(world: World, tasks: list[Task], processes: int) -> Iterator[Iterator[Any]]:
+    if processes <= 1:
+        yield (task(world) for task in tasks)
+        return
+    # A world of millions of files is inherited, never copied through a pipe.
+    with multiprocessing.get_context("fork").Pool(processes, initializer=_Inherited.set, initargs=(world,)) as pool:
+        yield pool.imap(_Inherited.run, tasks)
+
+
+class _Inherited:
+    """The world of this process' parent."""
+
+    world: World
+
+    @classmethod
+    def set(cls, world: World) -> None:
+        cls.world = world
+        # Millions of objects that stay: looking through them again and again would copy their pages.
+        gc.freeze()
+
+    @classmethod
+    def run(cls, task: Task) -> Any:
+        return task(cls.world)
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 24):
+            crc = isal_zlib.crc32(block, crc)
+    return crc
 
 
 def _set_times(root: Path, day: date) -> None:
@@ -142,70 +196,8 @@ def _set_times(root: Path, day: date) -> None:
     night = start_ms(day) // 1000 + 3 * 3_600
     for path in (root / "project").rglob("*"):
         if path.is_file():
-            seconds = night + zlib.crc32(path.read_bytes()) % 3_600
+            seconds = night + _crc(path) % 3_600
             os.utime(path, (seconds, seconds))
-
-
-def _write_stream(
-    root: Path, world: World, rng: np.random.Generator, stream: str, day: date, records: int, layout: Layout
-) -> tuple[Path, Counts, int]:
-    """One stream of one day: its folder, its records by bin, its bytes."""
-    match stream:
-        case "aaa":
-            return _write_aaa(root, draw(world, rng, "aaa", day, records), rng, layout)
-        case "eos":
-            return _write_eos(root, draw(world, rng, "eos", day, records), rng, layout)
-        case "cmssw":
-            activity = draw(world, rng, "cmssw", day, records, is_dated=layout.cmssw == "json")
-            return _write_cmssw(root, activity, rng, layout)
-        case "crab":
-            activity = draw(world, rng, "crab", day, records)
-            folder = root / "project/awg/cms/jm-data-popularity/avro-snappy" / _hive_day(day)
-            size = write_avro(
-                folder, CRAB_SCHEMA, crab_records(activity, rng), per_part=layout.per_part, codec=layout.avro_codec
-            )
-            return folder, activity.counts(), size
-        case _:
-            raise ValueError(f"there is no stream {stream!r}: {', '.join(STREAMS)}")
-
-
-def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, layout: Layout) -> tuple[Path, Counts, int]:
-    folder, size = root, 0
-    for form in ("raw", "enr"):
-        if layout.aaa in (form, "both"):
-            folder = root / f"project/monitoring/archive/xrootd/{form}/gled" / _slashed(activity.day)
-            lines = aaa_lines(activity, rng, enriched=form == "enr")
-            size += write_lines(folder, lines, per_part=layout.per_part, compression=layout.gzip)
-    return folder, activity.counts(), size
-
-
-def _write_eos(root: Path, activity: Activity, rng: np.random.Generator, layout: Layout) -> tuple[Path, Counts, int]:
-    is_new = layout.eos == "new" if layout.eos else activity.day.year >= 2020
-    archive = root / "project/monitoring/archive"
-    folder = archive / ("eos-report/logs/cms" if is_new else "eos/logs/reports/cms") / _slashed(activity.day)
-    lines = eos_lines(activity, rng)
-    size = write_lines(folder, lines, per_part=layout.per_part, compression=layout.gzip, suffix="")
-    return folder, activity.counts(), size
-
-
-def _write_cmssw(root: Path, activity: Activity, rng: np.random.Generator, layout: Layout) -> tuple[Path, Counts, int]:
-    if layout.cmssw == "avro":
-        folder = root / "project/awg/cms/cmssw-popularity/avro-snappy" / _hive_day(activity.day)
-        records = cmssw_avro_records(activity, rng)
-        size = write_avro(folder, CMSSW_SCHEMA, records, per_part=layout.per_part, codec=layout.avro_codec)
-        return folder, activity.counts(), size
-    folder = root / "project/monitoring/archive/cmssw_pop/raw/metric" / _slashed(activity.day)
-    lines = cmssw_lines(activity, rng)
-    return folder, activity.counts(), write_lines(folder, lines, per_part=layout.per_part, compression=layout.gzip)
-
-
-def _slashed(day: date) -> str:
-    return f"{day:%Y/%m/%d}"
-
-
-def _hive_day(day: date) -> str:
-    # The legacy folders do not pad with zeros.
-    return f"year={day.year}/month={day.month}/day={day.day}"
 
 
 __all__ = ["Layout", "Made", "Stream", "make"]

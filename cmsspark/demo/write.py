@@ -32,11 +32,17 @@ def write_part(folder: Path, number: int, content: bytes, compression: Compressi
 
 
 def write_lines(
-    folder: Path, lines: Sequence[str], *, per_part: int, compression: Compression, suffix: str = ".json"
+    folder: Path,
+    lines: Sequence[str],
+    *,
+    per_part: int,
+    compression: Compression,
+    suffix: str = ".json",
+    first_part: int = 0,
 ) -> int:
     """``lines`` as parts of ``per_part`` lines each, and a ``_SUCCESS`` that is no data. Returns the bytes on disk."""
     size = 0
-    for number, first in enumerate(range(0, max(len(lines), 1), per_part)):
+    for number, first in enumerate(range(0, max(len(lines), 1), per_part), first_part):
         chunk = lines[first : first + per_part]
         content = ("\n".join(chunk) + "\n").encode() if chunk else b""
         size += write_part(folder, number, content, compression, suffix).stat().st_size
@@ -45,7 +51,13 @@ def write_lines(
 
 
 def write_avro(
-    folder: Path, schema: Mapping[str, Any], records: Sequence[Mapping[str, Any]], *, per_part: int, codec: str
+    folder: Path,
+    schema: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]],
+    *,
+    per_part: int,
+    codec: str,
+    first_part: int = 0,
 ) -> int:
     """``records`` as Avro parts. The sync marker is a digest of the place, not random. Returns the bytes on disk."""
     import fastavro
@@ -53,7 +65,7 @@ def write_avro(
     folder.mkdir(parents=True, exist_ok=True)
     parsed = fastavro.parse_schema(dict(schema))
     size = 0
-    for number, first in enumerate(range(0, max(len(records), 1), per_part)):
+    for number, first in enumerate(range(0, max(len(records), 1), per_part), first_part):
         path = folder / f"part-m-{number:05d}.avro"
         marker = hashlib.md5(f"{folder.name}/{number}".encode(), usedforsecurity=False).digest()
         with path.open("wb") as stream:

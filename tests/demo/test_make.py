@@ -14,6 +14,7 @@ import pytest
 
 from cmsspark.access import STREAMS
 from cmsspark.demo import Layout, Made, make
+from cmsspark.demo.logs import pieces
 from cmsspark.resources import resource
 from cmsspark.schemas import input_table
 from tests.oracle.count import count_day
@@ -181,3 +182,23 @@ def test_a_name_that_stands_twice_in_files_keeps_its_larger_id(tmp_path: Path) -
     made = small(tmp_path, records=100, files=20_000)
     names = [row[1] for row in rows(made.folders["dbs"] / "FILES")]
     assert len(names) > len(set(names))
+
+
+def test_several_processes_write_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    again = small(tmp_path, processes=2)
+    assert digests(tmp_path) == digests(made.root)
+    assert again.bins == made.bins
+
+
+def test_a_long_day_is_made_in_pieces_of_whole_parts_none_of_them_like_another() -> None:
+    made = list(pieces("aaa", DAY, 250_000, 12_500))
+    assert [(piece.records, piece.first_part) for piece in made] == [(100_000, 0), (100_000, 8), (50_000, 16)]
+    assert len({piece.rng(1).integers(0, 1 << 60) for piece in made}) == 3
+
+
+def test_todays_eos_records_are_of_one_form_and_as_wide_as_those_before(tmp_path: Path) -> None:
+    made = small(tmp_path, Layout(gzip="none", eos_forms="today"), streams=("eos",))
+    lines = [line for path in made.folders["eos"].glob("part-*") for line in text(path).splitlines()]
+    assert 2_400 < sum(map(len, lines)) / len(lines) < 2_800
+    assert sum('"path":' in line and '"raw":' not in line for line in lines) > 0.99 * len(lines)
+    assert count_day(tmp_path, DAY, ("eos",)).streams["eos"].reconciliation() == made.reconciliation(DAY)["eos"]
