@@ -19,12 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, type word, whether nulls are allowed, and what it holds (with its unit)."""
+    """One column: its name, type word, whether nulls are allowed, and what it holds (with its unit).
+
+    ``required``: of a log's fields, what the count needs it for (lfn, bytes, site, user, app). A stream in which no
+    record has any field for it is of another schema.
+    """
 
     name: str
     type: str
     nullable: bool = True
     about: str = ""
+    required: str = ""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a decoder reads this field of a log."""
+        return self.about.startswith("needed")
 
 
 @dataclass(frozen=True)

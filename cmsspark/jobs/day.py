@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
@@ -19,6 +19,7 @@ from cmsspark.access import STREAMS
 from cmsspark.errors import DataError, InputMissing, NotReady, OutputError
 from cmsspark.jobs import snapshots
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
+from cmsspark.jobs.scanned import Scanned, accepted_files
 from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.session import cause_of
@@ -55,6 +56,7 @@ class DayRequest:
     allow_tmp: bool = False
     allow_missing: bool = False
     max_malformed: str | None = None
+    accept_damaged: tuple[str, ...] = ()
     refresh_dumps: bool = False
     join: str = "auto"
     feed: str = "auto"
@@ -72,6 +74,8 @@ class Inputs:
     #: None where no stream of the run asks where replicas lie.
     phedex: Dump | None
     warnings: list[str] = field(default_factory=list)
+    #: Files that are read as far as they are intact.
+    accepted: frozenset[str] = frozenset()
 
     @property
     def dumps(self) -> list[Dump]:
@@ -141,7 +145,8 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
                 raise
             missing.append("phedex")
             warnings.append(f"phedex is left out, remote_nacc of {' and '.join(ASK_REPLICAS)} is null: {error.wanted}")
-    inputs = Inputs(files, found, missing, dbs, phedex, warnings)
+    accepted = accepted_files(request.accept_damaged, found)
+    inputs = Inputs(files, found, missing, dbs, phedex, warnings, accepted)
     for texts in (*(one.warnings for one in found), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
     return inputs
@@ -190,7 +195,7 @@ def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snap
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
     catalogue = scan.ship(spark, opened.catalogue) if opened else None
     replicas = scan.ship(spark, opened.replicas) if opened and opened.replicas else None
-    kit = Kit(request.day, catalogue, replicas, key, Reader)
+    kit = Kit(request.day, catalogue, replicas, key, Reader, accepted=inputs.accepted)
     scanned = scan.scan(spark, stream_files(inputs), kit, request.feed)
     if opened is None:
         scanned = _by_shuffle(spark, scanned, inputs)
@@ -240,34 +245,26 @@ def _store(
 ) -> store.CurrentTable:
     from cmsspark.transforms import aggregate
 
-    bins = reconciliation.from_rows(_bin_rows(folded), request.streams)
-    quarantine, examples = _quarantine(request, folded, bins)
+    scanned = Scanned.of(folded, request.streams)
+    quarantine, examples = _quarantine(request, folded, scanned.bins)
+    changes, warnings = scanned.drift()
+    warnings = inputs.warnings + scanned.warnings() + warnings
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
-    warnings = inputs.warnings + reconciliation.check(bins, tolerances, examples)
+    warnings += reconciliation.check(scanned.bins, tolerances, examples)
     before = store.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
-    warnings += reconciliation.unusual(bins, [manifest.get("reconciliation", {}) for manifest in before])
+    warnings += reconciliation.unusual(scanned.bins, [manifest.get("reconciliation", {}) for manifest in before])
     for table in request.tables:
         rows = aggregate.partials if table == "partials" else aggregate.report
         count = run_now.write(rows(folded, request.day), table, request.fmt)
         tell(f"{table}: {count:,} rows")
     check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
-    done = run_now.commit(_manifest(request, inputs, opened, bins, warnings, quarantine, run_now, began))
+    told = {"damaged": scanned.damaged, "drift": changes, "quarantine": quarantine, "warnings": warnings}
+    done = run_now.commit(_manifest(request, inputs, opened, scanned.bins, told, run_now, began))
     for text in warnings:
         tell(f"warning: {text}")
     tell(reconciliation.table(done.manifest["reconciliation"]))
     tell(f"{request.job} of {request.day} stored in {done.path} after {time.monotonic() - began:.1f} s")
     return done
-
-
-def _bin_rows(folded: DataFrame) -> Iterator[tuple[str, str, int, str | None]]:
-    from pyspark.sql import functions as F
-
-    name = F.when(F.col("kind") == "access", "matched").otherwise(F.col("app")).alias("bin")
-    rows = (
-        folded.where(F.col("kind") != "quarantine").groupBy("stream", name, "detail").agg(F.sum("nacc").alias("count"))
-    )
-    for row in rows.collect():
-        yield row["stream"], row["bin"], row["count"], row["detail"]
 
 
 def _quarantine(request: DayRequest, folded: DataFrame, bins: Mapping[str, StreamBins]) -> tuple[str | None, list[str]]:
@@ -303,8 +300,7 @@ def _manifest(
     inputs: Inputs,
     opened: snapshots.Snapshots | None,
     bins: Mapping[str, StreamBins],
-    warnings: Sequence[str],
-    quarantine: str | None,
+    told: Mapping[str, Any],
     run_now: store.Run,
     began: float,
 ) -> dict[str, Any]:
@@ -313,7 +309,7 @@ def _manifest(
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
     return {
         "streams": list(request.streams),
-        "partial": bool(inputs.missing) or any(one.is_tmp for one in inputs.streams),
+        "partial": bool(inputs.missing or told["damaged"]) or any(one.is_tmp for one in inputs.streams),
         "missing_streams": inputs.missing,
         "reconciliation": {stream: one.as_dict() for stream, one in bins.items()},
         "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},
@@ -325,8 +321,7 @@ def _manifest(
         "inputs": [_input(one) for one in inputs.streams],
         "identical_files": _identical(inputs),
         "pseudonym_key_id": key.key_id,
-        "quarantine": quarantine,
-        "warnings": list(warnings),
+        **told,
         "versions": versions(),
         "seconds": round(time.monotonic() - began, 1),
         "timestamp": days.start_ms(request.day),

@@ -24,6 +24,12 @@ def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> cli
         "--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial."
     )
     @click.option("--max-malformed", metavar="SHARE", help="Tolerated malformed records: 0.01, 1%, or aaa=1%,eos=0.5%.")
+    @click.option(
+        "--accept-damaged",
+        multiple=True,
+        metavar="FILE",
+        help="Read this file of the day as far as it is intact; marks the result partial. May stand several times.",
+    )
     @click.option("--refresh-dumps", is_flag=True, help="Choose the dumps anew, not those of the day's last run.")
     @click.option(
         "--join",

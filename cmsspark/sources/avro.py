@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
@@ -19,18 +19,32 @@ from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
 BATCH = 50_000
 
 
-def decode(decoder: Any, content: bytes, file: str) -> Iterator[AccessBatch]:
+def decode(
+    decoder: Any,
+    content: bytes,
+    file: str,
+    look: Callable[[Mapping[str, Any], int], None] = lambda fields, records: None,
+    damaged: Callable[[str], None] | None = None,
+) -> Iterator[AccessBatch]:
     """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record``
-    and ``take``.
+    and ``take``. ``look`` is shown the file's fields with their types, and its number of records.
 
-    An empty file has no records. Raises DataError (65) naming a file that is damaged, no Avro, or of another schema.
+    An empty file has no records. Raises DataError (65) naming a file that is of another schema, and one that is
+    damaged or no Avro, unless ``damaged`` is there to be told the reason: then the blocks before the damage are read.
     """
     if not content:
         return
-    fields = _fields(content, decoder.avro_required, file)
+    try:
+        schema = _schema(content)
+    except Exception as error:  # fastavro raises many kinds for damage
+        if damaged is None:
+            raise _damaged(error, file) from None
+        damaged(_reason(error))
+        return
+    fields = _fields(schema, decoder.avro_required, file)
     wanted = [field for field in decoder.avro_fields if field in fields]
     table = _with_polars(content, wanted) if all(map(_is_plain, fields.values())) else None
-    parts = _slices(table, decoder) if table is not None else _slow_parts(content, decoder, file)
+    parts = _slices(table, decoder) if table is not None else _slow_parts(content, decoder, file, damaged)
     position = 0
     for columns, all_text in parts:
         batch = AccessBatch(read=len(columns[decoder.avro_required]))
@@ -38,6 +52,7 @@ def decode(decoder: Any, content: bytes, file: str) -> Iterator[AccessBatch]:
             _take_each(decoder, columns, batch, position, file)
         position += batch.read
         yield batch
+    look(fields, position)
 
 
 #: Values of the needed fields, a list for each, and whether all of them are known to be text or null.
@@ -53,9 +68,9 @@ def _slices(table: Any, decoder: Any) -> Iterator[Part]:
         yield {name: columns.get(name) or [None] * part.height for name in decoder.avro_fields}, all_text
 
 
-def _slow_parts(content: bytes, decoder: Any, file: str) -> Iterator[Part]:
+def _slow_parts(content: bytes, decoder: Any, file: str, damaged: Callable[[str], None] | None) -> Iterator[Part]:
     rows: list[Mapping[str, Any]] = []
-    for row in _with_fastavro(content, file):
+    for row in _with_fastavro(content, file) if damaged is None else _whole_blocks(content, damaged):
         rows.append(row)
         if len(rows) == BATCH:
             yield {name: [row.get(name) for row in rows] for name in decoder.avro_fields}, False
@@ -96,17 +111,15 @@ def _is_plain(kind: Any) -> bool:
     return len(branches) <= 2 and all(isinstance(branch, str) and branch in _PLAIN for branch in branches)
 
 
-def _fields(content: bytes, required: str, file: str) -> dict[str, Any]:
-    """The names and types of the fields in the file's own schema.
-
-    Raises DataError (65) where it is no Avro, or lacks the required one.
-    """
+def _schema(content: bytes) -> Any:
+    """The schema in the file's header. Raises what fastavro raises."""
     import fastavro
 
-    try:
-        schema: Any = fastavro.reader(io.BytesIO(content)).writer_schema
-    except Exception as error:  # fastavro raises many kinds for damage
-        raise _damaged(error, file) from None
+    return fastavro.reader(io.BytesIO(content)).writer_schema
+
+
+def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
+    """The names and types of a schema's fields. Raises DataError (65) where the required one is not among them."""
     fields = {field["name"]: field["type"] for field in schema.get("fields", ())} if isinstance(schema, dict) else {}
     if required not in fields:
         raise _other_schema(required, list(fields), file)
@@ -134,13 +147,29 @@ def _with_fastavro(content: bytes, file: str) -> Iterator[Mapping[str, Any]]:
         raise _damaged(error, file) from None
 
 
+def _whole_blocks(content: bytes, damaged: Callable[[str], None]) -> Iterator[Mapping[str, Any]]:
+    """The rows of each block before the first that cannot be read to its end."""
+    import fastavro
+
+    try:
+        blocks = fastavro.block_reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
+        for block in blocks:
+            yield from list(block)  # type: ignore[misc]  # records are mappings: the schema says so
+    except Exception as error:  # fastavro raises many kinds for damage
+        damaged(_reason(error))
+
+
 def _damaged(error: Exception, file: str) -> DataError:
     return DataError(
         "an Avro file cannot be read",
         where=file,
-        found=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
-        next_step="fetch the file again from its source",
+        found=_reason(error),
+        next_step="fetch the file again from its source; --accept-damaged reads what is intact",
     )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300].removesuffix(":")
 
 
 def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from cmsspark.access import AccessBatch
@@ -13,14 +13,21 @@ from cmsspark.sources.decoder import JsonDecoder
 #: Bytes read at once: large enough for the decoder's and numpy's fixed costs, small enough for the caches.
 CHUNK = 8 * 1024 * 1024
 
+#: Is shown the first lines of each file.
+Look = Callable[[bytes], None]
+
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 
 
-def decode_file(decoder: JsonDecoder, stream: IO[bytes], file: str) -> Iterator[AccessBatch]:
+def decode_file(
+    decoder: JsonDecoder, stream: IO[bytes], file: str, look: Look = lambda chunk: None
+) -> Iterator[AccessBatch]:
     """Batches of the accesses in a file of JSON lines. Raises DataError (65) naming a file that is damaged."""
     line = 1
     for chunk in chunks(plain(stream, file), file):
+        if line == 1:
+            look(chunk)
         yield decoder.decode(chunk, file, line)
         line += chunk.count(b"\n")
 
@@ -86,5 +93,5 @@ def _read(stream: Any, file: str, size: int) -> bytes:
             "a gzip file is damaged",
             where=file,
             found=" ".join(str(error).split()) or type(error).__name__,
-            next_step="fetch the file again from its source",
+            next_step="fetch the file again from its source; --accept-damaged reads what is intact",
         ) from None

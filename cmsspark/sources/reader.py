@@ -8,13 +8,15 @@ from typing import IO
 
 from cmsspark.access import AccessBatch, Group
 from cmsspark.errors import UsageError
-from cmsspark.sources import avro, lines
+from cmsspark.sources import avro, damaged, lines
 from cmsspark.sources.aaa import AaaDecoder
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder
+from cmsspark.sources.damaged import Damage
 from cmsspark.sources.decoder import JsonDecoder
 from cmsspark.sources.eos import EosDecoder
 from cmsspark.sources.fields import Apps
+from cmsspark.sources.sample import Note, Sampler
 
 
 class Reader:
@@ -23,24 +25,46 @@ class Reader:
     def __init__(self, stream: str, form: str, day: date) -> None:
         self.decoder = _decoder(stream, form, day, Apps.load())
         self.is_avro = form == "avro"
+        self._sampler = Sampler(stream, form)
+        self._damages: list[Damage] = []
 
     @property
     def groups(self) -> list[Group]:
         """The groups that batches refer to; grows while reading."""
         return self.decoder.groups
 
-    def file(self, stream: IO[bytes], file: str) -> Iterator[AccessBatch]:
-        """Batches of a whole file. Raises DataError (65) naming it when it is damaged."""
+    def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool = False) -> Iterator[AccessBatch]:
+        """Batches of a whole file. Raises DataError (65) naming it when it is damaged; with ``accept_damaged``, what
+        is intact is read and the damage is among the notes.
+        """
+        damage = Damage(file)
+        self._damages.append(damage)
         if self.is_avro or not isinstance(self.decoder, JsonDecoder):
-            yield from avro.decode(self.decoder, stream.read(), file)
+            content = stream.read()
+            if accept_damaged:
+                batches = damaged.avro_of(self.decoder, content, damage, self._sampler.schema)
+            else:
+                batches = avro.decode(self.decoder, content, file, self._sampler.schema)
+        elif accept_damaged:
+            batches = damaged.lines_of(self.decoder, stream, damage, self._sampler.look)
         else:
-            yield from lines.decode_file(self.decoder, stream, file)
+            batches = lines.decode_file(self.decoder, stream, file, self._sampler.look)
+        for batch in batches:
+            self._sampler.read(batch.read)
+            yield batch
 
     def chunk(self, chunk: bytes, file: str) -> AccessBatch:
         """A batch of whole lines that something else has read (line numbers then count from the chunk's begin)."""
         if not isinstance(self.decoder, JsonDecoder):
             raise TypeError("Avro files are read whole")
-        return self.decoder.decode(chunk, file)
+        self._sampler.look(chunk)
+        batch = self.decoder.decode(chunk, file)
+        self._sampler.read(batch.read)
+        return batch
+
+    def notes(self) -> list[Note]:
+        """What the files are like beside their records: a sample of their fields, and accepted damage."""
+        return [*self._sampler.notes(), *(note for damage in self._damages for note in damage.notes())]
 
 
 def _decoder(stream: str, form: str, day: date, apps: Apps) -> JsonDecoder | CrabDecoder:

@@ -29,7 +29,7 @@ _LIMIT: Final = 2**63 - 1
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
 _TOLD_BYTES: Final = 200
 
-#: Kinds of rows in a scan's result.
+#: Kinds of rows in a scan's result; readers' notes have kinds of their own.
 ACCESS, BIN, QUARANTINE = "access", "bin", "quarantine"
 
 #: name and type word of each column of a scan's result; see ``scan_schema``.
@@ -182,6 +182,12 @@ class StreamFold:
         named += [("out_of_day", count, days.day_name(day)) for day, count in self.out_of_day.items()]
         named += [(f"generation {name}", count, None) for name, count in self.generations.items()]
         return self._told_rows(named, self.quarantined)
+
+    def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
+        """A reader's notes (kind, name, count, detail) as rows: the name in ``app``, the count in ``nacc``."""
+        rows = self._told_rows([(name, count, detail) for _, name, count, detail in notes], [])
+        rows["kind"] = [kind for kind, *_ in notes]
+        return rows
 
     def _told_rows(self, named: list[tuple[str, int, str | None]], held: list[Quarantined]) -> dict[str, list[Any]]:
         size = len(named) + len(held)

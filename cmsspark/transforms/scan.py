@@ -38,8 +38,9 @@ class Reader(Protocol):
 
     @property
     def groups(self) -> list[Group]: ...
-    def file(self, stream: IO[bytes], file: str) -> Iterator[AccessBatch]: ...
+    def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool) -> Iterator[AccessBatch]: ...
     def chunk(self, chunk: bytes, file: str) -> AccessBatch: ...
+    def notes(self) -> list[tuple[str, str, int, str]]: ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Kit:
     make_reader: Callable[[str, str, date], Reader]
     #: One row for each access instead of folded rows.
     unfolded: bool = False
+    #: Files that are read as far as they are intact.
+    accepted: frozenset[str] = frozenset()
 
     def fold(self, stream: str) -> StreamFold:
         """What a task folds a stream's accesses with."""
@@ -95,7 +98,10 @@ class Kit:
         """What can leave the task now; the folded rows and the bins when it ends."""
         replicas = _replicas(_place(self.replicas)) if self.replicas else None
         given = (reader.groups, replicas, self.pseudonyms.of)
-        for rows in (fold.drain(*given), *((fold.rows(*given), fold.bin_rows()) if is_last else ())):
+        last = (fold.rows(*given), fold.bin_rows()) if is_last else ()
+        if is_last and not self.unfolded:
+            last = (*last, fold.note_rows(reader.notes()))
+        for rows in (fold.drain(*given), *last):
             if rows:
                 yield record_batch(rows, self.columns())
 
@@ -198,7 +204,7 @@ class _DirectTask:
         for path in task.paths:
             try:
                 with open(local_path(path), "rb") as stream:
-                    for batch in reader.file(stream, path):
+                    for batch in reader.file(stream, path, accept_damaged=path in self.kit.accepted):
                         fold.add(batch)
                         yield from self.kit.batches(reader, fold, is_last=False)
             except PermissionError as error:
@@ -210,11 +216,13 @@ class _DirectTask:
 
 @dataclass(frozen=True)
 class _SparkTask:
-    """Folds the rows (file, value) that Spark has read: a line each, or a whole Avro file each."""
+    """Folds the rows (file, value) that Spark has read: a line each, or a whole file each."""
 
     stream: str
     form: str
     kit: Kit
+    is_whole: bool
+    accept_damaged: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import io
@@ -223,9 +231,9 @@ class _SparkTask:
         fold = self.kit.fold(self.stream)
         for batch in batches:
             files, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-            if self.form == "avro":
+            if self.is_whole:
                 for file, value in zip(files, values, strict=True):
-                    for found in reader.file(io.BytesIO(value), file):
+                    for found in reader.file(io.BytesIO(value), file, accept_damaged=self.accept_damaged):
                         fold.add(found)
                         yield from self.kit.batches(reader, fold, is_last=False)
             elif values:
@@ -238,9 +246,18 @@ class _SparkTask:
 def _through_spark(spark: SparkSession, stream: StreamFiles, kit: Kit) -> DataFrame:
     from pyspark.sql import functions as F
 
-    paths = [path for path, _ in stream.files]
-    if stream.form == "avro":
+    parts = []
+    accepted = [path for path, _ in stream.files if path in kit.accepted]
+    if accepted:
+        # Spark's own readers fail on damage: these come whole.
+        whole = load(spark, "binaryFile", accepted).select("file_path", "content")
+        parts.append(whole.mapInArrow(_SparkTask(stream.stream, stream.form, kit, True, True), kit.schema()))
+    paths = [path for path, _ in stream.files if path not in kit.accepted]
+    is_avro = stream.form == "avro"
+    if paths and is_avro:
         rows = load(spark, "binaryFile", paths).select("file_path", "content")
-    else:
+    elif paths:
         rows = load(spark, "text", paths, lineSep="\n").select("file_path", F.col("value").cast("binary"))
-    return rows.mapInArrow(_SparkTask(stream.stream, stream.form, kit), kit.schema())
+    if paths:
+        parts.append(rows.mapInArrow(_SparkTask(stream.stream, stream.form, kit, is_avro), kit.schema()))
+    return reduce(lambda left, right: left.unionByName(right), parts)

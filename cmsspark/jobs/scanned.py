@@ -1,0 +1,104 @@
+"""What a scan tells beside its accesses: where each record went, accepted damage, and samples of the logs' fields."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cmsspark.errors import UsageError
+from cmsspark.runs import drift, reconciliation
+from cmsspark.runs.reconciliation import StreamBins
+from cmsspark.sources.folders import DayInput
+from cmsspark.sources.sample import needed_of
+from cmsspark.storage import is_local, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass
+class Scanned:
+    """The folded rows of a scan, and what they tell. ``damaged``: entries of the manifest, one for each such file."""
+
+    folded: DataFrame
+    bins: dict[str, StreamBins]
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+    sampled: dict[str, drift.Seen] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folded: DataFrame, streams: Sequence[str]) -> Scanned:
+        """Collect all rows that are no accesses and no quarantined records, and count the accesses."""
+        from pyspark.sql import functions as F
+
+        name = F.when(F.col("kind") == "access", "matched").otherwise(F.col("app")).alias("bin")
+        counted = (
+            folded.where(F.col("kind") != "quarantine")
+            .groupBy("kind", "stream", name, "detail")
+            .agg(F.sum("nacc").alias("count"))
+        )
+        binned: list[tuple[str, str, int, str | None]] = []
+        found = cls(folded, {})
+        for row in counted.collect():
+            stream, what, count, detail = row["stream"], row["bin"], row["count"], row["detail"]
+            if row["kind"] == "damaged":
+                found.damaged.append({"stream": stream, **json.loads(detail), "records_read": count})
+            elif row["kind"] == "sample":
+                found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
+            else:
+                binned.append((stream, what, count, detail))
+        found.bins = reconciliation.from_rows(binned, streams)
+        found.damaged.sort(key=lambda one: str(one["file"]))
+        return found
+
+    def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+        """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
+        return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self._known[stream])
+
+    def warnings(self) -> list[str]:
+        """What is said of accepted damage."""
+        return [
+            f"{one['stream']}: {one['file']} is damaged ({one['reason']}); {one['records_read']:,} records before that"
+            " were read"
+            for one in self.damaged
+        ]
+
+    @cached_property
+    def _known(self) -> dict[str, set[str]]:
+        """What any counted access has, by stream. Asked only where a sample lacks a field altogether."""
+        from pyspark.sql import functions as F
+
+        there = {
+            "bytes": F.col("read_bytes") > 0,
+            "site": F.col("site_name") != "unknown",
+            "user": F.col("user").isNotNull(),
+            "app": F.col("app") != "unknown",
+        }
+        accesses = self.folded.where(F.col("kind") == "access").groupBy("stream")
+        rows = accesses.agg(*(F.max(is_there).alias(what) for what, is_there in there.items())).collect()
+        known = {row["stream"]: {what for what in there if row[what]} for row in rows}
+        return {stream: known.get(stream, set()) for stream in self.bins}
+
+
+def accepted_files(named: Sequence[str], inputs: Sequence[DayInput]) -> frozenset[str]:
+    """The listed files that ``--accept-damaged`` names, by path or by their name alone.
+
+    Raises UsageError (2) for one that is not in the day's list, or stands for several.
+    """
+    listed = [file.path for one in inputs for file in one.files]
+    found = set()
+    for given in named:
+        wanted = {given, os.path.abspath(local_path(given))} if is_local(given) else {given}
+        fits = [path for path in listed if path in wanted or ("/" not in given and path.endswith(f"/{given}"))]
+        if len(fits) != 1:
+            raise UsageError(
+                f"--accept-damaged names {given!r}, a file of the day's logs is wanted",
+                where=", ".join(one.folder for one in inputs),
+                found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
+                next_step="give the path that the error about its damage shows",
+            )
+        found.add(fits[0])
+    return frozenset(found)
