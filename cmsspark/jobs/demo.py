@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -254,7 +256,12 @@ def _where(places: Places, day: date) -> list[str]:
 
 
 def _next(places: Places, day: date) -> list[str]:
+    # In an environment that is not active the commands below would not be found.
+    folder = Path(sys.prefix)
+    inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
+    activate = [f"  . {os.path.relpath(folder / 'bin' / 'activate')}"] if inactive else []
     return [
+        *activate,
         f"  export CMSSPARK_SETTINGS={places.settings}",
         f"  cmsspark path data_aggregation --date {day}        # read it with pandas, DuckDB or Spark",
         f"  cmsspark manifest data_aggregation --date {day}    # what it was made from, and every bin",
