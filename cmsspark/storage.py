@@ -8,6 +8,7 @@ Hadoop's ``FileSystem`` in the driver's JVM.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,10 @@ from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, O
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: Two letters at least, as for Hadoop a drive letter is no scheme.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True, order=True)
@@ -63,8 +68,8 @@ def join(base: str, *parts: str) -> str:
 
 
 def is_local(location: str) -> bool:
-    """True for plain paths and ``file:`` URIs."""
-    return location.startswith(("/", "file:")) or "://" not in location
+    """True for plain paths and ``file:`` URIs; ``hdfs:/x`` and ``hdfs://nn/x`` are none."""
+    return location.startswith(("/", "file:")) or _SCHEME.match(location) is None
 
 
 def local_path(location: str) -> str:
