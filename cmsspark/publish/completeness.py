@@ -47,6 +47,8 @@ def completeness(shape: Shape, whole: Whole, manifest: Mapping[str, Any]) -> dic
         "gone_ids": list(whole.gone),
         "quarantined_count": whole.quarantined,
         "is_partial": bool(manifest.get("partial")),
+        # How many, and no names: a path may hold one.
+        "damaged_file_count": len(manifest.get("damaged") or ()),
         "timestamp": shape.timestamp,
         "metadata": {**shape.metadata(completeness_id(shape)), "type": shape.type + SUFFIX},
     }

@@ -49,6 +49,8 @@ class Intact:
         self._is_gzip = self._member is not None
         self._begun = False
         self.at_end = False
+        #: All of it has been handed on.
+        self.is_spent = False
         self.ends_line = True
         if not self._is_gzip and head and damage.file.endswith(".gz"):
             damage.reason = f"no gzip file, though its name says so: its first bytes are {head[:2].hex()}"
@@ -66,6 +68,7 @@ class Intact:
             if found:
                 self.ends_line = found.endswith(b"\n")
                 return found
+        self.is_spent = True
         return b""
 
     def _end(self, reason: str | None) -> None:
@@ -109,7 +112,7 @@ def lines_of(decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: line
     for chunk in lines.chunks(source, damage.file):
         if line == 1:
             look(chunk)
-        if source.at_end and damage.reason and not source.ends_line and not _is_object(chunk):
+        if source.is_spent and damage.reason and not source.ends_line and not _is_object(chunk):
             damage.left_out = len(chunk) - 1
             return
         batch = decoder.decode(chunk, damage.file, line)
