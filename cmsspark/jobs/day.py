@@ -245,7 +245,7 @@ def _store(
 ) -> store.CurrentTable:
     from cmsspark.transforms import aggregate
 
-    scanned = Scanned.of(folded, request.streams)
+    scanned = Scanned.of(folded, request.streams, inputs.accepted)
     quarantine, examples = _quarantine(request, folded, scanned.bins)
     changes, warnings = scanned.drift()
     warnings = inputs.warnings + scanned.warnings() + warnings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from cmsspark.errors import UsageError
 from cmsspark.runs import drift, reconciliation
@@ -30,7 +31,7 @@ class Scanned:
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, folded: DataFrame, streams: Sequence[str]) -> Scanned:
+    def of(cls, folded: DataFrame, streams: Sequence[str], accepted: Iterable[str] = ()) -> Scanned:
         """Collect all rows that are no accesses and no quarantined records, and count the accesses."""
         from pyspark.sql import functions as F
 
@@ -45,7 +46,9 @@ class Scanned:
         for row in counted.collect():
             stream, what, count, detail = row["stream"], row["bin"], row["count"], row["detail"]
             if row["kind"] == "damaged":
-                found.damaged.append({"stream": stream, **json.loads(detail), "records_read": count})
+                told = json.loads(detail)
+                told["file"] = next((path for path in accepted if path in _spellings(told["file"])), told["file"])
+                found.damaged.append({"stream": stream, **told, "records_read": count})
             elif row["kind"] == "sample":
                 found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
             else:
@@ -91,7 +94,7 @@ def accepted_files(named: Sequence[str], inputs: Sequence[DayInput]) -> frozense
     listed = [file.path for one in inputs for file in one.files]
     found = set()
     for given in named:
-        wanted = {given, os.path.abspath(local_path(given))} if is_local(given) else {given}
+        wanted = _spellings(given)
         fits = [path for path in listed if path in wanted or ("/" not in given and path.endswith(f"/{given}"))]
         if len(fits) != 1:
             raise UsageError(
@@ -102,3 +105,8 @@ def accepted_files(named: Sequence[str], inputs: Sequence[DayInput]) -> frozense
             )
         found.add(fits[0])
     return frozenset(found)
+
+
+def _spellings(path: str) -> set[str]:
+    """A path as it may stand in a list of files: Spark names files by URIs with ``%20`` for a space."""
+    return {path, os.path.abspath(local_path(path))} if is_local(path) else {path, unquote(path)}
