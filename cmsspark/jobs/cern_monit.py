@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -22,12 +22,14 @@ from cmsspark.jobs.options import date_option, settings_of, store_of, store_opti
 from cmsspark.settings import Settings
 
 if TYPE_CHECKING:
+    from cmsspark.publish.credentials import Broker, Endpoint
     from cmsspark.publish.documents import Shape
     from cmsspark.publish.outbox import Outbox, Spooled, Totals
     from cmsspark.publish.sink import Sink
     from cmsspark.sinks.store import CurrentTable
 
 DEFAULT_PRODUCER: Final = "cms-spark"
+SINKS: Final = ("file", "stomp", "http")
 #: What stands under ``publishing`` in the settings, and its type.
 _SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "sink": str,
@@ -72,8 +74,8 @@ class Result:
 @date_option
 @click.option("--job", "job_name", default="data_aggregation", show_default=True, help="Whose result to publish.")
 @store_options
-@click.option("--sink", type=click.Choice(["file", "stomp"]), help="Where to. [default: stomp with --amq, else file]")
-@click.option("--amq", metavar="FILE", help="Broker and credentials, in the amq_broker.json form; for its owner only.")
+@click.option("--sink", type=click.Choice(SINKS), help="Where to. [default: stomp with --amq, else file]")
+@click.option("--amq", metavar="FILE", help="Address and credentials, in the amq_broker.json form; for its owner only.")
 @click.option("--spool", metavar="DIR", help="Folder of the file sink. [default: published/ in the state directory]")
 @click.option("--resume", is_flag=True, help="Only send what an earlier run left in the outbox.")
 @click.option("--dry-run", is_flag=True, help="Print the documents and where they would go; send nothing.")
@@ -84,7 +86,7 @@ def command(
     day: date, job_name: str, fout: str | None, settings_file: str | None, sink: str | None, amq: str | None,
     spool: str | None, resume: bool, dry_run: bool, limit: int | None, verbose: bool, debug: bool,
 ) -> None:  # fmt: skip
-    """Publish a stored day, to MONIT or to a file spool. Sent means confirmed, or the command fails.
+    """Publish a stored day, to MONIT (STOMP or HTTP) or to a file spool. Sent means confirmed, or the command fails.
 
     Documents are spooled first; whatever interrupts the sending, the same command goes on from there. Of a day that
     was published before only what has changed is sent.
@@ -112,12 +114,15 @@ def order_of(
     """
     given = _checked(settings)
     chosen = sink or ("stomp" if amq else given.get("sink", "file"))
-    if chosen not in ("file", "stomp"):
-        raise SettingsError("sink is file or stomp", where=settings.where("publishing", "sink"), found=repr(chosen))
-    if chosen == "stomp" and not (amq or given.get("amq")):
+    if chosen not in SINKS:
+        raise SettingsError(
+            f"sink is one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
+        )
+    if chosen != "file" and not (amq or given.get("amq")):
+        example = "amq_broker.example.json" if chosen == "stomp" else "monit_http.example.json"
         raise UsageError(
-            "a broker is wanted",
-            next_step="give --amq FILE with broker and credentials (etc/amq_broker.example.json shows the form)",
+            "an address to publish to is wanted",
+            next_step=f"give --amq FILE with address and credentials (etc/{example} shows the form)",
         )
     folder = Path(spool) if spool else _place(settings, given.get("spool")) or settings.state_dir / "published"
     return Order(
@@ -157,25 +162,35 @@ def public_tables(job: Job) -> list[str]:
     return tables
 
 
-def _shape(order: Order, table: str) -> tuple[Shape, Any]:
-    """What the documents share, and the broker they go to (None for files)."""
-    from cmsspark.publish.credentials import read_broker
+def _shape(order: Order, table: str) -> tuple[Shape, Broker | Endpoint | None]:
+    """What the documents share, and the broker or endpoint they go to (None for files)."""
+    from cmsspark.publish.credentials import read_broker, read_endpoint
     from cmsspark.publish.documents import Shape
     from cmsspark.schemas import stored_table
 
-    broker = read_broker(order.amq) if order.sink == "stomp" and order.amq else None
-    producer = (broker.producer if broker else None) or order.producer or DEFAULT_PRODUCER
-    kind = (broker.type if broker else None) or order.type or table
-    return Shape(stored_table(table), order.day, producer, kind), broker
+    to: Broker | Endpoint | None = None
+    if order.sink != "file" and order.amq:
+        to = read_broker(order.amq) if order.sink == "stomp" else read_endpoint(order.amq)
+    producer = (to.producer if to else None) or order.producer or DEFAULT_PRODUCER
+    kind = (to.type if to else None) or order.type or table
+    return Shape(stored_table(table), order.day, producer, kind), to
 
 
-def _sink(order: Order, shape: Shape, broker: Any, told: Callable[[str], None]) -> Sink:
-    from cmsspark.publish.files import FileSink
+def _sink(order: Order, shape: Shape, to: Broker | Endpoint | None, told: Callable[[str], None]) -> Sink:
+    from cmsspark.publish.credentials import Endpoint
+
+    if to is None:
+        from cmsspark.publish.files import FileSink
+
+        return FileSink(order.spool, shape.table.name, shape.period)
+    if isinstance(to, Endpoint):
+        from cmsspark.publish import http
+
+        waits = http.Timeouts()
+        return http.HttpSink(to, replace(waits, whole=min(waits.whole, order.patience)))
     from cmsspark.publish.stomp import StompSink, Timeouts
 
-    if broker is None:
-        return FileSink(order.spool, shape.table.name, shape.period)
-    return StompSink(broker, shape.type, shape.producer, Timeouts(stall=order.patience), told=told)
+    return StompSink(to, shape.type, shape.producer, Timeouts(stall=order.patience), told=told)
 
 
 def _stored(order: Order, table: str) -> CurrentTable:
@@ -206,7 +221,7 @@ def show(order: Order) -> None:
 
     bad = 0
     for table in public_tables(order.job):
-        shape, broker = _shape(order, table)
+        shape, to = _shape(order, table)
         count = 0
         for row in islice(stored_rows(_stored(order, table), shape.table), order.limit):
             try:
@@ -217,7 +232,7 @@ def show(order: Order) -> None:
             except BadDocument as error:
                 bad += 1
                 click.echo(f"would be quarantined: {error}", err=True)
-        where = _sink(order, shape, broker, lambda text: None).where
+        where = _sink(order, shape, to, lambda text: None).where
         click.echo(f"{count:,} documents of {table} for {shape.period} would go to {where}; nothing was sent", err=True)
     if bad:
         raise DocumentsQuarantined(f"{bad:,} rows make no valid document")
@@ -233,9 +248,9 @@ def publish(order: Order, table: str, *, resume: bool = False) -> Result:
     from cmsspark.publish.outbox import Outbox
     from cmsspark.publish.progress import Progress
 
-    shape, broker = _shape(order, table)
+    shape, to = _shape(order, table)
     progress = Progress(0, sys.stderr)
-    sink = _sink(order, shape, broker, lambda text: progress.say(text))
+    sink = _sink(order, shape, to, lambda text: progress.say(text))
     with Outbox(order.settings.state_dir, sink.slug, table, shape.period).held() as outbox:
         for note in outbox.notes:
             progress.say(note)

@@ -166,7 +166,7 @@ class Drain:
             self._told(f"batch {batch.number} was tried {current.attempts} times and is left for later: {error.reason}")
             return False
         most = min(self._policy.longest_pause, self._policy.first_pause * 2 ** min(self._failures - 1, 10))
-        pause = min(self._jitter(0.0, most), self._policy.patience - waited)
+        pause = min(max(self._jitter(0.0, most), error.retry_after), self._policy.patience - waited)
         self._told(f"{error.reason}; trying again in {pause:.1f} s")
         self._clock.sleep(pause)
         return True

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from cmsspark.publish.dial import LinkDown, dial, down
 from cmsspark.publish.sink import Clock
 
 # stomp.py resolves the host's own names when it is imported, which takes seconds where no name server answers.
@@ -26,15 +27,6 @@ _MOST: Final = 16_000_000
 NO_STOMP: Final = "what answers there speaks no STOMP; a port for TLS wants `ca` in the credentials file"
 #: Beats that may be missed before a link counts as dead.
 _BEATS: Final = 3
-
-
-class LinkDown(Exception):
-    """The connection is gone or of no use; ``forbidden`` when TLS refuses one side's certificate."""
-
-    def __init__(self, reason: str, *, forbidden: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.forbidden = forbidden
 
 
 class Link:
@@ -145,7 +137,7 @@ class Link:
             return 0
         except OSError as error:
             self._read()  # an ERROR frame may have come before the end
-            raise self._down or _down(error) from None
+            raise self._down or down(error) from None
         self._last_write = self._clock.monotonic()
         return written
 
@@ -157,7 +149,7 @@ class Link:
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as error:
-                self._down = _down(error)
+                self._down = down(error)
                 return
             if not piece:
                 self._down = LinkDown("the broker closed the connection")
@@ -259,35 +251,6 @@ def connect(
 ) -> Link:
     """A link to one address of ``host``; with TLS the certificate is checked against the name ``host``.
 
-    Raises LinkDown within about ``timeout`` seconds.
+    Raises LinkDown within ``timeout`` seconds.
     """
-    deadline = clock.monotonic() + timeout
-    plain = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        plain.settimeout(timeout)
-        plain.connect(address)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if context is None:
-            plain.setblocking(False)
-            return Link(plain, host, address[1], clock, told)
-        plain.settimeout(max(0.1, deadline - clock.monotonic()))
-        secure = context.wrap_socket(plain, server_hostname=host)
-        secure.setblocking(False)
-        return Link(secure, host, address[1], clock, told)
-    except OSError as error:
-        plain.close()
-        raise _down(error) from None
-
-
-def _down(error: OSError) -> LinkDown:
-    """What an error of a socket means."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return LinkDown(f"TLS: the broker's certificate is refused: {error.verify_message}", forbidden=True)
-    if isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
-        return LinkDown("the broker closed the TLS connection")
-    if isinstance(error, ssl.SSLError):
-        alert = "ALERT" in (error.reason or "") and "CLOSE_NOTIFY" not in (error.reason or "")
-        return LinkDown(f"TLS: {error.reason or error}", forbidden=alert)
-    if isinstance(error, TimeoutError):
-        return LinkDown("no answer in time")
-    return LinkDown(error.strerror or type(error).__name__)
+    return Link(dial(host, address, family, context, timeout, clock), host, address[1], clock, told)

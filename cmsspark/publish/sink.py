@@ -12,13 +12,15 @@ from cmsspark.publish.ledger import Batch
 class Unconfirmed(Exception):
     """A batch or a connection failed in a way that trying again may mend.
 
-    ``in_doubt``: the batch may have arrived all the same; else nothing of it did.
+    ``in_doubt``: the batch may have arrived all the same; else nothing of it did. ``retry_after``: seconds that the
+    other side asks us to wait for.
     """
 
-    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
+    def __init__(self, reason: str, *, in_doubt: bool = False, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.reason = reason
         self.in_doubt = in_doubt
+        self.retry_after = retry_after
 
 
 class Refused(Unconfirmed):

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from cmsspark.errors import NotAllowed
 from cmsspark.publish.credentials import Broker
+from cmsspark.publish.dial import LinkDown, addresses
 from cmsspark.publish.ledger import Batch
-from cmsspark.publish.link import NO_STOMP, Link, LinkDown, Patience, connect
+from cmsspark.publish.link import NO_STOMP, Link, Patience, connect
 from cmsspark.publish.sink import Clock, Refused, SystemClock, Unconfirmed
 
 #: Write out what was made so far from this size on: the broker works while the next frames are made.
@@ -98,15 +99,12 @@ class StompSink:
 
     def _candidates(self, reasons: list[str]) -> list[tuple[str, int, tuple[Any, ...]]]:
         """(name, family, address) of every address behind every name: those that worked first, IPv4 first."""
-        found = []
+        found: list[tuple[str, int, tuple[Any, ...]]] = []
         for host, port in self._broker.addresses:
             try:
-                answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except OSError as error:
-                reasons.append(f"{host}: the name does not resolve ({error.strerror})")
-                continue
-            for family, _, _, _, address in answers:
-                found.append((host, int(family), address))
+                found.extend((host, family, address) for family, address in addresses(host, port))
+            except LinkDown as error:
+                reasons.append(error.reason)
         return sorted(found, key=lambda one: (self._failed.get(one[2], -1.0), one[1] != socket.AF_INET))
 
     def _log_in(self, link: Link) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmsspark.errors import CmssparkError, NotAllowed, SettingsError
-from cmsspark.publish.credentials import read_broker
+from cmsspark.publish.credentials import read_broker, read_endpoint
 from cmsspark.resources import read_text
 
 GOOD: dict[str, Any] = {
@@ -89,3 +89,70 @@ def test_every_error_of_the_file_ends_in_an_exit_code(tmp_path: Path) -> None:
     with pytest.raises(CmssparkError) as caught:
         read_broker(file(tmp_path, {}))
     assert caught.value.exit_code in (77, 78)
+
+
+# -- HTTP ------------------------------------------------------------------------------------------------------
+
+HTTP: dict[str, Any] = {
+    "url": "https://monit.example.org:10014/cms-test", "username": "someone", "password": "planted-secret",
+}  # fmt: skip
+
+
+def test_an_endpoint_s_producer_is_its_path_and_its_text_shows_no_secret(tmp_path: Path) -> None:
+    endpoint = read_endpoint(file(tmp_path, HTTP))
+    assert (endpoint.producer, endpoint.where) == ("cms-test", "https://monit.example.org:10014/cms-test")
+    assert "planted-secret" not in repr(endpoint) and "someone" not in repr(endpoint)
+    coded = str(endpoint.authorization)
+    assert endpoint.without_secrets(f"{coded} someone planted-secret") == "Basic *** *** ***"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"url": "https://monit.example.org:10014", "producer": "cms-test"},
+        {"url": "https://monit.example.org:10014/", "producer": "cms-test"},
+        {"url": None, "host_and_ports": "monit.example.org:10014", "producer": "cms-test"},
+        {"producer": "cms-test"},
+    ],
+)
+def test_the_producer_may_stand_beside_the_address(tmp_path: Path, change: dict[str, Any]) -> None:
+    content = {key: value for key, value in {**HTTP, **change}.items() if value is not None}
+    endpoint = read_endpoint(file(tmp_path, content))
+    assert (endpoint.producer, endpoint.where) == ("cms-test", "https://monit.example.org:10014/cms-test")
+
+
+def test_the_http_example_file_is_a_good_one(tmp_path: Path) -> None:
+    assert read_endpoint(file(tmp_path, read_text("etc/monit_http.example.json"))).producer == "cms-popularity"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"url": "http://monit.example.org/p"}, {"url": "https://u:planted-secret@monit.example.org/p"},
+        {"url": "https://monit.example.org/p?token=planted-secret"}, {"url": "ftp://x/p"}, {"url": "https://x:0/p"},
+        {"url": "https://x"}, {"url": 7}, {"producer": "other"}, {"password": ""}, {"pass": "planted-secret"},
+        {"url": "https://x", "producer": "a b"}, {"url": "https://x/p\nplanted-secret"},
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_endpoint_is_named_without_its_value(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_endpoint(file(tmp_path, {**HTTP, **change}))
+    assert "planted-secret" not in str(caught.value)
+
+
+def test_a_file_for_http_is_no_broker_s(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--sink http"):
+        read_broker(file(tmp_path, HTTP))
+
+
+def test_a_key_with_a_pass_phrase_is_told_and_not_asked_for(tmp_path: Path) -> None:
+    import subprocess
+
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:planted-secret", "-subj", "/CN=x",
+         "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")], check=True, capture_output=True,
+    )  # fmt: skip
+    (tmp_path / "key.pem").chmod(0o600)
+    content = {**HTTP, "ca": "cert.pem", "cert": "cert.pem", "key": "key.pem"}
+    with pytest.raises(SettingsError, match="pass phrase"):
+        read_endpoint(file(tmp_path, content)).tls()

@@ -15,6 +15,7 @@ from tests.activemq import free_port
 from tests.publish.days import DAY, MANIFEST, rows, store_day
 from tests.publish.days import row as one
 from tests.publish.fake_broker import Faults, broker
+from tests.publish.fake_http import Answer, http_server
 
 
 class Place:
@@ -213,3 +214,59 @@ def test_the_outbox_can_be_seen_discarded_and_rebuilt(place: Place) -> None:
     assert "1 batches were given up" in place("outbox", "discard", "--yes").stdout
     assert place("outbox", "list").stdout.splitlines()[1].split()[2:5] == ["0", "0", "0"]
     assert place("outbox", "show", "--date", "20250101").returncode == 66
+
+
+# -- over HTTP -------------------------------------------------------------------------------------------------
+
+
+def http_credentials(place: Place, port: int, mode: int = 0o600) -> str:
+    path = place.folder / "monit.json"
+    content = {"url": f"http://127.0.0.1:{port}/cms-test", "username": "planted-user", "password": "planted-secret"}
+    path.write_text(json.dumps(content))
+    path.chmod(mode)
+    return str(path)
+
+
+def test_what_goes_over_http_is_what_the_golden_file_says(place: Place) -> None:
+    place.store([one(0), one(1, cpu_time=1.5, wc_time=2.0, remote_nacc=1)])
+    with http_server() as fake:
+        done = place.publish("--sink", "http", "--amq", http_credentials(place, fake.port))
+        assert done.returncode == 0, done.stderr
+        assert f"to http://127.0.0.1:{fake.port}/cms-test" in done.stdout
+        (request,) = fake.requests
+    golden = (Path(__file__).parents[1] / "golden" / "publish" / "http.json").read_bytes()
+    assert request.path == "/cms-test"
+    assert request.body == golden.rstrip(b"\n")
+    assert "planted" not in done.stdout + done.stderr
+
+
+def test_over_http_a_wrong_password_is_77_at_once_and_nothing_is_lost(place: Place) -> None:
+    place.store(rows(3))
+    with http_server(last=Answer(401, body=b"planted-user is not known")) as fake:
+        credentials = http_credentials(place, fake.port)
+        done = place.publish("--sink", "http", "--amq", credentials)
+        assert (done.returncode, len(fake.requests)) == (77, 1)
+        assert "planted" not in done.stdout + done.stderr
+        fake.last = Answer()
+        assert place.publish("--sink", "http", "--amq", credentials, "--resume").returncode == 0
+        assert len(fake.stored) == 4
+
+
+def test_over_http_without_a_server_it_is_75_and_resume_sends_what_was_left(place: Place) -> None:
+    place.store(rows(3))
+    port = free_port()
+    done = place.publish(
+        "--sink", "http", "--amq", http_credentials(place, port), settings="publishing: {patience: 0.2}\n"
+    )
+    assert done.returncode == 75
+    assert f"127.0.0.1:{port}: Connection refused" in done.stderr
+
+
+def test_open_http_credentials_are_77_and_the_settings_name_the_sink(place: Place) -> None:
+    place.store(rows(1))
+    assert place.publish("--sink", "http", "--amq", http_credentials(place, 1, 0o640)).returncode == 77
+    with http_server() as fake:
+        http_credentials(place, fake.port)
+        done = place.publish(settings="publishing: {sink: http, amq: monit.json}\n")
+        assert done.returncode == 0, done.stderr
+        assert len(fake.stored) == 2

@@ -1,0 +1,405 @@
+"""The HTTP sink against a server that fails on demand (P25): what each failure means for the batch."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.publish.credentials import Endpoint
+from cmsspark.publish.dial import LinkDown, addresses
+from cmsspark.publish.drain import Drain, Policy
+from cmsspark.publish.http import HttpSink, Timeouts
+from cmsspark.publish.ledger import Batch
+from cmsspark.publish.outbox import Outbox
+from cmsspark.publish.sink import Refused, Unconfirmed
+from tests.activemq import Certificates, free_port
+from tests.publish.days import Clock, fill, outbox_in, rows
+from tests.publish.fake_http import Answer, FakeServer, http_server
+
+BATCH = Batch(1, 1, "part-0001.jsonl", 0, 0, 3, "")
+DOCUMENTS = [b'{"a":1}', b'{"b":"\xc3\xa9"}', b'{"c":3}']
+LARGE = [b'{"x":"' + b"x" * 990_000 + b'"}'] * 12
+QUICK = Timeouts(connect=2, move=0.4, whole=0.8)
+SECRETS = ("planted-user", "planted-secret", base64.b64encode(b"planted-user:planted-secret").decode())
+
+
+def endpoint(port: int, host: str = "127.0.0.1", **more: Any) -> Endpoint:
+    given = {"is_secure": False, "username": "planted-user", "password": "planted-secret", **more}
+    return Endpoint(host, port, "/cms-test", producer="cms-test", **given)
+
+
+def sink_to(fake: FakeServer, timeouts: Timeouts = QUICK, **more: Any) -> HttpSink:
+    return HttpSink(endpoint(fake.port, **more), timeouts)
+
+
+def send(fake: FakeServer, documents: list[bytes] | None = None, timeouts: Timeouts = QUICK) -> None:
+    sink = sink_to(fake, timeouts)
+    sink.open()
+    try:
+        sink.send(BATCH, documents or DOCUMENTS)
+    finally:
+        sink.close()
+
+
+def test_a_batch_is_one_json_array_posted_to_the_producer_s_path() -> None:
+    with http_server() as fake:
+        send(fake)
+        (request,) = fake.requests
+        assert (request.path, request.body) == ("/cms-test", b"[" + b",".join(DOCUMENTS) + b"]")
+        assert request.headers["Content-Type"] == "application/json; charset=UTF-8"
+        assert request.headers["Authorization"] == f"Basic {SECRETS[2]}"
+        assert request.headers["Host"] == f"127.0.0.1:{fake.port}"
+        assert fake.stored == [json.loads(document) for document in DOCUMENTS]
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_any_2xx_confirms(status: int) -> None:
+    with http_server(Answer(status, body=b"")) as fake:
+        send(fake)
+        assert len(fake.stored) == 3
+
+
+def test_one_connection_serves_many_batches_and_a_closed_one_is_replaced() -> None:
+    with http_server(Answer(), Answer(headers={"Connection": "close"}), Answer(instead="close")) as fake:
+        sink = sink_to(fake)
+        sink.open()
+        for _ in range(2):
+            sink.send(BATCH, DOCUMENTS)
+        assert fake.connections == 1
+        with pytest.raises(Unconfirmed, match="closed the connection"):
+            sink.send(BATCH, DOCUMENTS)
+        assert fake.connections == 2
+        sink.send(BATCH, DOCUMENTS)
+        sink.close()
+        assert fake.connections == 3
+
+
+def test_a_connection_that_the_server_closed_while_idle_leaves_no_doubt() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        closed, taken = threading.Event(), []
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    request = b""
+                    while not request.endswith(b"]"):
+                        request += connection.recv(65_536)
+                    taken.append(request)
+                    connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+                closed.set()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        sink = HttpSink(endpoint(port), QUICK)
+        sink.open()
+        sink.send(BATCH, DOCUMENTS)
+        closed.wait(5)
+        sink.send(BATCH, DOCUMENTS)
+        sink.close()
+        thread.join()
+        assert len(taken) == 2
+
+
+@pytest.mark.parametrize("status", [400, 409, 413, 422])
+def test_a_4xx_about_the_content_refuses_the_batch(status: int) -> None:
+    with http_server(Answer(status, body=b"field nacc is no number")) as fake:
+        with pytest.raises(Refused, match=f"{status} .*field nacc is no number") as caught:
+            send(fake)
+        assert not caught.value.in_doubt
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_what_is_not_allowed_is_told_at_once_and_no_secret_is(status: int) -> None:
+    body = f"user {SECRETS[0]} with {SECRETS[1]} or {SECRETS[2]}".encode()
+    with http_server(Answer(status, body=body)) as fake:
+        with pytest.raises(NotAllowed) as caught:
+            send(fake)
+        assert len(fake.requests) == 1
+    assert f"{status}" in str(caught.value) and "user *** with *** or ***" in str(caught.value)
+    assert not any(secret in str(caught.value) for secret in SECRETS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "in_doubt"),
+    [
+        (Answer(500), True),
+        (Answer(502), True),
+        (Answer(504), True),
+        (Answer(503), False),
+        (Answer(429), False),
+        (Answer(404), False),
+        (Answer(408), False),
+        (Answer(instead="reset"), True),
+        (Answer(instead="close"), True),
+        (Answer(instead="silent"), True),
+        (Answer(instead="drip"), True),
+        (Answer(instead="short"), True),
+        (Answer(instead="garbage"), True),
+    ],
+    ids=lambda value: (value.instead or str(value.status)) if isinstance(value, Answer) else None,
+)
+def test_what_may_pass_is_no_confirmation_and_no_refusal(answer: Answer, in_doubt: bool) -> None:
+    with http_server(answer) as fake:
+        started = time.monotonic()
+        with pytest.raises(Unconfirmed) as caught:
+            send(fake)
+        assert time.monotonic() - started < 5
+    assert not isinstance(caught.value, Refused)
+    assert caught.value.in_doubt is in_doubt
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_told_and_not_followed(status: int) -> None:
+    with http_server() as elsewhere:
+        place = f"http://someone:planted-secret@localhost:{elsewhere.port}/x?token=planted-secret"
+        with http_server(Answer(status, {"Location": place})) as fake:
+            with pytest.raises(Unconfirmed, match="sends us to localhost, which is not followed") as caught:
+                send(fake)
+            assert len(fake.requests) == 1 and fake.stored == []
+        assert elsewhere.requests == []
+    assert "planted" not in caught.value.reason
+
+
+def test_cookies_and_proxies_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    with http_server(Answer(headers={"Set-Cookie": "a=b"})) as fake:
+        sink = sink_to(fake)
+        sink.open()
+        sink.send(BATCH, DOCUMENTS)
+        sink.send(BATCH, DOCUMENTS)
+        sink.close()
+        assert all("Cookie" not in request.headers for request in fake.requests)
+
+
+@pytest.mark.parametrize("given", ["7", formatdate(1_000_007, usegmt=True)])
+def test_retry_after_is_seconds_or_a_date(given: str) -> None:
+    with http_server(Answer(429, {"Retry-After": given})) as fake:
+        sink = HttpSink(endpoint(fake.port), QUICK, now=lambda: 1_000_000.0)
+        sink.open()
+        with pytest.raises(Unconfirmed) as caught:
+            sink.send(BATCH, DOCUMENTS)
+        sink.close()
+    assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize("given", ["soon", "-3", "", "9" * 40])
+def test_a_retry_after_that_is_neither_is_none(given: str) -> None:
+    with http_server(Answer(503, {"Retry-After": given})) as fake, pytest.raises(Unconfirmed) as caught:
+        send(fake)
+    assert caught.value.retry_after == 0
+
+
+def test_a_server_that_refuses_before_it_has_read_all_is_heard() -> None:
+    with (
+        http_server(Answer(413, {"Connection": "close"}, instead="early")) as fake,
+        pytest.raises(Refused, match="413"),
+    ):
+        send(fake, LARGE)
+
+
+def test_a_2xx_before_all_was_read_confirms_nothing() -> None:
+    with http_server(Answer(200, takes=False, instead="early")) as fake:
+        with pytest.raises(Unconfirmed) as caught:
+            send(fake, LARGE)
+        assert not caught.value.in_doubt
+
+
+def test_a_server_that_takes_no_data_ends_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        started = time.monotonic()
+        sink = HttpSink(endpoint(server.getsockname()[1]), QUICK)
+        sink.open()
+        with pytest.raises(Unconfirmed) as caught:
+            sink.send(BATCH, LARGE)
+        sink.close()
+        assert time.monotonic() - started < 3
+        assert not caught.value.in_doubt
+
+
+def test_refused_by_all_names_the_address() -> None:
+    port = free_port()
+    with pytest.raises(Unconfirmed, match=f"127.0.0.1:{port}: Connection refused"):
+        HttpSink(endpoint(port), QUICK).open()
+
+
+def test_a_name_server_without_an_answer_costs_its_own_deadline_and_no_more() -> None:
+    gate = threading.Event()
+
+    def lookup(*arguments: object, **named: object) -> list[object]:
+        gate.wait(20)
+        return []
+
+    started = time.monotonic()
+    with pytest.raises(LinkDown, match="no answer in 0 s"):
+        addresses("broker.example.org", 1, 0.2, lookup)
+    assert time.monotonic() - started < 2
+    gate.set()
+
+
+def test_ipv4_comes_first() -> None:
+    def lookup(*arguments: object, **named: object) -> list[Any]:
+        return [
+            (socket.AF_INET6, 1, 6, "", ("::1", 1, 0, 0)),
+            (socket.AF_INET, 1, 6, "", ("127.0.0.1", 1)),
+        ]
+
+    assert [family for family, _ in addresses("x", 1, 5, lookup)] == [socket.AF_INET, socket.AF_INET6]
+
+
+# -- TLS -------------------------------------------------------------------------------------------------------
+
+
+def server_context(certificates: Certificates, name: str = "server") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates[f"{name}.pem"], certificates[f"{name}.key"])
+    return context
+
+
+def test_tls_with_the_right_authority_confirms_on_one_connection(certificates: Certificates) -> None:
+    with http_server(context=server_context(certificates)) as fake:
+        sink = sink_to(fake, host="localhost", is_secure=True, ca=Path(certificates["ca.pem"]))
+        sink.open()
+        for _ in range(3):
+            sink.send(BATCH, DOCUMENTS)
+        sink.close()
+        assert len(fake.stored) == 9
+        assert fake.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "ca"),
+    [
+        ("server", "localhost", "other-ca.pem"),
+        ("server", "localhost", None),
+        ("server", "127.0.0.1", "ca.pem"),
+        ("elsewhere", "localhost", "ca.pem"),
+        ("expired", "localhost", "ca.pem"),
+    ],
+)
+def test_a_certificate_that_does_not_fit_is_77_and_nothing_is_sent(
+    certificates: Certificates, server: str, host: str, ca: str | None
+) -> None:
+    with http_server(context=server_context(certificates, server)) as fake:
+        sink = sink_to(fake, host=host, is_secure=True, ca=Path(certificates[ca]) if ca else None)
+        with pytest.raises(NotAllowed, match="certificate"):
+            sink.open()
+        assert fake.requests == []
+
+
+def test_a_missing_client_certificate_is_77(certificates: Certificates) -> None:
+    context = server_context(certificates)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(certificates["ca.pem"])
+    more: dict[str, Any] = {"host": "localhost", "is_secure": True, "ca": Path(certificates["ca.pem"])}
+    with http_server(context=context) as fake:
+        sink = sink_to(fake, **more)
+        with pytest.raises(NotAllowed):
+            sink.open()
+            sink.send(BATCH, DOCUMENTS)
+        cert, key = Path(certificates["client.pem"]), Path(certificates["client.key"])
+        sink = sink_to(fake, **more, cert=cert, key=key)
+        sink.open()
+        sink.send(BATCH, DOCUMENTS)
+        sink.close()
+        assert len(fake.stored) == 3
+
+
+def test_a_handshake_that_drips_ends_at_the_deadline(certificates: Certificates) -> None:
+    gate = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            # A TLS record that announces 16,000 bytes, of which one comes at a time.
+            with connection, suppress(OSError):
+                connection.sendall(b"\x16\x03\x03\x3e\x80")
+                while not gate.wait(0.05):
+                    connection.sendall(b"\x02")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        started = time.monotonic()
+        sink = HttpSink(endpoint(server.getsockname()[1], is_secure=True), Timeouts(connect=0.5))
+        with pytest.raises(Unconfirmed):
+            sink.open()
+        assert time.monotonic() - started < 3
+        gate.set()
+        thread.join()
+
+
+# -- the whole way: outbox, drain, server ----------------------------------------------------------------------
+
+
+def drain(outbox: Outbox, fake: FakeServer, clock: Clock | None = None) -> list[str]:
+    told: list[str] = []
+    Drain(outbox, sink_to(fake), Policy(), clock or Clock(), told=told.append, jitter=lambda low, high: low).run()
+    return told
+
+
+def ids(fake: FakeServer) -> list[str]:
+    return [document["metadata"]["_id"] for document in fake.stored]
+
+
+@pytest.mark.parametrize(
+    ("answer", "doubles"),
+    [
+        (Answer(500, takes=False), 0),
+        (Answer(500, takes=True), 500),
+        (Answer(503), 0),
+        (Answer(429), 0),
+        (Answer(307, {"Location": "/elsewhere"}), 0),
+        (Answer(instead="reset", takes=False), 0),
+        (Answer(instead="reset"), 500),
+        (Answer(instead="silent"), 500),
+        (Answer(instead="drip"), 500),
+    ],
+    ids=lambda value: f"{value.instead or value.status}-{value.takes}" if isinstance(value, Answer) else None,
+)
+def test_after_one_failed_request_all_is_there_and_at_most_one_batch_double(
+    tmp_path: Path, answer: Answer, doubles: int
+) -> None:
+    with http_server(Answer(), answer) as fake, outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(1_200))
+        drain(outbox, fake)
+        assert outbox.totals().confirmed == 1_201
+        assert len(set(ids(fake))) == 1_201
+        assert len(fake.stored) - 1_201 == doubles
+
+
+@pytest.mark.parametrize("guilty", [0, 77, 499, 500, 577])
+def test_a_document_that_the_server_refuses_is_found_and_the_others_are_there(tmp_path: Path, guilty: int) -> None:
+    answer = Answer(poison=lambda document: document.get("primary_name") == f"P{guilty}")
+    with http_server(last=answer) as fake, outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        drain(outbox, fake)
+        assert (outbox.totals().confirmed, outbox.totals().refused) == (600, 1)
+        assert len(ids(fake)) == len(set(ids(fake))) == 600
+
+
+def test_retry_after_is_waited_for_and_patience_ends_it(tmp_path: Path) -> None:
+    clock = Clock()
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with http_server(Answer(429, {"Retry-After": "45"})) as fake:
+            drain(outbox, fake, clock)
+            assert clock.slept == [45]
+        fill(outbox, rows(3), "r2")
+        clock = Clock()
+        with http_server(last=Answer(503, {"Retry-After": "3600"})) as fake:
+            with pytest.raises(NotReady, match="503"):
+                drain(outbox, fake, clock)
+            assert clock.now == pytest.approx(300)
+        assert outbox.totals().open > 0
