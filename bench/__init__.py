@@ -1,0 +1,1 @@
+"""Measurements: not installed, run from the top of a checkout."""

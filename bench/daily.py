@@ -1,0 +1,141 @@
+"""The daily job against DuckDB and Polars: ``python -m bench.daily`` from the top of a checkout.
+
+Makes days of 1 to 8 million records, counts each by ``run_spark data_aggregation.py`` (cold: no catalogue snapshot;
+warm: with it) and by the peers on the same files, in turns, two threads each; checks that all agree in every cell;
+prints medians and writes them to a file. Ends with 1 where anything differs or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import compare, inputs, report
+from bench.inputs import DAY, Day, Inputs
+from bench.meter import Cost, measure
+from cmsspark import pseudonyms
+
+PEERS = ("duckdb", "polars")
+OURS = ("cold", "warm")
+
+
+@dataclass
+class Bench:
+    """Where measured runs work. Each engine has a folder for its results; ours, a store, a state and a cache."""
+
+    place: Path
+    cpus: int
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.place.mkdir(parents=True, exist_ok=True)
+        top = str(Path(__file__).resolve().parents[1])
+        here = {
+            "CMSSPARK_STATE_DIR": self.place / "state",
+            "CMSSPARK_CACHE_DIR": self.place / "cache",
+            "PYTHONPATH": top,
+        }
+        self.environ = {**os.environ, **{name: str(value) for name, value in here.items()}}
+
+    def run(self, name: str, command: list[str], **environ: str) -> Cost:
+        """A measured run. Ends the bench where it fails."""
+        log = self.place / f"{name}.log"
+        cost = measure(command, {**self.environ, **environ}, log, self.cpus)
+        if cost.code:
+            sys.exit(f"{' '.join(command)}\nended with {cost.code}:\n{log.read_text()[-3000:]}")
+        return cost
+
+    def ours(self, day: Inputs, how: str) -> Cost:
+        """The job as users run it; ``cold`` without a catalogue from before, ``warm`` with it."""
+        if how == "cold":
+            shutil.rmtree(self.place / "cache/catalogue", ignore_errors=True)
+        arguments = ["data_aggregation.py", "--date", DAY.isoformat(), "--root", str(day.root)]
+        return self.run(how, [*run_spark(), *arguments, "--fout", str(self.place / "store")])
+
+    def peer(self, day: Inputs, name: str) -> Cost:
+        """A peer's process, from its start to its written tables."""
+        out = self.place / name
+        out.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", f"bench.peers.with_{name}", str(day.root), str(out)]
+        more = [str(self.cpus)] if name == "duckdb" else []
+        return self.run(name, [*command, *more], POLARS_MAX_THREADS=str(self.cpus))
+
+    def check(self, day: Inputs, peers: list[str]) -> list[str]:
+        """What differs between ours and the bins that were made, and the cells that peers found."""
+        store = self.place / "store/data_aggregation" / DAY.isoformat()
+        run = store / "runs" / json.loads((store / "CURRENT").read_text())["run"]
+        manifest = json.loads((run / "manifest.json").read_text())
+        told = compare.bins(manifest["reconciliation"], day.reconciliation)
+        tables = {table: str(run / table) for table in compare.COLUMNS}
+        key = pseudonyms.load_or_make(self.place / "state" / pseudonyms.KEY_FILE)
+        for name in peers:
+            told += [f"{name}: {line}" for line in compare.differences(tables, self.place / name, key)]
+        return told
+
+    def clear(self) -> None:
+        """Forget results, so that none is taken for the next one's."""
+        for name in ("store", *PEERS):
+            shutil.rmtree(self.place / name, ignore_errors=True)
+
+
+def run_spark() -> list[str]:
+    """The command of the installed package, or the same without an install."""
+    found = Path(sys.executable).with_name("run_spark")
+    return [str(found)] if found.exists() else [sys.executable, "-c", "from cmsspark.submit import main; main()"]
+
+
+def measure_day(bench: Bench, day: Inputs, engines: list[str], repeats: int, say: Callable[[str], None]) -> report.Row:
+    """All engines in turns; what they found is compared after each turn."""
+    row = report.Row(day.day, day.log_bytes, {name: [] for name in engines})
+    inputs.warm(day)
+    for turn in range(repeats):
+        bench.clear()
+        for name in engines:
+            cost = bench.ours(day, name) if name in OURS else bench.peer(day, name)
+            row.costs[name].append(cost)
+            say(f"  {turn + 1}/{repeats} {name:7} {report.cost(cost)}")
+        told = bench.check(day, [name for name in engines if name in PEERS])
+        if told:
+            sys.exit("\n".join([f"{day.day.name}: the engines do not agree", *told]))
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("--records", default="1,2,4,8", help="millions of records, separated by commas")
+    parser.add_argument("--files", type=int, help="files in DBS (else 1 to 5 million, by the records)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each; the medians count")
+    parser.add_argument("--gzip", choices=("no", "yes", "both"), default="no", help="packed part files and dumps")
+    parser.add_argument("--engines", default="cold,warm,duckdb,polars")
+    parser.add_argument("--generations", choices=("today", "mixed"), default="today", help="mixed: ours alone")
+    parser.add_argument("--cpus", type=int, default=2)
+    parser.add_argument(
+        "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
+    )
+    parser.add_argument("--doc", type=Path, help="write the table to this file, as docs/performance.md has it")
+    chosen = parser.parse_args()
+    engines = [name for name in chosen.engines.split(",") if chosen.generations == "today" or name in OURS]
+    sizes = [round(float(text) * 1e6) for text in chosen.records.split(",")]
+    packed = {"no": [False], "yes": [True], "both": [False, True]}[chosen.gzip]
+    bench = Bench(chosen.cache / "work", chosen.cpus)
+    bench.run("warm-up", [*run_spark(), "--warm-up"])
+    rows = []
+    for is_packed in packed:
+        for records in sizes:
+            day = Day(records, chosen.files or inputs.files_for(records), is_packed, chosen.generations)
+            made = inputs.provide(day, chosen.cache, chosen.cpus)
+            print(f"{day.name}: {made.log_bytes / 1e9:.2f} GB of logs", flush=True)
+            rows.append(measure_day(bench, made, engines, chosen.repeats, lambda text: print(text, flush=True)))
+            print(report.table(rows), flush=True)
+    if chosen.doc:
+        report.write(chosen.doc, rows, chosen.cpus)
+
+
+if __name__ == "__main__":
+    main()

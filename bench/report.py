@@ -1,0 +1,109 @@
+"""Measured costs as tables for people."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.inputs import Day
+from bench.meter import Cost
+
+BEGIN, END = "<!-- measured: written by bench/daily.py -->", "<!-- end of what was measured -->"
+_HEAD = ("day", "log GB", "engine", "wall s", "CPU s", "peak GB", "CPU s / M", "wall / DuckDB", "wall / Polars", "load")
+_NAMES = {"cold": "cmsspark, cold", "warm": "cmsspark, warm", "duckdb": "DuckDB", "polars": "Polars"}
+
+
+@dataclass
+class Row:
+    """A day and what each engine cost on it, run by run."""
+
+    day: Day
+    log_bytes: int
+    costs: dict[str, list[Cost]]
+
+    def median(self, engine: str, what: Callable[[Cost], float]) -> float:
+        """The median of one figure over the runs of an engine."""
+        return statistics.median(what(cost) for cost in self.costs[engine])
+
+
+def cost(one: Cost) -> str:
+    """One run in a line."""
+    return f"{one.wall_s:6.2f} s wall  {one.cpu_s:6.2f} s CPU  {one.peak_bytes / 1e9:5.2f} GB  (load {one.load:.1f})"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Medians of all engines on all days, as a Markdown table, and the slopes below it."""
+    cells = [_HEAD, *(_cells(row, engine) for row in rows for engine in row.costs)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
+    lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    return "\n".join([*lines, *_slopes(rows)])
+
+
+def _cells(row: Row, engine: str) -> tuple[str, ...]:
+    wall = row.median(engine, lambda one: one.wall_s)
+    cpu = row.median(engine, lambda one: one.cpu_s)
+    ratios = [f"{wall / row.median(peer, lambda one: one.wall_s):.2f}" if peer in row.costs else "" for peer in _RIVALS]
+    peak = row.median(engine, lambda one: one.peak_bytes) / 1e9
+    load = max(one.load for one in row.costs[engine])
+    return (
+        row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}",
+        f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}",
+    )  # fmt: skip
+
+
+_RIVALS = ("duckdb", "polars")
+
+
+def _slopes(rows: Sequence[Row]) -> list[str]:
+    """CPU seconds for each million records more, from the smallest to the largest day of a form."""
+    told = []
+    for is_packed in (False, True):
+        some = sorted((row for row in rows if row.day.gzip == is_packed), key=lambda row: row.day.records)
+        if len(some) < 2 or some[0].day.records == some[-1].day.records:
+            continue
+        first, last = some[0], some[-1]
+        more = (last.day.records - first.day.records) / 1e6
+        for engine in first.costs:
+            per = (last.median(engine, lambda one: one.cpu_s) - first.median(engine, lambda one: one.cpu_s)) / more
+            packed = "gzip" if is_packed else "plain"
+            told.append(f"- {_NAMES[engine]}, {packed}: {per:.2f} CPU s for each million records more")
+    return ["", *told] if told else []
+
+
+def machine(cpus: int) -> str:
+    """What it was measured on, and with which versions."""
+    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
+    memory = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "duckdb", "polars", "pyarrow", "msgspec"))
+    return (
+        f"{model or platform.machine()}, {cpus} of {os.cpu_count()} CPUs, {memory / 1e6:.0f} GB; "
+        f"Linux {platform.release()}; {_java()}; Python {platform.python_version()}; {packages}."
+    )
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+def _java() -> str:
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    return said[0] if said else "Java"
+
+
+def write(path: Path, rows: Sequence[Row], cpus: int) -> None:
+    """Put the tables between the marks of ``path``; the text around them stays."""
+    runs = min(len(costs) for row in rows for costs in row.costs.values())
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    found = f"Measured {when} UTC, medians of {runs} runs in turns. {machine(cpus)}\n\n{table(rows)}"
+    text = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{after}")
