@@ -82,6 +82,7 @@ setup(
             "setuptools>=77",
             "wheel",
         ],
+        "bench": ["duckdb>=1.3", "polars>=2", "psutil>=6"],  # what the job is measured against
         "lint": ["mypy>=1.15", "ruff>=0.11", "types-PyYAML"],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
