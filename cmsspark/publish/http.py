@@ -106,7 +106,7 @@ class HttpSink:
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Post a batch as one JSON array, and wait for the whole answer."""
         link = self._link()
-        link.deadline = self._clock.monotonic() + self._timeouts.whole
+        link.deadline, link.is_out = self._clock.monotonic() + self._timeouts.whole, False
         body = b"[" + b",".join(documents) + b"]"
         try:
             answer, said = self._exchange(link, body, meanwhile)
@@ -116,7 +116,7 @@ class HttpSink:
             trouble = _trouble(error)
             if trouble.forbidden:
                 raise self._not_allowed(trouble.reason) from None
-            raise Unconfirmed(f"no answer: {trouble.reason}", in_doubt=link.written >= len(body)) from None
+            raise Unconfirmed(f"no answer: {trouble.reason}", in_doubt=link.is_out) from None
         if answer.will_close or not 200 <= answer.status < 300:
             self.close()
         self._judge(answer, said)
@@ -145,8 +145,7 @@ class HttpSink:
             if value is not None:
                 connection.putheader(name, value)
         connection.endheaders()
-        link.written = 0
-        is_whole = link.send_unless_answered(body)
+        is_whole = link.post(body)
         meanwhile()
         answer = connection.getresponse()
         said = answer.read(_KEPT)
@@ -217,36 +216,35 @@ def _trouble(error: OSError | HTTPException) -> LinkDown:
 class _Timed:
     """The few things that HTTPConnection asks of a socket, each ended by a deadline.
 
-    ``deadline``: of the whole exchange; ``written``: bytes taken since it was last set to 0.
+    ``deadline``: of the whole exchange; ``is_out``: the last byte of the request was taken.
     """
 
     def __init__(self, connection: socket.socket, move: float, clock: Clock) -> None:
         self.deadline = clock.monotonic() + move
-        self.written = 0
+        self.is_out = False
+        self._head = bytearray()
         self._early = b""
         self._error: OSError | None = None
         self._connection = connection
         self._move = move
         self._clock = clock
 
-    def sendall(self, data: Any) -> None:
-        """Write all of ``data``. Raises OSError when nothing moves, or the whole takes too long."""
-        view = memoryview(data)
-        while view:
-            try:
-                sent = self._once(partial(self._connection.send, view[:_CHUNK]), select.POLLOUT)
-            except ConnectionError as error:
-                self.is_idle()  # why it ended may have come before the end
-                raise self._error or error from None
-            view = view[sent:]
-            self.written += sent
+    def sendall(self, data: bytes) -> None:
+        """Keep the head of a request, to be written with its body."""
+        self._head += data
 
-    def send_unless_answered(self, data: bytes) -> bool:
-        """As :meth:`sendall`, but False when the other side says something before it has all: it refuses."""
-        for start in range(0, len(data), _CHUNK):
+    def post(self, body: bytes) -> bool:
+        """Write head and body; False when the other side says something before it has all: it refuses.
+
+        Raises OSError when nothing moves, or the whole takes too long.
+        """
+        view = memoryview(bytes(self._head) + body)
+        self._head.clear()
+        while view:
             if not self.is_idle():
                 return False
-            self.sendall(data[start : start + _CHUNK])
+            view = view[self._once(partial(self._connection.send, view[:_CHUNK]), select.POLLOUT) :]
+        self.is_out = True
         return True
 
     def receive(self, buffer: Any) -> int:
