@@ -52,6 +52,7 @@ class Files(Protocol):
     def list_dir(self, path: str) -> list[Entry]: ...
     def read_bytes(self, path: str, limit: int | None = None) -> bytes: ...
     def write_bytes(self, path: str, content: bytes) -> None: ...
+    def create(self, path: str, content: bytes) -> bool: ...
     def replace(self, source: str, target: str) -> None: ...
     def make_dirs(self, path: str) -> None: ...
     def delete(self, path: str) -> None: ...
@@ -140,6 +141,21 @@ class LocalFiles:
             with suppress(OSError):
                 os.unlink(aside)
             raise _not_written(place, error) from None
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a new file, whole at once; False where there is one: of several that try, one gets True."""
+        place = local_path(path)
+        aside = f"{place}.{uuid.uuid4().hex[:8]}.part"
+        self.write_bytes(aside, content)
+        try:
+            os.link(aside, place)  # unlike a rename, it never replaces
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _not_written(place, error) from None
+        finally:
+            self.delete(aside)
+        return True
 
     def replace(self, source: str, target: str) -> None:
         """Rename over ``target`` in one step."""
@@ -236,11 +252,26 @@ class HadoopFiles:
                 stream.close()
         self.replace(aside, path)
 
+    def create(self, path: str, content: bytes) -> bool:
+        aside = f"{path}.{uuid.uuid4().hex[:8]}.part"
+        self.write_bytes(aside, content)
+        try:
+            self._rename(aside, path, "NONE")
+        except OutputError as error:
+            self.delete(aside)
+            if "FileAlreadyExistsException" in str(error.found):
+                return False
+            raise
+        return True
+
     def replace(self, source: str, target: str) -> None:
+        self._rename(source, target, "OVERWRITE")
+
+    def _rename(self, source: str, target: str, how: str) -> None:
         # Options.Rename is a nested class, which py4j spells with a dollar sign.
         rename = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
         options = self._gateway.new_array(rename, 1)
-        options[0] = rename.valueOf("OVERWRITE")
+        options[0] = rename.valueOf(how)
         path = self._jvm.org.apache.hadoop.fs.Path
         with _hadoop_errors(target, writing=True):
             # By way of Path: java.net.URI takes no space in a name.
@@ -290,6 +321,9 @@ class AnyFiles:
 
     def write_bytes(self, path: str, content: bytes) -> None:
         self._of(path).write_bytes(path, content)
+
+    def create(self, path: str, content: bytes) -> bool:
+        return self._of(path).create(path, content)
 
     def replace(self, source: str, target: str) -> None:
         self._of(target).replace(source, target)

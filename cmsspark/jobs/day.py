@@ -18,6 +18,7 @@ from cmsspark import days, pseudonyms
 from cmsspark.access import STREAMS
 from cmsspark.errors import DataError, InputMissing, NotReady, OutputError
 from cmsspark.jobs import snapshots
+from cmsspark.jobs.attended import Attended, attended
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
 from cmsspark.jobs.scanned import Scanned, accepted_files
 from cmsspark.runs import reconciliation
@@ -89,22 +90,31 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     Raises InputMissing (66), NotReady (75), DataError (65), OutputError (73): the previous result stays.
     """
     tell = say or (lambda text: click.echo(text, err=True))
+    with attended(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
+        return _run(request, tell, run_of_day)
+
+
+def _run(request: DayRequest, tell: Any, run_of_day: Attended) -> store.CurrentTable:
     began = time.monotonic()
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
     is_local = is_all_local(layout, (*request.streams, "dbs", "phedex"), request.fout)
-    # What is missing on the local disk is told before a session starts.
+    # What is missing on the local disk is told before a session starts; so is who else works on the day.
+    if is_local:
+        run_of_day.lock(LocalFiles())
     inputs = resolve(request, layout, LocalFiles()) if is_local else None
     with ThreadPoolExecutor(1) as pool:
         # The session starts while the catalogue is opened or built.
         starting = pool.submit(_session, request.job)
         if inputs is None:
-            inputs = resolve(request, layout, files_for("hdfs://", starting.result()))
+            files = files_for("hdfs://", starting.result())
+            run_of_day.lock(files)
+            inputs = resolve(request, layout, files)
         by_index = request.join == "index" or (request.join == "auto" and _index_fits(request, inputs))
         opened = _snapshots(request, inputs, tell) if by_index else None
         spark = starting.result()
     # Before anything is read: a store that cannot be written must not cost an hour first.
-    run_now = store.stage(inputs.files, request.fout, request.job, request.day)
+    run_now = store.stage(inputs.files, request.fout, request.job, request.day, run_of_day.check)
     try:
         scanned = _scan(spark, request, inputs, opened)
         done = _store(request, inputs, opened, scanned, run_now, tell, began)

@@ -12,6 +12,7 @@ import click
 
 from cmsspark import days
 from cmsspark.jobs import JOBS
+from cmsspark.jobs.attended import Attended, attended
 from cmsspark.jobs.options import job_options, settings_of, store_of
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
 from cmsspark.sinks import store
@@ -84,22 +85,39 @@ def run(
 
     Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73).
     """
+    tell = say or (lambda text: click.echo(text, err=True))
+    with attended(settings, fout, job.name, day, tell) as run_of_day:
+        return _run(job, day, fout, settings, root, fmt, tell, run_of_day)
+
+
+def _run(
+    job: DumpJob,
+    day: date,
+    fout: str,
+    settings: Settings,
+    root: str | None,
+    fmt: str,
+    tell: Callable[[str], None],
+    run_of_day: Attended,
+) -> store.CurrentTable:
     from cmsspark.session import cause_of, session
 
-    tell = say or (lambda text: click.echo(text, err=True))
     began = time.monotonic()
     layout = Layout.load(settings.sources, root or settings.root)
     is_local = is_all_local(layout, ("dbs", "phedex"), fout)
-    # What is missing on the local disk is told before a JVM starts.
+    # What is missing on the local disk is told before a JVM starts; so is who else works on the day.
+    if is_local:
+        run_of_day.lock(LocalFiles())
     dumps = job.choose(LocalFiles(), layout, day) if is_local else []
     spark = session(f"cmsspark {job.name}")
     files = LocalFiles() if is_local else files_for("hdfs://", spark)
+    run_of_day.lock(files)
     dumps = dumps or job.choose(files, layout, day)
     for dump in dumps:
         tell(f"{dump.kind} dump: {dump.folder}")
         for text in dump.warnings:
             tell(f"warning: {text}")
-    staged = store.stage(files, fout, job.name, day)
+    staged = store.stage(files, fout, job.name, day, run_of_day.check)
     try:
         count = staged.write(job.build(job.tables(spark, dumps), day), job.name, fmt)
         check_unchanged(files, dumps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -46,6 +46,8 @@ class Run:
     job: str
     day: date
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Called before the run is made current; what it raises leaves the previous result.
+    before_commit: Callable[[], None] | None = None
 
     @property
     def folder(self) -> str:
@@ -101,6 +103,8 @@ class Run:
             **manifest,
         }
         content = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False).encode()
+        if self.before_commit is not None:
+            self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)
         self.files.write_bytes(join(self.day_folder, "CURRENT"), json.dumps({"run": self.run_id}).encode())
         return CurrentTable(self.folder, whole)
@@ -110,12 +114,29 @@ class Run:
         self.files.delete(self.folder)
 
 
-def stage(files: Files, fout: str, job: str, day: date) -> Run:
+def stage(files: Files, fout: str, job: str, day: date, before_commit: Callable[[], None] | None = None) -> Run:
     """Begin a run of ``job`` for ``day`` in the store ``fout``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run = Run(files, _day_folder(fout, job, day), f"{stamp}-{uuid.uuid4().hex[:6]}", job, day)
+    run_id = f"{stamp}-{uuid.uuid4().hex[:6]}"
+    run = Run(files, _day_folder(fout, job, day), run_id, job, day, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
+
+
+def clear_leftovers(files: Files, fout: str, job: str, day: date) -> list[str]:
+    """Remove what processes that were killed left of the day: runs without a manifest, files never renamed.
+
+    Only for who holds the day's lease: a run that is being written looks the same. Returns what was removed.
+    """
+    folder = _day_folder(fout, job, day)
+    runs = join(folder, "runs")
+    left = []
+    if files.stat(runs) is not None:
+        left = [run.path for run in files.list_dir(runs) if files.stat(join(run.path, "manifest.json")) is None]
+        left += [entry.path for entry in files.list_dir(folder) if entry.name.endswith(".part")]
+    for path in left:
+        files.delete(path)
+    return left
 
 
 def write_run(

@@ -1,0 +1,53 @@
+"""Which process holds a lease or writes a run, and whether it still lives, as far as that can be told from here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+def identity() -> dict[str, Any]:
+    """This process: ``host``, ``pid``, and what tells it from another one with the same number.
+
+    ``kernel`` is the running system (boot and process namespace), ``started`` the process's start in clock ticks
+    since then.
+    """
+    return {"host": socket.gethostname(), "pid": os.getpid(), "kernel": _kernel(), "started": _started(os.getpid())}
+
+
+def lives(process: Mapping[str, Any]) -> bool | None:
+    """Whether that process is there; None where it runs, or ran, on another system.
+
+    No clock is asked: a process that stands still lives, and one whose number was given to another does not.
+    """
+    pid = process.get("pid")
+    if not _kernel() or process.get("kernel") != _kernel() or not isinstance(pid, int):
+        return None
+    return _started(pid) == process.get("started") is not None
+
+
+def named(process: Mapping[str, Any]) -> str:
+    """The process for people."""
+    return f"process {process.get('pid')} on {process.get('host')}"
+
+
+@cache
+def _kernel() -> str:
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return ""
+
+
+def _started(pid: int) -> int | None:
+    """Field 22 of ``/proc/PID/stat``; the name before it may hold blanks and brackets. A zombie is no more."""
+    with suppress(OSError, ValueError, IndexError):
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return None if fields[0] in ("Z", "X") else int(fields[19])
+    return None
