@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
 from cmsspark.errors import DataError
+from cmsspark.sources import avro_blocks
 from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
 
 #: Records handed on at once.
@@ -42,8 +46,12 @@ def decode(
         damaged(_reason(error))
         return
     fields = _fields(schema, decoder.avro_required, file)
+    records = _named_records(content, file, damaged)
     wanted = [field for field in decoder.avro_fields if field in fields]
-    table = _with_polars(content, wanted) if all(map(_is_plain, fields.values())) else None
+    is_plain = records is not None and all(map(_is_plain, fields.values()))
+    table = _with_polars(content, wanted) if is_plain else None
+    if table is not None and table.height != records:
+        table = None
     parts = _slices(table, decoder) if table is not None else _slow_parts(content, decoder, file, damaged)
     position = 0
     for columns, all_text in parts:
@@ -126,37 +134,71 @@ def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
     return fields
 
 
+def _named_records(content: bytes, file: str, damaged: Callable[[str], None] | None) -> int | None:
+    """The records that the blocks' headers name; None, and told, where they are damaged."""
+    try:
+        return avro_blocks.records(content)
+    except ValueError as error:
+        if damaged is None:
+            raise _damaged(error, file) from None
+        damaged(str(error))
+        return None
+
+
 def _with_polars(content: bytes, columns: Sequence[str]) -> Any:
     """The columns as a polars frame; None for what polars does not read."""
     import polars
     from polars.exceptions import PanicException, PolarsError
 
     try:
-        return polars.read_avro(io.BytesIO(content), columns=list(columns))
+        with _quiet():
+            return polars.read_avro(io.BytesIO(content), columns=list(columns))
     except (PolarsError, PanicException, OSError, ValueError, TypeError, NotImplementedError):
         # PanicException, for flipped bytes, is no Exception. Whatever it was: fastavro has the last word.
         return None
 
 
-def _with_fastavro(content: bytes, file: str) -> Iterator[Mapping[str, Any]]:
-    import fastavro
-
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Away with what a panic writes to the process's stderr, past Python: its reader is told in our words."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        yield from fastavro.reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")  # type: ignore[misc]
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _with_fastavro(content: bytes, file: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        yield from _rows(content)
     except Exception as error:  # fastavro raises many kinds for damage
         raise _damaged(error, file) from None
 
 
 def _whole_blocks(content: bytes, damaged: Callable[[str], None]) -> Iterator[Mapping[str, Any]]:
     """The rows of each block before the first that cannot be read to its end."""
-    import fastavro
-
     try:
-        blocks = fastavro.block_reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
-        for block in blocks:
-            yield from list(block)  # type: ignore[misc]  # records are mappings: the schema says so
+        yield from _rows(content)
     except Exception as error:  # fastavro raises many kinds for damage
         damaged(_reason(error))
+
+
+def _rows(content: bytes) -> Iterator[Mapping[str, Any]]:
+    """The rows of each block that holds what its header names. Raises what fastavro raises, and ValueError."""
+    import fastavro
+
+    blocks: Any = fastavro.block_reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
+    for block in blocks:
+        rows: list[Any] = list(block)
+        if block.num_records < 0 or block.bytes_.read(1):
+            raise ValueError(
+                f"the block at byte {block.offset} holds more than the {block.num_records} records it names"
+            )
+        yield from rows
 
 
 def _damaged(error: Exception, file: str) -> DataError:

@@ -1,0 +1,71 @@
+"""The blocks of an Avro container by their own headers: whether they follow each other, and how many records they name.
+
+Readers of Avro stop quietly at some damage: a count below zero is no record to them, half a header is the end of the
+file. What they read must come to the sum of the headers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MAGIC: Final = b"Obj\x01"
+_SYNC: Final = 16
+#: A block of no records holds what its codec makes of nothing.
+_NOTHING: Final = 64
+
+
+def records(content: bytes) -> int:
+    """The sum of the blocks' counts. Raises ValueError where the container is damaged."""
+    if not content.startswith(_MAGIC):
+        raise ValueError("no Avro: its first bytes are others")
+    at = _after_header(content)
+    sync = content[at : at + _SYNC]
+    at += _SYNC
+    total = 0
+    while at < len(content):
+        begin = at
+        count, at = _long(content, at)
+        size, at = _long(content, at)
+        if count < 0 or size < 0 or (not count and size > _NOTHING):
+            raise ValueError(f"a block at byte {begin} names {count} records in {size} bytes")
+        at += size
+        if content[at : at + _SYNC] != sync:
+            raise ValueError(f"the block at byte {begin} is not followed by the file's sync marker")
+        at += _SYNC
+        total += count
+    return total
+
+
+def _after_header(content: bytes) -> int:
+    """Where the header's map ends."""
+    at = len(_MAGIC)
+    while True:
+        pairs, at = _long(content, at)
+        if pairs < 0:  # then the map's size in bytes follows
+            pairs, at = -pairs, _long(content, at)[1]
+        if not pairs:
+            break
+        for _ in range(2 * pairs):
+            size, at = _long(content, at)
+            if not 0 <= size <= len(content) - at:
+                raise ValueError("the header is cut short")
+            at += size
+    if at + _SYNC > len(content):
+        raise ValueError("the header is cut short")
+    return at
+
+
+def _long(content: bytes, at: int) -> tuple[int, int]:
+    """A number as Avro writes it, and where it ends."""
+    number = shift = 0
+    while True:
+        if at >= len(content):
+            raise ValueError("the file is cut short")
+        byte = content[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
