@@ -56,7 +56,7 @@ def forms_of(stream: str, form: str) -> Mapping[str, Form]:
 
 
 def _in_both(column: Column) -> bool:
-    return column.name.startswith("metadata.") or column.name == "data.raw"
+    return column.name.startswith("metadata.") or column.name in ("data.raw", "data.real_timestamp")
 
 
 def needed_of(stream: str, form: str) -> tuple[Column, ...]:
