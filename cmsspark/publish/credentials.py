@@ -60,10 +60,7 @@ class Broker:
 
     def without_secrets(self, text: str) -> str:
         """``text``, for example a broker's answer, with the user name and the password blanked."""
-        for secret in (self.password, self.username):
-            if secret:
-                text = text.replace(secret, "***")
-        return text
+        return _blanked(text, self.username, self.password)
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context: only ``ca`` is trusted, names are checked; None without TLS.
@@ -104,18 +101,27 @@ class Endpoint:
         """The header of that name, where there is a password."""
         if self.password is None:
             return None
-        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+        return f"Basic {_coded(self.username, self.password)}"
 
     def without_secrets(self, text: str) -> str:
         """``text``, for example a server's answer, with user name, password and their coded form blanked."""
-        for secret in ((self.authorization or "").removeprefix("Basic "), self.password, self.username):
-            if secret:
-                text = text.replace(secret, "***")
-        return text
+        return _blanked(text, self.username, self.password)
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context: ``ca`` is trusted, or what the system trusts where there is none. Raises as Broker's."""
         return _tls_context(self.ca, self.cert, self.key) if self.is_secure else None
+
+
+def _coded(username: str | None, password: str | None) -> str:
+    """The two as HTTP's Basic scheme writes them."""
+    return base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+def _blanked(text: str, username: str | None, password: str | None) -> str:
+    for secret in (_coded(username, password), password, username):
+        if secret:
+            text = text.replace(secret, "***")
+    return text
 
 
 def _tls_context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:

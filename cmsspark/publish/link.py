@@ -117,6 +117,13 @@ class Link:
         self._read()
         return next((frame for frame in self._frames if frame.cmd == "ERROR"), None)
 
+    def beat(self) -> None:
+        """A heartbeat, where one is due: for a link that is not listened to just now."""
+        try:
+            self._beat_if_due()
+        except LinkDown as error:
+            self._down = self._down or error
+
     def close(self) -> None:
         """Close at once; what is not written is lost."""
         try:

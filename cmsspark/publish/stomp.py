@@ -2,6 +2,9 @@
 
 Nothing else confirms: a message that was written, a connection that stayed up and a receipt of a message that is not
 persistent have all been seen to lose documents.
+
+A broker works on one connection's frames in order, so a second connection takes the next batch's messages while the
+first one's COMMIT is worked on. Only one COMMIT is ever on its way.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -67,6 +71,9 @@ class StompSink:
         self._headers = {"persistent": "true", "version": broker.version, "producer": producer, "type": kind}
         self._link: Link | None = None
         self._protocol: Any = None
+        self._dialled: tuple[str, int, tuple[Any, ...]] | None = None
+        self._other: tuple[Link, Any] | None = None
+        self._may_have_other = True
         self._failed: dict[tuple[Any, ...], float] = {}
         self._receipts = 0
         self._sending = False
@@ -85,8 +92,7 @@ class StompSink:
         reasons: list[str] = []
         for host, family, address in self._candidates(reasons):
             try:
-                link = connect(host, address, family, context, self._timeouts.connect, self._clock, self._told)
-                self._log_in(link)
+                self._link, self._protocol = self._connected(host, family, address, context)
             except LinkDown as error:
                 if error.forbidden:
                     raise self._not_allowed(error.reason, f"{host}:{address[1]}") from None
@@ -94,6 +100,8 @@ class StompSink:
                 reasons.append(f"{address[0]}:{address[1]}: {error.reason}")
                 continue
             self._failed.pop(address, None)
+            self._dialled, self._may_have_other = (host, family, address), True
+            self._sending, self._staged, self._trouble = False, None, None
             return
         raise Unconfirmed(f"no broker takes us: {'; '.join(reasons)}")
 
@@ -107,7 +115,14 @@ class StompSink:
                 reasons.append(error.reason)
         return sorted(found, key=lambda one: (self._failed.get(one[2], -1.0), one[1] != socket.AF_INET))
 
-    def _log_in(self, link: Link) -> None:
+    def _connected(
+        self, host: str, family: int, address: tuple[Any, ...], context: ssl.SSLContext | None
+    ) -> tuple[Link, Any]:
+        link = connect(host, address, family, context, self._timeouts.connect, self._clock, self._told)
+        return link, self._log_in(link)
+
+    def _log_in(self, link: Link) -> Any:
+        """The protocol of a link that was let in."""
         from stomp.protocol import Protocol12
 
         beat = int(self._timeouts.beat * 1000)
@@ -129,30 +144,35 @@ class StompSink:
         except BaseException:
             link.close()
             raise
-        self._link, self._protocol, self._sending = link, protocol, False
-        self._staged = self._trouble = None
+        return protocol
 
     def close(self) -> None:
         """Leave. All that counts was confirmed before, so a broker that does not answer is not waited for."""
-        link, self._link = self._link, None
-        if link is None:
+        if self._link is None:
             return
         try:
             # In the middle of a batch the broker may be in the middle of a frame: then only the end of the link is
             # clear.
             if not self._sending:
-                self._protocol.send_frame("DISCONNECT", {})
-                link.flush(1.0)
+                for link, protocol in filter(None, (self._other, (self._link, self._protocol))):
+                    protocol.send_frame("DISCONNECT", {})
+                    link.flush(1.0)
         except LinkDown:
             self._told("the broker was gone before the end; everything was confirmed before that")
         finally:
-            link.close()
+            self.drop()
 
     def drop(self) -> None:
-        """Close at once, without a word: for a link that failed."""
+        """Close at once, without a word: for links of which one failed."""
         link, self._link = self._link, None
         if link is not None:
             link.close()
+        self._drop_other()
+
+    def _drop_other(self) -> None:
+        other, self._other = self._other, None
+        if other is not None:
+            other[0].close()
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -166,10 +186,14 @@ class StompSink:
         committing, self._sending = False, True
         try:
             if self._trouble is not None:
+                self._swap()  # the broker's word on it is there
                 raise self._trouble
             if staged is not None and staged[0] == (batch.generation, batch.number):
                 transaction = staged[1]
+                self._swap()
             else:
+                if staged is not None:
+                    self._drop_other()  # with what nobody will commit
                 transaction = self._write(batch, documents)
             if self._link.first_error() is not None:
                 raise LinkDown("the broker sent an error")
@@ -195,10 +219,28 @@ class StompSink:
 
         A link that breaks here is found when the batch has its turn: the batch before it may still be receipted.
         """
+        if self._other is None and self._may_have_other:
+            self._open_other()
+        self._swap()
         try:
             self._staged = ((batch.generation, batch.number), self._write(batch, documents))
         except LinkDown as error:
             self._staged, self._trouble = None, error
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        """The one connection for the other, where there are two."""
+        if self._other is not None and self._link is not None:
+            self._other, (self._link, self._protocol) = (self._link, self._protocol), self._other
+
+    def _open_other(self) -> None:
+        """A second connection to the same address. Where there is none to have, one must do."""
+        assert self._dialled is not None
+        try:
+            self._other = self._connected(*self._dialled, self._broker.tls())
+        except (LinkDown, NotAllowed):
+            self._may_have_other = False
 
     def _write(self, batch: Batch, documents: Sequence[bytes]) -> str:
         """BEGIN and the messages; returns the transaction."""
@@ -227,15 +269,17 @@ class StompSink:
         link.flush(self._timeouts.stall)
         meanwhile()
         patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a commit")
-        probed = False
+        ask_at, asked = self._clock.monotonic() + self._timeouts.probe, False
         while True:
-            frame = link.receive(min(patience.left(), self._timeouts.probe), "RECEIPT")
+            frame = link.receive(min(patience.left(), self._timeouts.probe, self._timeouts.beat), "RECEIPT")
             if frame is None:
-                if not probed:
+                if self._other is not None:
+                    self._other[0].beat()
+                if not asked and self._clock.monotonic() >= ask_at:
                     # Answered in order: a probe that is answered before the commit says that its receipt got lost.
                     self._protocol.begin(transaction=probe, receipt=probe)
                     link.flush(self._timeouts.stall)
-                    probed = True
+                    asked = True
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == receipt:
                 return
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == probe:
