@@ -26,6 +26,7 @@ class Faults:
     )
     receipt: str = "once"  # once, never, twice, stray (another id first), late (when `gate` opens)
     gate: threading.Event = field(default_factory=threading.Event)
+    late_by: float = 30  # seconds after which what waits for the gate goes on without it
     stop_reading_after: int | None = None  # SENDs; then waits for `gate`
 
 
@@ -83,7 +84,7 @@ class FakeBroker:
                 connection = self.context.wrap_socket(connection, server_side=True)
             self._open.append(connection)
             if fault.silent:
-                fault.gate.wait(30)
+                fault.gate.wait(fault.late_by)
             else:
                 _Session(self, connection, fault).run()
         with suppress(OSError, ValueError):
@@ -142,7 +143,7 @@ class _Session:
         if self.sends == self.fault.close_after_sends:
             return False
         if self.sends == self.fault.stop_reading_after:
-            self.fault.gate.wait(30)
+            self.fault.gate.wait(self.fault.late_by)
         return True
 
     def commit(self, headers: dict[str, str]) -> bool:
@@ -158,7 +159,7 @@ class _Session:
         if fault.receipt == "never":
             return True
         if fault.receipt == "late":
-            fault.gate.wait(30)
+            fault.gate.wait(fault.late_by)
         if fault.receipt == "stray":
             self.say("RECEIPT", receipt_id="another-receipt")
         for _ in range(2 if fault.receipt == "twice" else 1):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cmsspark.runs import ledger
 from tests.activemq import free_port
 from tests.publish.days import DAY, MANIFEST, rows, store_day
 from tests.publish.days import row as one
@@ -270,3 +271,12 @@ def test_open_http_credentials_are_77_and_the_settings_name_the_sink(place: Plac
         done = place.publish(settings="publishing: {sink: http, amq: monit.json}\n")
         assert done.returncode == 0, done.stderr
         assert len(fake.stored) == 2
+
+
+def test_what_became_of_the_documents_is_entered_in_the_ledger_of_runs(place: Place) -> None:
+    place.store(rows(3))
+    assert place.publish().returncode == 0
+    assert place.publish().returncode == 0
+    with ledger.opened(place.folder / "state") as book:
+        (found,) = book.published()
+    assert (found.table, found.stored_run, found.confirmed, found.waiting) == ("data_aggregation", "r1", 4, 0)

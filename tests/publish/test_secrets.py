@@ -105,12 +105,7 @@ def test_no_planted_key_shows_when_certificates_are_wrong(
     ran = run_watched(command, tmp_path, environment)
     assert ran.code == {"open": 77, "encrypted": 75, "not there": 78, "no key": 78}[what], ran.printed.decode()
     lines = {f"line {n} of the key": line.encode() for n, line in enumerate(content.splitlines()[1:4])}
-    secrets = {
-        **lines,
-        "the key": b"planted-key-material",
-        "the user": USER.encode(),
-        "the password": PASSWORD.encode(),
-    }
+    lines |= {"the key": b"planted-key-material", "the user": USER.encode(), "the password": PASSWORD.encode()}
     assert leaks(lines, ran, tmp_path / "state") == []
 
 
