@@ -15,6 +15,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "manifest": ("cmsspark.jobs.stored", "manifest_command", "Print the manifest of a table's current result as JSON."),
     "outbox": ("cmsspark.jobs.outbox", "command", "See what waits to be published; retry, discard, rebuild."),
     "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day to MONIT, or to a file spool."),
+    "runs": ("cmsspark.jobs.runs_command", "runs_command", "List runs of jobs, the latest first."),
+    "show": ("cmsspark.jobs.runs_command", "show_command", "Show all that is known of one run."),
+    "status": ("cmsspark.jobs.status", "command", "Days by jobs at a glance: done, published, failed, missing."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }
 

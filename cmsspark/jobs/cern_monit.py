@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -101,6 +102,7 @@ def command(
         return
     with _interruptible():
         results = [publish(order, table, resume=resume) for table in public_tables(order.job)]
+        note_published(order, results)
     finish(results)
 
 
@@ -266,6 +268,7 @@ def publish(order: Order, table: str, *, resume: bool = False) -> Result:
             progress.end()
             result = _result(outbox, sink, spooled, generation)
             _print(result)
+        outbox.prune()
     return result
 
 
@@ -312,6 +315,25 @@ def _print(result: Result) -> None:
     if spooled is not None and (spooled.unchanged or spooled.gone):
         click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
     click.echo(f"to {result.where}")
+
+
+def note_published(order: Order, results: list[Result]) -> None:
+    """Enter in the ledger of runs what became of each table's documents; a ledger that fails stops nothing."""
+    from cmsspark.jobs.attended import note_published as note
+
+    if order.limit is not None:
+        return
+    for result in results:
+        totals = result.totals
+        if result.quarantine is not None:
+            source = json.loads((result.quarantine / "manifest.json").read_bytes())["source"].partition(" ")[0]
+        elif result.spooled is not None:
+            source = str(_stored(order, result.table).manifest.get("run"))
+        else:
+            continue  # nothing was open
+        refused = result.quarantined + totals.refused
+        done = (source, result.where, totals.confirmed, totals.open, refused)
+        note(order.settings.state_dir, order.job.name, result.table, order.day, *done)
 
 
 def finish(results: list[Result]) -> None:

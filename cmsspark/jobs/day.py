@@ -91,7 +91,9 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     """
     tell = say or (lambda text: click.echo(text, err=True))
     with attended(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
-        return _run(request, tell, run_of_day)
+        done = _run(request, tell, run_of_day)
+        run_of_day.manifest = done.manifest
+        return done
 
 
 def _run(request: DayRequest, tell: Any, run_of_day: Attended) -> store.CurrentTable:

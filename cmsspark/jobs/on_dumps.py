@@ -87,7 +87,9 @@ def run(
     """
     tell = say or (lambda text: click.echo(text, err=True))
     with attended(settings, fout, job.name, day, tell) as run_of_day:
-        return _run(job, day, fout, settings, root, fmt, tell, run_of_day)
+        done = _run(job, day, fout, settings, root, fmt, tell, run_of_day)
+        run_of_day.manifest = done.manifest
+        return done
 
 
 def _run(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -215,6 +215,29 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[di
         except (CmssparkError, ValueError, KeyError):
             continue
     return found
+
+
+def manifests(files: Files, fout: str) -> Iterator[dict[str, Any]]:
+    """The manifest of every run in the store that was once current, job by job, oldest day first.
+
+    What cannot be read, and what is no result (names that begin with a dot, folders that are no day), is left out.
+    """
+    if files.stat(fout) is None:
+        return
+    for job in _folders(files, fout):
+        for day in _folders(files, job):
+            runs = join(day, "runs")
+            for run in _folders(files, runs) if files.stat(runs) is not None else ():
+                try:
+                    found = json.loads(files.read_bytes(join(run, "manifest.json")))
+                except (CmssparkError, ValueError):
+                    continue
+                if isinstance(found, dict):
+                    yield found
+
+
+def _folders(files: Files, path: str) -> list[str]:
+    return [entry.path for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
 
 
 def spark_location(location: str) -> str:
