@@ -23,6 +23,9 @@ NEEDED = {
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
 _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
+#: What file systems say when there is no room, and where Spark could not write.
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException")
+_UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to (\S+?)\.?(?:\s|$)")
 _CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
@@ -68,7 +71,30 @@ def cause_of(error: Exception) -> Exception:
     if "ARITHMETIC_OVERFLOW" in text:
         return errors.DataError("a sum is beyond 2^63-1", next_step="look for absurd sizes in the log")
     unread = _UNREAD.search(text)
-    return _not_read(unread[1], text) if unread else error
+    if unread:
+        return _not_read(unread[1], text)
+    return _not_done(text) or error
+
+
+def _not_done(text: str) -> errors.CmssparkError | None:
+    """What Spark says of a disk that is full, of a result that it cannot write, and of a worker that is gone."""
+    full = _FULL.search(text)
+    unwritten = _UNWRITTEN.search(text)
+    if full or unwritten:
+        causes = _CAUSE.findall(text)
+        return errors.OutputError(
+            "the result cannot be written" if unwritten else "there is no room for what Spark keeps on disk",
+            where=unwritten[1] if unwritten else None,
+            found=full[0] if full else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ") if causes else None,
+            next_step="make room or get permission there (shuffled rows lie in spark.local.dir), then run it again",
+        )
+    if "Python worker exited unexpectedly" in text or "ExecutorLostFailure" in text:
+        return errors.NotReady(
+            "a task was ended from outside",
+            found="its Python worker or executor is gone",
+            next_step="was there memory enough? run it again, with more memory or fewer cores",
+        )
+    return None
 
 
 def _not_read(file: str, text: str) -> errors.CmssparkError:

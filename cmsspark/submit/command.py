@@ -224,6 +224,9 @@ def _java_options(request: Request, host: Host, places: Places, options: Options
     words = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_java_word('file:' + log4j)}"]
     if request.has("--debug") or request.has("--verbose"):
         words.append("-Dcmsspark.loglevel=info")
+    if request.has("--debug"):
+        # All lines of a message, and traces: see etc/log4j2.properties.
+        words += ["-Dcmsspark.cut=nothing-at-all", "-Dcmsspark.traces=full"]
     if places.class_archive and options.get("spark.jars") is None and options.get("spark.jars.packages") is None:
         words += [f"-XX:SharedArchiveFile={_java_word(places.class_archive)}", "-Xshare:auto"]
     return words

@@ -1,0 +1,67 @@
+"""What a person sees of a run that fails: the error in our words, and no trace of a program but with ``--debug``."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.corpus.json_lines import aaa
+from tests.jobs.test_day import Place
+
+TRACES = ("Traceback", '  File "', "\tat ", "Caused by:", "java.lang", "panicked", ".py:", ".scala:")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def run_spark(place: Place, *words: str) -> tuple[int, str]:
+    """The exit code and all that is printed, as a person types it."""
+    command = [sys.executable, "-c", "from cmsspark.submit import main; main()", "dbs_aaa.py", "--date", "20190615"]
+    command += ["--root", f"{place.folder}/root", "--settings", str(place.settings), *words]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    top = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        command, cwd=place.folder, env={**environ, "PYTHONPATH": top}, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def cut(place: Place) -> Path:
+    file = place.tree.folder("aaa enr") / "part-0.json.gz"
+    file.write_bytes(gzip.compress(b"\n".join([aaa()] * 50))[:-20])
+    return file
+
+
+@pytest.mark.parametrize("feed", ["direct", "spark"])
+def test_a_damaged_file_is_told_in_our_words_alone(place: Place, feed: str) -> None:
+    file = cut(place)
+    code, said = run_spark(place, "--fout", place.fout, "--feed", feed)
+    assert code == 65, said
+    assert f"{file}" in said
+    assert not [trace for trace in TRACES if trace in said], said
+
+
+@pytest.mark.long
+def test_a_trace_is_shown_with_debug(place: Place) -> None:
+    cut(place)
+    code, said = run_spark(place, "--fout", place.fout, "--debug")
+    assert code == 65
+    assert "Traceback" in said
+    assert "\tat " in said
+
+
+def test_what_is_no_folder_is_told_before_anything_starts(place: Place) -> None:
+    folder = place.tree.folder("aaa enr")
+    folder.rmdir()
+    folder.write_text("a file")
+    code, said = run_spark(place, "--fout", place.fout)
+    assert (code, "a file, no folder" in said) == (66, True), said
+    assert not [trace for trace in TRACES if trace in said], said
+    assert len(said.splitlines()) == 4

@@ -1,0 +1,86 @@
+"""What Spark wraps around an error, and says of a disk, a worker or a file, comes to an error of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmsspark import errors
+from cmsspark.session import cause_of
+
+IN_A_WORKER = """An error occurred while calling o1.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent call last):
+  File "/x/scan.py", line 1, in run
+cmsspark.errors.DataError: a gzip file is damaged
+  where: /day/part 0.gz
+  found: cut: short
+  next: fetch it again
+ SQLSTATE: 38000
+\tat org.apache.spark.X.y(X.scala:1)
+"""
+UNREAD = """SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file {}.  SQLSTATE
+\tat org.apache.spark.X.y(X.scala:1)
+Caused by: {}
+\t... 40 more
+"""
+UNWRITTEN = """SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/full/store. SQLSTATE
+\tat org.apache.spark.X.y(X.scala:1)
+Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: {}
+\tat java.base/java.io.X.y(X.java:1)
+"""
+
+
+def test_an_error_of_a_task_comes_back_with_all_its_parts() -> None:
+    error = cause_of(RuntimeError(IN_A_WORKER))
+    assert isinstance(error, errors.DataError)
+    assert (error.wanted, error.where, error.found, error.next_step) == (
+        "a gzip file is damaged", "/day/part 0.gz", "cut: short", "fetch it again",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        ("java.io.EOFException: Unexpected end of input stream", 65),
+        ("java.util.zip.ZipException: invalid block type", 65),
+        ("java.io.FileNotFoundException: File does not exist: /x", 66),
+        ("org.apache.hadoop.security.AccessControlException: Permission denied: user=me", 77),
+        ("org.apache.hadoop.hdfs.BlockMissingException: Could not obtain block", 75),
+        ("java.net.ConnectException: Connection refused", 75),
+    ],
+)
+def test_a_file_that_spark_cannot_read_is_named_with_the_code_of_its_cause(cause: str, code: int) -> None:
+    error = cause_of(RuntimeError(UNREAD.format("hdfs://nn/day/part%200.gz", cause)))
+    assert isinstance(error, errors.CmssparkError)
+    assert (error.exit_code, error.where) == (code, "hdfs://nn/day/part%200.gz")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["No space left on device", "Disk quota exceeded", "Permission denied",
+     "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota"],
+)  # fmt: skip
+def test_a_result_that_cannot_be_written_is_73_with_its_place_and_reason(reason: str) -> None:
+    error = cause_of(RuntimeError(UNWRITTEN.format(reason)))
+    assert isinstance(error, errors.OutputError)
+    assert error.where == "file:/full/store"
+    assert str(error.found) in reason or reason in str(error.found)
+
+
+def test_no_room_for_shuffled_rows_is_73() -> None:
+    text = "SparkException: Job aborted due to stage failure: java.io.IOException: No space left on device"
+    assert isinstance(cause_of(RuntimeError(text)), errors.OutputError)
+
+
+def test_a_worker_that_is_gone_may_be_tried_again() -> None:
+    error = cause_of(RuntimeError("SparkException: Python worker exited unexpectedly (crashed): EOFError"))
+    assert isinstance(error, errors.NotReady)
+    assert error.retry_helps
+
+
+def test_a_sum_beyond_64_bits_is_the_datas() -> None:
+    assert isinstance(cause_of(RuntimeError("[ARITHMETIC_OVERFLOW] long overflow")), errors.DataError)
+
+
+def test_any_other_error_stays_what_it_is() -> None:
+    error = KeyError("x")
+    assert cause_of(error) is error
