@@ -37,6 +37,8 @@ class Changes:
         document's).
         """
         self.before: bytes | None = None
+        #: The completeness document that was sent last.
+        self.last_word: bytes | None = None
         self._unique = unique
         self._db = sqlite3.connect(scratch, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=OFF")
@@ -66,7 +68,7 @@ class Changes:
             identity = str(loaded["metadata"]["_id"])
             digest = hashlib.sha256(body).digest() if known else None
             if identity == self._unique:
-                self.before = digest
+                self.before, self.last_word = digest, body
             else:
                 self._some_before = True
                 self._db.execute(
@@ -120,6 +122,17 @@ class Changes:
     def is_last_word(self, completeness: bytes) -> bool:
         """True when the completeness document is another than the one sent before."""
         return self.before != hashlib.sha256(completeness).digest()
+
+    def knows_all(self) -> bool:
+        """Whether each document that may have been sent is known to be there, and in which form."""
+        return self._db.execute("SELECT 1 FROM docs WHERE sent IS NULL LIMIT 1").fetchone() is None
+
+    def sent(self) -> Iterator[Former]:
+        """Every document that the destination was given, in its last form, in the order of the spool."""
+        rows = self._db.execute(
+            "SELECT id, generation, part, offset, length FROM docs ORDER BY generation, part, offset"
+        )
+        return (Former(*row) for row in rows)
 
     def present(self) -> Iterator[tuple[bytes, bytes]]:
         """(id, digest) of the day's documents, in the order of ids."""

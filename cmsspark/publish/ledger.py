@@ -148,6 +148,13 @@ class Ledger:
             self._insert(db, batches)
             db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (generation,))
 
+    def replace(self, generation: int, batches: Iterable[Batch]) -> None:
+        """Put a generation in the place of all older ones, in one transaction: their batches are forgotten."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM batches WHERE generation <= ?", (generation,))
+            self._insert(db, batches)
+            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (generation,))
+
     def _insert(self, db: sqlite3.Connection, batches: Iterable[Batch]) -> None:
         db.executemany(
             "INSERT INTO batches (generation, part, offset, length, count, sha256, state, attempts, doubtful) "

@@ -23,10 +23,9 @@ from cmsspark.publish.changes import Changes
 from cmsspark.publish.completeness import Whole, completeness, completeness_id, digest_of
 from cmsspark.publish.documents import MAX_BYTES, BadDocument, Shape, canonical, document, gone
 from cmsspark.publish.ledger import OPEN, Batch, Ledger, LedgerDamaged, State
+from cmsspark.publish.prune import CONFIRMED, prune, replaced_by
 from cmsspark.publish.spool import Spool, SpoolWriter, sync_folder, writing
 from cmsspark.publish.validate import validator_for
-
-CONFIRMED: Final = "confirmed.json"
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ class Outbox:
             if "another version" in error.wanted:
                 raise
             return self._rebuilt(path, f"the ledger was damaged ({error.found})")
+        replaced_by(self.spool, ledger)
         for generation in sorted(set(self.spool.generations()) - ledger.generations()):
             # Spooled whole, and the process ended before the ledger knew: none of it was ever sent.
             ledger.add(generation, self.spool.batches(generation))
@@ -119,7 +119,8 @@ class Outbox:
             if old.exists():
                 old.rename(old.with_name(f"{old.name}.damaged-{stamp}"))
         ledger = Ledger(path)
-        generations = self.spool.generations()
+        replaced_by(self.spool, ledger)
+        generations = [found for found in self.spool.generations() if found not in ledger.generations()]
         for generation in generations:
             known = (self.spool.folder(generation) / CONFIRMED).exists()
             state = State.ACKED if known else State.IN_DOUBT
@@ -171,6 +172,7 @@ class Outbox:
                     "period": self.period,
                     "source": source,
                     "store_run": manifest.get("run"),
+                    "completeness_id": completeness_id(shape),
                     "spooled_at": datetime.now(UTC).isoformat(timespec="seconds"),
                     **spooled,
                 }
@@ -247,6 +249,10 @@ class Outbox:
     def totals(self, generation: int | None = None) -> Totals:
         """Documents by what became of them, of one generation or of all."""
         return totals_of(self.ledger, generation)
+
+    def prune(self) -> bool:
+        """Put one generation in the place of many that were confirmed. True when it did."""
+        return prune(self.spool, self.ledger)
 
     def note_confirmed(self, generation: int) -> None:
         """Leave a mark in the spool that all of a generation was confirmed, should the ledger ever be lost."""
