@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +18,7 @@ from cmsspark.errors import DataError, InputMissing, NotReady, OutputError
 from cmsspark.jobs import snapshots
 from cmsspark.jobs.attended import Attended, attended
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
+from cmsspark.jobs.quarantine import keep
 from cmsspark.jobs.scanned import Scanned, accepted_files
 from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
@@ -288,23 +287,9 @@ def _quarantine(request: DayRequest, folded: DataFrame, bins: Mapping[str, Strea
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
     records = folded.where(F.col("kind") == "quarantine").select("stream", "detail").toLocalIterator()
     try:
-        return _keep(folder, ({"stream": row["stream"], **json.loads(row["detail"])} for row in records))
+        return keep(folder, ({"stream": row["stream"], **json.loads(row["detail"])} for row in records))
     except OSError as error:
         raise OutputError("malformed records cannot be kept", where=folder, found=error.strerror) from None
-
-
-def _keep(folder: Path, records: Iterator[dict[str, Any]]) -> tuple[str, list[str]]:
-    folder.mkdir(parents=True, exist_ok=True)
-    for private in (folder, *list(folder.parents)[:2]):
-        private.chmod(0o700)
-    target = folder / f"{int(time.time() * 1000)}-{os.getpid()}.jsonl"
-    examples: list[str] = []
-    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
-        for record in records:
-            sink.write(json.dumps(record) + "\n")
-            if len(examples) < 5:
-                examples.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")
-    return str(target), examples
 
 
 def _manifest(
