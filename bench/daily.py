@@ -55,8 +55,11 @@ class Bench:
         """The job as users run it; ``cold`` without a catalogue from before, ``warm`` with it."""
         if how == "cold":
             shutil.rmtree(self.place / "cache/catalogue", ignore_errors=True)
-        arguments = ["data_aggregation.py", "--date", DAY.isoformat(), "--root", str(day.root)]
-        return self.run(how, [*run_spark(), *arguments, "--fout", str(self.place / "store")])
+        return self.run(how, [*run_spark(), *arguments(day, self.store(how))])
+
+    def store(self, how: str) -> Path:
+        """Each way has a store of its own: a run knows nothing of the other's."""
+        return self.place / f"store-{how}"
 
     def peer(self, day: Inputs, name: str) -> Cost:
         """A peer's process, from its start to its written tables."""
@@ -66,28 +69,33 @@ class Bench:
         more = [str(self.cpus)] if name == "duckdb" else []
         return self.run(name, [*command, *more], POLARS_MAX_THREADS=str(self.cpus))
 
-    def check(self, day: Inputs, peers: list[str]) -> list[str]:
+    def check(self, day: Inputs, how: str, peers: list[str]) -> list[str]:
         """What differs between ours and the bins that were made, and the cells that peers found."""
-        store = self.place / "store/data_aggregation" / DAY.isoformat()
+        store = self.store(how) / "data_aggregation" / DAY.isoformat()
         run = store / "runs" / json.loads((store / "CURRENT").read_text())["run"]
         manifest = json.loads((run / "manifest.json").read_text())
         told = compare.bins(manifest["reconciliation"], day.reconciliation)
         tables = {table: str(run / table) for table in compare.COLUMNS}
         key = pseudonyms.load_or_make(self.place / "state" / pseudonyms.KEY_FILE)
         for name in peers:
-            told += [f"{name}: {line}" for line in compare.differences(tables, self.place / name, key)]
+            told += [f"{how} and {name}: {line}" for line in compare.differences(tables, self.place / name, key)]
         return told
 
     def clear(self) -> None:
         """Forget results, so that none is taken for the next one's."""
-        for name in ("store", *PEERS):
-            shutil.rmtree(self.place / name, ignore_errors=True)
+        for path in (*map(self.store, OURS), *(self.place / name for name in PEERS)):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def run_spark() -> list[str]:
     """The command of the installed package, or the same without an install."""
     found = Path(sys.executable).with_name("run_spark")
     return [str(found)] if found.exists() else [sys.executable, "-c", "from cmsspark.submit import main; main()"]
+
+
+def arguments(day: Inputs, store: Path) -> list[str]:
+    """The job's own words."""
+    return ["data_aggregation.py", "--date", DAY.isoformat(), "--root", str(day.root), "--fout", str(store)]
 
 
 def measure_day(bench: Bench, day: Inputs, engines: list[str], repeats: int, say: Callable[[str], None]) -> report.Row:
@@ -100,7 +108,8 @@ def measure_day(bench: Bench, day: Inputs, engines: list[str], repeats: int, say
             cost = bench.ours(day, name) if name in OURS else bench.peer(day, name)
             row.costs[name].append(cost)
             say(f"  {turn + 1}/{repeats} {name:7} {report.cost(cost)}")
-        told = bench.check(day, [name for name in engines if name in PEERS])
+        peers = [name for name in engines if name in PEERS]
+        told = [line for how in OURS if how in engines for line in bench.check(day, how, peers)]
         if told:
             sys.exit("\n".join([f"{day.day.name}: the engines do not agree", *told]))
     return row

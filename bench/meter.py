@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
-_EVERY_S = 0.1
+_EVERY_S = 0.05
 _LINGER_S = 20.0
 
 
@@ -50,47 +51,78 @@ def measure(command: Sequence[str], environ: Mapping[str, str], log: Path, cpus:
 def _run(command: Sequence[str], log: Path) -> Cost:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     load = os.getloadavg()[0]
-    peak = _Peak()
+    tree = _Tree()
     with log.open("wb") as sink:
         began = time.monotonic()
         child = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
-        peak.start()
+        tree.start()
         code = child.wait()
         wall = time.monotonic() - began
-        peak.stop()
-    _await_orphans()
+    adopted = _await_orphans()
+    tree.stop()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(wall, used.ru_utime + used.ru_stime, peak.bytes, load, code)
+    lost = sum(seconds for pid, seconds in tree.unwaited.items() if pid not in adopted)
+    return Cost(wall, used.ru_utime + used.ru_stime + lost, tree.peak_bytes, load, code)
 
 
-def _await_orphans() -> None:
-    # Daemons end by themselves once their parent is gone; their time counts only when they were waited for.
+def _await_orphans() -> set[int]:
+    """Wait for what the command left behind; return those processes, whose time counts like any child's."""
+    adopted = set()
     deadline = time.monotonic() + _LINGER_S
     while time.monotonic() < deadline:
         try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.02)
+            pid = os.waitpid(-1, os.WNOHANG)[0]
         except ChildProcessError:
-            return
+            return adopted
+        if pid:
+            adopted.add(pid)
+        else:
+            time.sleep(0.02)
     print("something that the command started still runs; its CPU time is not counted", file=sys.stderr)
+    return adopted
 
 
-class _Peak(threading.Thread):
-    """Looks at all processes below this one, ten times a second."""
+class _Tree(threading.Thread):
+    """Looks at all processes below this one, twenty times a second.
+
+    A parent that ignores SIGCHLD, as PySpark's daemon does, waits for none of its children: the time of these is in
+    nobody's account, and ``unwaited`` keeps what was last seen of it.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.bytes = 0
+        self.peak_bytes = 0
+        self.unwaited: dict[int, float] = {}
         self._over = threading.Event()
 
     def run(self) -> None:
         me = psutil.Process()
         while not self._over.wait(_EVERY_S):
-            self.bytes = max(self.bytes, sum(_pss(process.pid) for process in me.children(recursive=True)))
+            processes = me.children(recursive=True)
+            self.peak_bytes = max(self.peak_bytes, sum(_pss(process.pid) for process in processes))
+            for process in processes:
+                self._note(process)
+
+    def _note(self, process: psutil.Process) -> None:
+        try:
+            if process.pid in self.unwaited or _ignores_children(process.ppid()):
+                times = process.cpu_times()
+                self.unwaited[process.pid] = times.user + times.system
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            pass
 
     def stop(self) -> None:
         self._over.set()
         self.join()
+
+
+def _ignores_children(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status") as lines:
+            ignored = next((int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")), 0)
+    except OSError:
+        return False
+    return bool(ignored >> (signal.SIGCHLD - 1) & 1)
 
 
 def _pss(pid: int) -> int:
