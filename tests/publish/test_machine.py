@@ -134,7 +134,7 @@ class Publisher(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "fake"):
-            self.fake.faults = []
+            del self.fake.faults[self.fake.connections :]
             self.publish(lambda documents: None)
             with outbox_in(Path(self.place.name)).held() as outbox:
                 assert outbox.totals().open == 0, "a broker without faults, and something is left"
