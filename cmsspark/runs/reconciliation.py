@@ -22,6 +22,8 @@ OUT_OF_DAY_SHARE: Final = 0.05
 
 #: Unmatched beyond so many times the trailing median is a warning, once so many days are known.
 UNMATCHED_FACTOR: Final = 3
+#: Less than this share of the trailing median's records is a warning.
+FEW_RECORDS_SHARE: Final = 0.5
 TRAILING_DAYS: Final = 14
 TRAILING_DAYS_NEEDED: Final = 3
 
@@ -151,8 +153,9 @@ def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], e
 
 
 def unusual(bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Warnings about streams of which far more is unmatched than on the days before (rule 8).
+    """Warnings about streams of which far more is unmatched (rule 8), or far less is there, than on the days before.
 
+    A file that was cut where it stays valid (at a newline, a gzip member's or an Avro block's end) shows nowhere else.
     ``before``: reconciliations of earlier manifests; fewer than three days with records say nothing.
     """
     warnings = []
@@ -160,6 +163,9 @@ def unusual(bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]])
         days_before = [day[stream] for day in before if day.get(stream, {}).get("read")]
         if len(days_before) < TRAILING_DAYS_NEEDED or not one.read:
             continue
+        records = statistics.median(day["read"] for day in days_before)
+        if one.read < FEW_RECORDS_SHARE * records:
+            warnings.append(f"{stream}: {one.read:,} records, the median of the days before is {records:,.0f}")
         usual = statistics.median(sum(day["unmatched"].values()) / day["read"] for day in days_before)
         now = sum(one.unmatched.values()) / one.read
         if now > UNMATCHED_FACTOR * usual:

@@ -1,0 +1,70 @@
+"""Files that may not be read, or are gone, are named with the code that fits. (Root, who may run this, reads all.)"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from cmsspark import errors
+from cmsspark.access import AccessBatch
+from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.storage import LocalFiles
+from cmsspark.transforms.scan import Kit, Task, _DirectTask
+from tests.corpus.hostile import DAY
+
+
+class Failing:
+    """A reader whose files fail as a file system does."""
+
+    groups: tuple[()] = ()
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+    def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool) -> Iterator[AccessBatch]:
+        raise self.error
+        yield
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (PermissionError(13, "Permission denied"), errors.NotAllowed, 77),
+        (OSError(5, "Input/output error"), errors.DataError, 65),
+        (FileNotFoundError(2, "No such file or directory"), errors.DataError, 65),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_named(
+    tmp_path: Path, error: OSError, kind: type[errors.CmssparkError], code: int
+) -> None:
+    (tmp_path / "part 0").write_bytes(b"x")
+    make: Any = lambda stream, form, day: Failing(error)  # noqa: E731  # a reader's maker, in one line
+    task = Task("aaa", "enr", (str(tmp_path / "part 0"),))
+    with pytest.raises(kind) as raised:
+        list(_DirectTask([task], Kit(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
+    assert (raised.value.exit_code, raised.value.where) == (code, str(tmp_path / "part 0"))
+    assert raised.value.found == error.strerror
+
+
+def test_a_log_that_is_gone_is_named(tmp_path: Path) -> None:
+    task = Task("aaa", "enr", (str(tmp_path / "gone"),))
+    make: Any = lambda stream, form, day: Failing(OSError())  # noqa: E731
+    with pytest.raises(errors.DataError, match="gone"):
+        list(_DirectTask([task], Kit(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
+
+
+@pytest.mark.parametrize("name", ["stat", "listdir"])
+def test_a_folder_that_may_not_be_looked_into_is_77(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(place: object) -> None:
+        raise PermissionError(13, "Permission denied", place)
+
+    ask = LocalFiles().stat if name == "stat" else LocalFiles().list_dir
+    monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(errors.NotAllowed) as raised:
+        ask(str(tmp_path / "day"))
+    monkeypatch.undo()
+    assert (raised.value.exit_code, str(raised.value.where)) == (77, str(tmp_path / "day"))
