@@ -6,6 +6,7 @@ and whether trying again later can help. Exit codes are those of ``docs/counting
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -128,6 +129,16 @@ def debugging() -> bool:
     return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
 
 
+#: What a disk or a permission refuses, wherever it happens, is no bug of ours.
+_OF_THE_DISK: dict[int, type[CmssparkError]] = {
+    errno.ENOSPC: OutputError,
+    errno.EDQUOT: OutputError,
+    errno.EROFS: OutputError,
+    errno.EACCES: NotAllowed,
+    errno.EPERM: NotAllowed,
+}
+
+
 def report(error: BaseException) -> Exit:
     """Print ``error`` for a person on stderr and return the exit code that belongs to it.
 
@@ -141,6 +152,15 @@ def report(error: BaseException) -> Exit:
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("cmsspark: interrupted; run the same command again to finish\n")
         return Exit.NOT_READY
+    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        refused = _OF_THE_DISK[error.errno](
+            "a file cannot be written or read",
+            where=error.filename,
+            found=error.strerror,
+            next_step="make room or get permission there, then run it again",
+        )
+        sys.stderr.write(f"cmsspark: {refused.text()}\n")
+        return refused.exit_code
     reason = " ".join(str(error).split())[:300]
     sys.stderr.write(
         f"cmsspark: a bug of ours: {type(error).__name__}: {reason}\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 
 import click
@@ -94,3 +96,15 @@ def test_a_commands_end_is_the_process_exit_code(arguments: list[str], code: int
     with pytest.raises(SystemExit) as ended:
         errors.run_and_exit(lambda: errors.run_click(command, "try", arguments))
     assert ended.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, 73), (errno.EDQUOT, 73), (errno.EROFS, 73), (errno.EACCES, 77), (errno.EIO, 70)]
+)
+def test_a_full_disk_or_a_missing_permission_is_no_bug_of_ours(
+    number: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert errors.report(OSError(number, os.strerror(number), "/full/x")) == code
+    said = capsys.readouterr().err
+    assert os.strerror(number) in said
+    assert ("a bug of ours" in said) == (code == 70)
