@@ -10,7 +10,7 @@ from cmsspark.resources import read_yaml
 
 UNKNOWN: Final = "unknown"
 
-_ROOT_URL = re.compile(r"root://[^/]+/")
+_ROOT_URL = re.compile(r"\Aroot://[^/]+/")
 _SLASHES = re.compile(r"/{2,}")
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _PROXIES = frozenset(("proxy", "limited proxy"))
