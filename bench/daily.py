@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--records", default="1,2,4,8", help="millions of records, separated by commas")
     parser.add_argument("--files", type=int, help="files in DBS (else 1 to 5 million, by the records)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each; the medians count")
+    parser.add_argument("--repeats", default="3", help="runs of each, the medians count; or one number for each size")
     parser.add_argument("--gzip", choices=("no", "yes", "both"), default="no", help="packed part files and dumps")
     parser.add_argument("--engines", default="cold,warm,duckdb,polars")
     parser.add_argument("--generations", choices=("today", "mixed"), default="today", help="mixed: ours alone")
@@ -131,19 +131,20 @@ def main() -> None:
     chosen = parser.parse_args()
     engines = [name for name in chosen.engines.split(",") if chosen.generations == "today" or name in OURS]
     sizes = [round(float(text) * 1e6) for text in chosen.records.split(",")]
+    repeats = [int(text) for text in chosen.repeats.split(",")] * len(sizes)
     packed = {"no": [False], "yes": [True], "both": [False, True]}[chosen.gzip]
     bench = Bench(chosen.cache / "work", chosen.cpus)
     bench.run("warm-up", [*run_spark(), "--warm-up"])
     rows = []
     for is_packed in packed:
-        for records in sizes:
+        for records, turns in zip(sizes, repeats, strict=False):
             day = Day(records, chosen.files or inputs.files_for(records), is_packed, chosen.generations)
             made = inputs.provide(day, chosen.cache, chosen.cpus)
             print(f"{day.name}: {made.log_bytes / 1e9:.2f} GB of logs", flush=True)
-            rows.append(measure_day(bench, made, engines, chosen.repeats, lambda text: print(text, flush=True)))
+            rows.append(measure_day(bench, made, engines, turns, lambda text: print(text, flush=True)))
             print(report.table(rows), flush=True)
-    if chosen.doc:
-        report.write(chosen.doc, rows, chosen.cpus)
+            if chosen.doc:
+                report.write(chosen.doc, rows, chosen.cpus)
 
 
 if __name__ == "__main__":

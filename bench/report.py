@@ -16,7 +16,19 @@ from bench.inputs import Day
 from bench.meter import Cost
 
 BEGIN, END = "<!-- measured: written by bench/daily.py -->", "<!-- end of what was measured -->"
-_HEAD = ("day", "log GB", "engine", "wall s", "CPU s", "peak GB", "CPU s / M", "wall / DuckDB", "wall / Polars", "load")
+_HEAD = (
+    "day",
+    "log GB",
+    "engine",
+    "runs",
+    "wall s",
+    "CPU s",
+    "peak GB",
+    "CPU s / M",
+    "wall / DuckDB",
+    "wall / Polars",
+    "load",
+)
 _NAMES = {"cold": "cmsspark, cold", "warm": "cmsspark, warm", "duckdb": "DuckDB", "polars": "Polars"}
 
 
@@ -54,7 +66,7 @@ def _cells(row: Row, engine: str) -> tuple[str, ...]:
     peak = row.median(engine, lambda one: one.peak_bytes) / 1e9
     load = max(one.load for one in row.costs[engine])
     return (
-        row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}",
+        row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], str(len(row.costs[engine])), f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}",
         f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}",
     )  # fmt: skip
 
@@ -100,9 +112,8 @@ def _java() -> str:
 
 def write(path: Path, rows: Sequence[Row], cpus: int) -> None:
     """Put the tables between the marks of ``path``; the text around them stays."""
-    runs = min(len(costs) for row in rows for costs in row.costs.values())
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    found = f"Measured {when} UTC, medians of {runs} runs in turns. {machine(cpus)}\n\n{table(rows)}"
+    found = f"Measured {when} UTC, medians of runs in turns. {machine(cpus)}\n\n{table(rows)}"
     text = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
