@@ -92,6 +92,8 @@ def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[Change]:
                 continue
             together = frozenset(one.name for one in columns if one.required == column.required)
             if set(types) == {""}:
+                if "may be absent" in column.about:
+                    continue
                 found.append(Change(form, column, records, f"in none of {records} records", True, together))
             elif not any(_fits(kind, column.type) for kind in types if kind):
                 told = ", ".join(f"{kind} in {count}" for kind, count in types.most_common(3) if kind)
