@@ -65,9 +65,9 @@ def _cells(row: Row, engine: str) -> tuple[str, ...]:
     ratios = [f"{wall / row.median(peer, lambda one: one.wall_s):.2f}" if peer in row.costs else "" for peer in _RIVALS]
     peak = row.median(engine, lambda one: one.peak_bytes) / 1e9
     load = max(one.load for one in row.costs[engine])
+    told = (row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], str(len(row.costs[engine])))
     return (
-        row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], str(len(row.costs[engine])), f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}",
-        f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}",
+        *told, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}"
     )  # fmt: skip
 
 
