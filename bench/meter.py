@@ -67,7 +67,7 @@ def _run(command: Sequence[str], log: Path) -> Cost:
 
 def _await_orphans() -> set[int]:
     """Wait for what the command left behind; return those processes, whose time counts like any child's."""
-    adopted = set()
+    adopted: set[int] = set()
     deadline = time.monotonic() + _LINGER_S
     while time.monotonic() < deadline:
         try:

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,16 +176,16 @@ def show(began: float, ended: float, seen: dict[int, Seen], found: list[tuple[fl
 
 
 def _totals(seen: dict[int, Seen]) -> None:
-    by_role: Counter[str] = Counter()
-    by_thread: Counter[str] = Counter()
+    by_role: dict[str, float] = defaultdict(float)
+    by_thread: dict[str, float] = defaultdict(float)
     for one in seen.values():
         by_role[one.role] += one.cpu_s
         for name, cpu in one.threads.values():
             by_thread[name.rstrip("0123456789-#. ")] += cpu
-    for role, cpu in by_role.most_common():
+    for role, cpu in sorted(by_role.items(), key=lambda item: -item[1]):
         if cpu >= 0.05:
             print(f"{cpu:6.2f} CPU s  {role}")
-    for name, cpu in by_thread.most_common(16):
+    for name, cpu in sorted(by_thread.items(), key=lambda item: -item[1])[:16]:
         print(f"{cpu:6.2f} CPU s  JVM, threads called {name}")
 
 
