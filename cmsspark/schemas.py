@@ -6,6 +6,7 @@ A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +50,11 @@ class Table:
     def names(self) -> list[str]:
         """Column names in order."""
         return [column.name for column in self.columns]
+
+    def fingerprint(self) -> str:
+        """What tells this schema from an earlier or later one: a digest of names and types, in order."""
+        told = ",".join(f"{column.name}:{column.type}" for column in self.columns)
+        return hashlib.sha256(told.encode()).hexdigest()[:12]
 
     def spark(self) -> StructType:
         """The schema as Spark knows it. Every field is nullable there: Parquet round trips do not keep the mark."""

@@ -22,7 +22,7 @@ from cmsspark.errors import NotAllowed, SettingsError
 
 FILE_NAME: Final = "cmsspark.yaml"
 _TEXT_KEYS: Final = ("root", "store", "state_dir", "cache_dir", "profile", "jars", "environment")
-_MAP_KEYS: Final = ("sources", "publishing", "spark")
+_MAP_KEYS: Final = ("sources", "publishing", "daily", "spark")
 _MAX_BYTES: Final = 1_000_000
 
 #: Where a key stands: its path in the file → its 1-based line.
@@ -39,9 +39,9 @@ class Settings:
 
     ``root``: URI put before every default input folder. ``store``: default of ``--fout``. ``state_dir``: outbox,
     ledger, keys. ``cache_dir``: what can be made again. ``sources``: overrides of ``etc/sources.yaml``.
-    ``publishing``: defaults of ``cmsspark publish``. ``spark``: Spark options laid over the profile. ``profile``:
-    default profile of ``run_spark``. ``jars``: folder with a cluster's own jars (spark-avro). ``environment``:
-    packed Python environment for executors. ``origin``: the file they came from.
+    ``publishing``: defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark options
+    laid over the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
+    (spark-avro). ``environment``: packed Python environment for executors. ``origin``: the file they came from.
     """
 
     root: str | None
@@ -50,6 +50,7 @@ class Settings:
     cache_dir: Path
     sources: Mapping[str, Any] = field(default_factory=_nothing)
     publishing: Mapping[str, Any] = field(default_factory=_nothing)
+    daily: Mapping[str, Any] = field(default_factory=_nothing)
     spark: Mapping[str, str] = field(default_factory=_nothing)
     origin: str | None = None
     profile: str | None = None
@@ -93,6 +94,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         cache_dir=place("cache_dir", _xdg(env, "XDG_CACHE_HOME", home / ".cache") / "cmsspark"),
         sources=MappingProxyType(values.get("sources") or {}),
         publishing=MappingProxyType(values.get("publishing") or {}),
+        daily=MappingProxyType(values.get("daily") or {}),
         spark=MappingProxyType(values.get("spark") or {}),
         origin=None if file is None else str(file),
         profile=values.get("profile"),

@@ -90,3 +90,24 @@ def test_every_script_is_sound_shell() -> None:
         if script.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash"):
             run = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
             assert (run.returncode, run.stderr) == (0, ""), script
+
+
+def test_cron_daily_passes_its_options_on_with_crons_short_path(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cron_daily").write_bytes((REPO / "bin" / "cron_daily").read_bytes())
+    stub = f"HERE={tmp_path}\nsetup_venv() {{ :; }}\nuse_java() {{ echo java; }}\n"
+    (tmp_path / "bin" / "setup").write_text(stub)
+    program(tmp_path / ".venv" / "bin", "cmsspark", 'echo "$@" in $TZ')
+    command = ["/bin/bash", f"{tmp_path}/bin/cron_daily", "--to", "20260115", "--job", "a b"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
+    assert run.stdout.splitlines() == ["java", "daily --to 20260115 --job a b in UTC"], run.stderr
+
+
+def test_the_example_for_cron_names_programs_that_are_there_and_no_percent_sign() -> None:
+    lines = [line for line in (REPO / "etc" / "crontab").read_text().splitlines() if not line.startswith("#")]
+    jobs = [line.split(None, 5) for line in lines if "=" not in line.split()[0]]
+    assert jobs
+    for *when, command in jobs:
+        assert len(when) == 5
+        assert "%" not in command, "cron makes it a newline"
+        assert (REPO / "bin" / Path(command.split()[0]).name).is_file()

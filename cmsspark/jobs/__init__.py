@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import click
 
+from cmsspark.access import STREAMS
 from cmsspark.errors import UsageError
 
 
@@ -20,6 +21,8 @@ class Job:
     aliases: tuple[str, ...] = ()
     #: Needs a Spark session. A job without one runs in plain Python.
     needs_spark: bool = True
+    #: The log streams that it reads unless it is asked for less.
+    streams: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -29,11 +32,22 @@ class Job:
 JOBS: dict[str, Job] = {
     job.name: job
     for job in (
-        Job("data_aggregation", "One day of all streams per dataset, site and app", ("data_aggregation", "partials")),
-        Job("dbs_aaa", "One day of AAA (XRootD) accesses per dataset, site and app", ("dbs_aaa",)),
-        Job("dbs_eos", "One day of EOS accesses per dataset, site and app", ("dbs_eos",)),
-        Job("dbs_cmssw", "One day of CMSSW reports per dataset, site and app", ("dbs_cmssw",)),
-        Job("dbs_crab", "One day of CRAB jobs per dataset, site and app", ("dbs_crab",), aliases=("dbs_jm",)),
+        Job(
+            "data_aggregation",
+            "One day of all streams per dataset, site and app",
+            ("data_aggregation", "partials"),
+            streams=STREAMS,
+        ),
+        Job("dbs_aaa", "One day of AAA (XRootD) accesses per dataset, site and app", ("dbs_aaa",), streams=("aaa",)),
+        Job("dbs_eos", "One day of EOS accesses per dataset, site and app", ("dbs_eos",), streams=("eos",)),
+        Job("dbs_cmssw", "One day of CMSSW reports per dataset, site and app", ("dbs_cmssw",), streams=("cmssw",)),
+        Job(
+            "dbs_crab",
+            "One day of CRAB jobs per dataset, site and app",
+            ("dbs_crab",),
+            aliases=("dbs_jm",),
+            streams=("crab",),
+        ),
         Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",)),
         Job("site_tier_usage", "How much data sit at the sites of a tier, by data tier", ("site_tier_usage",)),
         Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",)),

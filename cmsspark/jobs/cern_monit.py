@@ -100,7 +100,7 @@ def command(
             # Somebody looked at the first lines only; what Python flushes at its end goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    with _interruptible():
+    with interruptible():
         results = [publish(order, table, resume=resume) for table in public_tables(order.job)]
         note_published(order, results)
     finish(results)
@@ -356,7 +356,7 @@ def finish(results: list[Result]) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """SIGTERM ends the command as Ctrl-C does: the batch on the way is in doubt, all else stays as it is."""
 
     def stop(number: int, frame: object) -> None:

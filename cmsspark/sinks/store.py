@@ -86,6 +86,7 @@ class Run:
         self.tables[table] = {
             "rows": found,
             "format": fmt,
+            "schema": schema.fingerprint(),
             "files": len(parts),
             "bytes": sum(part.size for part in parts),
         }

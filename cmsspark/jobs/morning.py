@@ -1,0 +1,106 @@
+"""What ``cmsspark daily`` is told by the settings: which jobs, how many days, what to wait for, whom to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.access import STREAMS
+from cmsspark.errors import SettingsError
+from cmsspark.jobs import Job, find_job
+from cmsspark.jobs.plan import POLICIES
+from cmsspark.runs.alarms import Mail
+from cmsspark.runs.readiness import Rules
+from cmsspark.settings import Settings
+
+_NUMBERS: Final = tuple(field.name for field in fields(Rules))
+_KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "jobs": list,
+    "days": int,
+    "publish": bool,
+    "parallel": int,
+    "sources": dict,
+    "run_spark": list,
+    "metrics": str,
+    "mail": dict,
+    **dict.fromkeys(_NUMBERS, (int, float)),
+}
+_MAIL: Final[Mapping[str, type]] = {"to": list, "from": str, "server": str, "port": int, "security": str}
+
+
+@dataclass(frozen=True)
+class Morning:
+    """``days``: how far back daily looks. ``options``: of run_spark itself. ``policies``: by source."""
+
+    jobs: tuple[Job, ...]
+    days: int
+    publish: bool
+    parallel: int
+    rules: Rules
+    policies: Mapping[str, str]
+    options: tuple[str, ...]
+    metrics: Path | None
+    mail: Mail | None
+
+
+def morning(settings: Settings) -> Morning:
+    """The ``daily`` part of the settings, checked. Raises SettingsError (78) with the key's line."""
+    given = settings.daily
+    _check(settings, given, _KEYS, "daily")
+    for key in ("days", "parallel"):
+        if given.get(key, 1) < 1:
+            raise _wrong(settings, given[key], "daily", key)
+    for key in _NUMBERS:
+        if given.get(key, 0) < 0:
+            raise _wrong(settings, given[key], "daily", key)
+    policies = given.get("sources", {})
+    for source, policy in policies.items():
+        if source not in STREAMS or policy not in POLICIES:
+            raise SettingsError(
+                f"daily.sources names {', '.join(STREAMS)}, each with one of {', '.join(POLICIES)}",
+                where=settings.where("daily", "sources", source),
+                found=f"{source}: {policy}",
+            )
+    metrics = given.get("metrics")
+    base = Path(settings.origin).parent if settings.origin else Path.cwd()
+    return Morning(
+        jobs=tuple(find_job(str(name)) for name in given.get("jobs", ["data_aggregation"])),
+        days=given.get("days", 7),
+        publish=given.get("publish", bool(settings.publishing)),
+        parallel=given.get("parallel", 1),
+        rules=Rules(**{key: given[key] for key in _NUMBERS if key in given}),
+        policies=policies,
+        options=tuple(str(word) for word in given.get("run_spark", ())),
+        metrics=base / metrics if metrics else None,
+        mail=_mail(settings, given["mail"]) if given.get("mail") else None,
+    )
+
+
+def _mail(settings: Settings, given: Mapping[str, Any]) -> Mail:
+    _check(settings, given, _MAIL, "daily", "mail")
+    if not given.get("to") or not given.get("from"):
+        raise SettingsError("mail needs `to`, a list, and `from`", where=settings.where("daily", "mail"))
+    if given.get("security", "none") not in ("none", "starttls"):
+        raise _wrong(settings, given["security"], "daily", "mail", "security")
+    told = {key: given[key] for key in ("server", "port", "security") if key in given}
+    return Mail(tuple(map(str, given["to"])), given["from"], **told)
+
+
+def _check(
+    settings: Settings, given: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]], *path: str
+) -> None:
+    for key, value in given.items():
+        if key not in known:
+            raise SettingsError(
+                f"there is no setting {key!r} under {'.'.join(path)}",
+                where=settings.where(*path, key),
+                next_step=f"use {', '.join(known)}",
+            )
+        if not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is not bool):
+            raise _wrong(settings, value, *path, key)
+
+
+def _wrong(settings: Settings, value: object, *path: str) -> SettingsError:
+    return SettingsError(f"{'.'.join(path)} has another form", where=settings.where(*path), found=repr(value))

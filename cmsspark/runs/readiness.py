@@ -1,0 +1,130 @@
+"""Whether a day's inputs may be read, judged from listings alone: whole, still, and as large as usual.
+
+Not ready is no failure: the reasons say what is waited for, ``retry_ms`` when another look is worth it. Nothing is
+waited for for ever: after ``patience_hours`` what is there is taken, with a warning.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Final
+
+from cmsspark import days
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+#: Earlier days below which nothing is usual.
+USUAL_DAYS: Final = 3
+
+
+@dataclass(frozen=True)
+class Rules:
+    """``quiet_minutes``: so long nothing was written. ``smallest_share``: of the usual bytes. ``patience_hours``: after
+    the day's end, small days and better dumps are no longer waited for. ``dump_wait_days``: for the dump after the day.
+    """
+
+    quiet_minutes: float = 10
+    smallest_share: float = 0.5
+    patience_hours: float = 48
+    dump_wait_days: float = 2
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A source's files of a day: sizes in bytes and the latest mtime in UTC ms."""
+
+    source: str
+    sizes: tuple[int, ...]
+    newest_ms: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``reasons`` not to read yet, none when ready; ``warnings`` in any case."""
+
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    #: UTC ms of the next look, where there are reasons.
+    retry_ms: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing speaks against reading."""
+        return not self.reasons
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """All reasons and warnings; the next look is worth it when the last reason may be gone."""
+    every = list(verdicts)
+    retries = [verdict.retry_ms for verdict in every if verdict.retry_ms is not None]
+    return Verdict(
+        tuple(reason for verdict in every for reason in verdict.reasons),
+        tuple(warning for verdict in every for warning in verdict.warnings),
+        max(retries, default=None),
+    )
+
+
+def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules) -> Verdict:
+    """Whether a source's files are all there. ``before``: sizes of the files of each trailing day.
+
+    Empty parts and gaps in part numbers are what Spark and sqoop write, and say nothing.
+    """
+    quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
+    age_ms = now_ms - listing.newest_ms
+    # A file from the future says that a clock is wrong, not that it is being written.
+    if -quiet_ms < age_ms < quiet_ms:
+        reason = f"{listing.source}: the last file was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
+        return Verdict((reason,), (), listing.newest_ms + quiet_ms)
+    usual = [sum(sizes) for sizes in before if sum(sizes)]
+    if len(usual) < USUAL_DAYS:
+        return Verdict()
+    median, total = statistics.median(usual), sum(listing.sizes)
+    if total < rules.smallest_share * median:
+        text = f"{listing.source}: {total:,} bytes, the median of {len(usual)} days before is {int(median):,}"
+        if now_ms < _patience_ends(day, rules):
+            return Verdict((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
+        return Verdict((), (f"{text}; it was waited for long enough",))
+    parts, usual_parts = len(listing.sizes), statistics.median(len(sizes) for sizes in before if sum(sizes))
+    if parts < rules.smallest_share * usual_parts:
+        return Verdict((), (f"{listing.source}: {parts} files, the median of days before is {usual_parts:g}",))
+    return Verdict()
+
+
+def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules) -> Verdict:
+    """Whether a better dump should be waited for: the one that belongs to a day is dated after it (rule 17).
+
+    ``dump_day`` is None for the legacy folder without a date, for which nothing better comes.
+    """
+    if dump_day is None or dump_day > day:
+        return Verdict()
+    ends = _day_end(day) + int(rules.dump_wait_days * days.DAY_MS)
+    if now_ms < ends:
+        reason = f"{kind}: no complete dump dated after {day} yet, the best is of {dump_day}"
+        return Verdict((reason,), (), min(now_ms + HOUR_MS, ends))
+    return Verdict((), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",))
+
+
+def missing(text: str, now_ms: int) -> Verdict:
+    """An input that is not there; ``text`` says which."""
+    return Verdict((text,), (), now_ms + HOUR_MS)
+
+
+def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:
+    """Whether a day that is still not ready is trouble, about which people should hear."""
+    return now_ms >= _patience_ends(day, rules)
+
+
+def clock(ms: int) -> str:
+    """UTC ms for people, to the minute."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _day_end(day: date) -> int:
+    return days.timestamp_ms_bounds(day)[1]
+
+
+def _patience_ends(day: date, rules: Rules) -> int:
+    return _day_end(day) + int(rules.patience_hours * HOUR_MS)
