@@ -249,13 +249,11 @@ class StompSink:
         self._receipts += 1
         transaction = f"b{batch.generation}.{batch.number}.{self._receipts}"
         protocol.begin(transaction=transaction)
-        for document in documents:
-            protocol.send(
-                self._broker.destination,
-                document,
-                content_type="application/json",
-                headers={**self._headers, "transaction": transaction},
-            )
+        headers = {**self._headers, "transaction": transaction}
+        for left, document in zip(range(len(documents) - 1, -1, -1), documents, strict=True):
+            if not left:
+                headers["receipt"] = _taken(transaction)
+            protocol.send(self._broker.destination, document, content_type="application/json", headers=dict(headers))
             if link.pending > _FLUSH_BYTES:
                 link.flush(stall)
         link.flush(stall)
@@ -267,7 +265,6 @@ class StompSink:
         receipt, probe = f"commit-{transaction}", f"probe-{transaction}"
         self._protocol.commit(transaction=transaction, receipt=receipt)
         link.flush(self._timeouts.stall)
-        meanwhile()
         patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a commit")
         ask_at, asked = self._clock.monotonic() + self._timeouts.probe, False
         while True:
@@ -280,6 +277,9 @@ class StompSink:
                     self._protocol.begin(transaction=probe, receipt=probe)
                     link.flush(self._timeouts.stall)
                     asked = True
+            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == _taken(transaction):
+                # Not before: two half batches in a queue that has no room for both would wait for each other.
+                meanwhile()
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == receipt:
                 return
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == probe:
@@ -311,3 +311,8 @@ class StompSink:
             found=self._broker.without_secrets(reason),
             next_step="check user name, password, certificates and topic in the credentials file",
         )
+
+
+def _taken(transaction: str) -> str:
+    """The receipt that says that the broker has taken all messages of a transaction."""
+    return f"taken-{transaction}"

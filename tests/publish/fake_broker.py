@@ -144,6 +144,8 @@ class _Session:
             return False
         if self.sends == self.fault.stop_reading_after:
             self.fault.gate.wait(self.fault.late_by)
+        if "receipt" in frame.headers:
+            self.say("RECEIPT", receipt_id=frame.headers["receipt"])
         return True
 
     def commit(self, headers: dict[str, str]) -> bool:
