@@ -286,3 +286,23 @@ def test_with_no_broker_at_all_nothing_is_lost_and_the_addresses_are_named(tmp_p
         with pytest.raises(NotReady, match=f"127.0.0.1:{port}: Connection refused"):
             Drain(outbox, sink_to(port), Policy(patience=30), Clock()).run()
         assert outbox.totals().waiting == 3
+
+
+@pytest.mark.parametrize(
+    "second", [Faults(close_at_once=True), Faults(silent=True), Faults(login_error="one is enough")]
+)
+def test_where_there_is_no_second_connection_one_must_do(tmp_path: Path, second: Faults) -> None:
+    with broker(Faults(), second) as fake, outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2_200))
+        publish(outbox, fake)
+        assert fake.connections == 2
+        assert len(fake.stored) == len(set(ids(fake.stored))) == outbox.totals().confirmed == 2_201
+
+
+def test_two_connections_take_turns_and_one_commit_is_on_its_way(tmp_path: Path) -> None:
+    with broker() as fake, outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2_200))
+        publish(outbox, fake)
+        assert fake.connections == 2
+        spooled = [line for batch in outbox.ledger.batches() for line in outbox.spool.read(batch)]
+        assert fake.stored == spooled
