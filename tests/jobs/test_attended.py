@@ -66,6 +66,38 @@ def test_a_day_that_another_host_works_on_is_refused_before_anything_starts(plac
     assert "process 7 on other.example.org" in error.text()
 
 
+#: A run on a full disk: no file grows beyond ROOM bytes, which ends a write as a full disk does.
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from cmsspark.errors import OutputError
+from cmsspark.storage import LocalFiles
+from tests.jobs.killed_run import work
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder, room, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+try:
+    work(folder, LocalFiles(), "x" * size)
+except OutputError as error:
+    print(error.text())
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize(("room", "size", "code"), [(50_000, 60_000, 73), (10, 1, 73), (4_000, 1, 0)])
+def test_on_a_full_disk_the_result_before_stays_and_only_a_ledger_may_fail(
+    tmp_path: Path, room: int, size: int, code: int
+) -> None:
+    work(tmp_path, LocalFiles(), "before")
+    command = [sys.executable, "-c", FULL, str(tmp_path), str(room), str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == code, done.stderr
+    assert text_of(tmp_path) == ("before" if code else "x")
+    assert "File too large" in done.stdout or not code
+    work(tmp_path, LocalFiles(), "after")
+    assert text_of(tmp_path) == "after"
+
+
 def test_a_run_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
     work(tmp_path, LocalFiles(), "before")
     fout = str(tmp_path / "store")
