@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "show": ("cmsspark.jobs.runs_command", "show_command", "Show all that is known of one run."),
     "status": ("cmsspark.jobs.status", "command", "Days by jobs at a glance: done, published, failed, missing."),
     "daily": ("cmsspark.jobs.daily", "command", "Bring the last days up to date: run, publish, tell. For cron."),
+    "diff": ("cmsspark.jobs.diff", "command", "Compare two days, or two runs of one day."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }
 

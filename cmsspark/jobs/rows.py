@@ -39,7 +39,7 @@ def _parquet_rows(parts: list[Path], table: Table) -> Iterator[Row]:
                 for batch in file.iter_batches(batch_size=2_000, columns=table.names):
                     yield from batch.to_pylist()
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(part, error) from None
+            raise unreadable(part, error) from None
 
 
 def _csv_rows(parts: list[Path], table: Table) -> Iterator[Row]:
@@ -50,7 +50,7 @@ def _csv_rows(parts: list[Path], table: Table) -> Iterator[Row]:
                 for texts in csv.DictReader(stream, strict=True):
                     yield {name: kinds[name](text) if text else None for name, text in texts.items()}
         except (OSError, ValueError, KeyError, csv.Error) as error:
-            raise _unreadable(part, error) from None
+            raise unreadable(part, error) from None
 
 
 def _spark_rows(path: str, table: Table, fmt: str) -> Iterator[Row]:
@@ -72,7 +72,8 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _unreadable(part: Path, error: Exception) -> DataError:
+def unreadable(part: object, error: Exception) -> DataError:
+    """The error for a part file that is damaged, or not there any more."""
     return DataError(
         "a part of the stored table cannot be read",
         where=part,

@@ -191,6 +191,23 @@ def current(files: Files, fout: str, job: str, table: str, day: date) -> Current
     return CurrentTable(join(place, table), manifest)
 
 
+def run_table(files: Files, fout: str, job: str, table: str, day: date, run: str) -> CurrentTable:
+    """The result of ``table`` in a run of ``day`` that is, or was, current; the beginning of the run's id will do.
+
+    Raises InputMissing (66) with the runs there are, where none or several begin so; DataError (65) for a damaged one.
+    """
+    runs = join(_day_folder(fout, job, day), "runs")
+    there = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
+    found = [name for name in there if name.startswith(run)]
+    if len(found) != 1:
+        raise InputMissing(f"a run of {job} of {day} whose id begins with {run}", where=runs, found=", ".join(there))
+    place = join(runs, found[0])
+    manifest = _read_json(files, join(place, "manifest.json"), "compare another run")
+    if table not in manifest.get("tables", {}) or files.stat(join(place, table)) is None:
+        raise DataError(f"run {found[0]} has no table {table}", where=place, next_step="compare another run")
+    return CurrentTable(join(place, table), manifest)
+
+
 def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
     """The JSON object in a file of the store. Raises DataError (65) where it is none."""
     try:

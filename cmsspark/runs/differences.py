@@ -1,0 +1,106 @@
+"""What differs between two results of a table: groups that appeared, vanished, or changed most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True)
+class Change:
+    """A group's measure before and after; None where the group is not there. ``delta`` counts such as 0."""
+
+    key: str
+    before: int | float | None
+    after: int | float | None
+
+    @property
+    def delta(self) -> int | float:
+        """After minus before."""
+        return (self.after or 0) - (self.before or 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON tells it."""
+        return {"key": self.key, "before": self.before, "after": self.after, "delta": self.delta}
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The difference by one column: numbers of groups, and the largest changes first."""
+
+    column: str
+    appeared: int
+    vanished: int
+    changed: int
+    same: int
+    largest: tuple[Change, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON tells it."""
+        return {**self.__dict__, "largest": [change.as_dict() for change in self.largest]}
+
+
+@dataclass(frozen=True)
+class Impact:
+    """Documents that publishing the later result over the earlier one sends, or leaves."""
+
+    new: int
+    changed: int
+    unchanged: int
+    gone: int
+
+
+def totals(before: pl.DataFrame, after: pl.DataFrame, measures: Sequence[str]) -> list[Change]:
+    """Each measure's sum; None where all its values are null."""
+    return [Change(name, _sum(before, name), _sum(after, name)) for name in measures]
+
+
+def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str, top: int) -> Grouped:
+    """The difference of ``measure`` by ``column``; ``top`` largest changes, equal ones by their name."""
+    import polars as pl
+
+    def sums(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+        return rows.group_by(column).agg(pl.col(measure).sum().alias(name))
+
+    both = sums(before, "before").join(sums(after, "after"), on=column, how="full", coalesce=True, nulls_equal=True)
+    both = both.with_columns(delta=pl.col("after").fill_null(0) - pl.col("before").fill_null(0))
+    here, there = pl.col("before").is_not_null(), pl.col("after").is_not_null()
+    moved = both.filter(~(here & there) | (pl.col("delta") != 0))
+    moved = moved.sort([pl.col("delta").abs(), column], descending=[True, False], nulls_last=True).head(top)
+    kept = both.filter(here & there)
+    changed = kept.filter(pl.col("delta") != 0).height
+    return Grouped(
+        column,
+        both.filter(~here).height,
+        both.filter(~there).height,
+        changed,
+        kept.height - changed,
+        tuple(Change(str(row[column]), row["before"], row["after"]) for row in moved.to_dicts()),
+    )
+
+
+def impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Impact:
+    """What becomes of the documents, one a row, told apart by ``keys``; any other column that differs changes one."""
+    import polars as pl
+
+    values = [name for name in after.columns if name not in keys]
+    mark = [pl.lit(True).alias("is_there")]
+    both = before.with_columns(mark).join(
+        after.with_columns(mark), on=list(keys), how="full", coalesce=True, nulls_equal=True, suffix="_after"
+    )
+    here, there = pl.col("is_there").is_not_null(), pl.col("is_there_after").is_not_null()
+    kept = both.filter(here & there)
+    same = kept.filter(pl.all_horizontal([pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values])).height
+    return Impact(both.filter(~here).height, kept.height - same, same, both.filter(~there).height)
+
+
+def _sum(rows: pl.DataFrame, name: str) -> int | float | None:
+    column = rows.get_column(name).drop_nulls()
+    if column.is_empty():
+        return None
+    total: int | float = column.to_numpy().sum().item()
+    return total
