@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "status": ("cmsspark.jobs.status", "command", "Days by jobs at a glance: done, published, failed, missing."),
     "daily": ("cmsspark.jobs.daily", "command", "Bring the last days up to date: run, publish, tell. For cron."),
     "diff": ("cmsspark.jobs.diff", "command", "Compare two days, or two runs of one day."),
+    "prune": ("cmsspark.jobs.prune", "command", "Remove runs that count no more from the store."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }
 

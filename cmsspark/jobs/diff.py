@@ -163,6 +163,8 @@ def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure:
 
 def _line(change: Change) -> tuple[str, ...]:
     share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.after is not None else ""
+    if change.before is None and change.after is None:
+        return (_shown(change.key), "-", "-", "", "")
     word = "new" if change.before is None else "gone" if change.after is None else share
     return (_shown(change.key), _number(change.before), _number(change.after), f"{change.delta:+,.0f}", word)
 

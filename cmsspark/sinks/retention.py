@@ -1,0 +1,66 @@
+"""What of the store may go: runs that count no more. Never a day's current run, nor anything of a day without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+
+from cmsspark.errors import CmssparkError
+from cmsspark.storage import Files, join
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """A run of a day that another one replaced, or that never ended; ``size`` in bytes of its files."""
+
+    job: str
+    day: date
+    path: str
+    size: int
+    why: str
+
+
+def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
+    """Runs last written before ``before_ms`` (UTC ms) that are not current, job by job, oldest day first.
+
+    Days whose current run cannot be told, or has lost its manifest or a table, are left alone: there an older run may
+    be the only copy.
+    """
+    for job in _folders(files, fout):
+        for name in _folders(files, join(fout, job)):
+            try:
+                day = date.fromisoformat(name)
+            except ValueError:
+                continue
+            folder = join(fout, job, name)
+            counts = current_run(files, folder)
+            if counts is None:
+                continue
+            for run in files.list_dir(join(folder, "runs")):
+                if run.name != counts and run.is_dir and run.mtime_ms < before_ms:
+                    is_whole = files.stat(join(run.path, "manifest.json")) is not None
+                    why = "replaced by another run" if is_whole else "never ended"
+                    yield OldRun(job, day, run.path, _size(files, run.path), why)
+
+
+def current_run(files: Files, folder: str) -> str | None:
+    """The id of the run that counts in a day's folder; None where it is not there whole."""
+    try:
+        run = json.loads(files.read_bytes(join(folder, "CURRENT")))["run"]
+        manifest = json.loads(files.read_bytes(join(folder, "runs", run, "manifest.json")))
+        is_whole = all(files.stat(join(folder, "runs", run, table)) is not None for table in manifest["tables"])
+    except (CmssparkError, ValueError, KeyError, TypeError):
+        return None
+    return str(run) if is_whole else None
+
+
+def _folders(files: Files, path: str) -> list[str]:
+    if files.stat(path) is None:
+        return []
+    return [entry.name for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
+
+
+def _size(files: Files, path: str) -> int:
+    return sum(_size(files, entry.path) if entry.is_dir else max(entry.size, 0) for entry in files.list_dir(path))
