@@ -156,14 +156,20 @@ def unusual(bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]])
     """Warnings about streams of which far more is unmatched (rule 8), or far less is there, than on the days before.
 
     A file that was cut where it stays valid (at a newline, a gzip member's or an Avro block's end) shows nowhere else.
-    ``before``: reconciliations of earlier manifests; fewer than three days with records say nothing.
+    ``before``: reconciliations of earlier manifests; fewer than three days with records say nothing. Raises DataError
+    (65) for a stream without any record where the days before had some.
     """
     warnings = []
     for stream, one in bins.items():
         days_before = [day[stream] for day in before if day.get(stream, {}).get("read")]
-        if len(days_before) < TRAILING_DAYS_NEEDED or not one.read:
+        if len(days_before) < TRAILING_DAYS_NEEDED:
             continue
         records = statistics.median(day["read"] for day in days_before)
+        if not one.read:
+            raise DataError(
+                f"{stream}: not one record, the median of the days before is {records:,.0f}",
+                next_step="see whether its log was written; --streams counts the day without it",
+            )
         if one.read < FEW_RECORDS_SHARE * records:
             warnings.append(f"{stream}: {one.read:,} records, the median of the days before is {records:,.0f}")
         usual = statistics.median(sum(day["unmatched"].values()) / day["read"] for day in days_before)

@@ -147,3 +147,11 @@ def test_a_reconciliation_prints_one_line_for_each_stream() -> None:
     ]  # fmt: skip
     assert lines[1].split()[:3] == ["aaa", "1,234,567", "1,234,567"]
     assert lines[2].split() == ["eos"] + ["0"] * 9
+
+
+def test_a_stream_without_a_record_fails_where_the_days_before_had_some() -> None:
+    usual = {"aaa": bins(matched=1_000).as_dict()}
+    with pytest.raises(DataError, match="aaa: not one record, the median of the days before is 1,000"):
+        reconciliation.unusual({"aaa": bins()}, [usual] * 3)
+    assert reconciliation.unusual({"aaa": bins()}, [usual] * 2) == []
+    assert reconciliation.unusual({"aaa": bins()}, [{"aaa": bins().as_dict()}] * 5) == []
