@@ -263,7 +263,8 @@ def _store(
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
     warnings += reconciliation.check(scanned.bins, tolerances, examples)
     before = store.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
-    warnings += reconciliation.unusual(scanned.bins, [manifest.get("reconciliation", {}) for manifest in before])
+    trailing = [manifest.get("reconciliation", {}) for manifest in before]
+    warnings += reconciliation.unusual(scanned.bins, trailing, inputs.missing)
     for table in request.tables:
         rows = aggregate.partials if table == "partials" else aggregate.report
         count = run_now.write(rows(folded, request.day), table, request.fmt)

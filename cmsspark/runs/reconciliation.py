@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -152,17 +152,19 @@ def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], e
     return warnings
 
 
-def unusual(bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]]) -> list[str]:
+def unusual(
+    bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]], missing: Collection[str] = ()
+) -> list[str]:
     """Warnings about streams of which far more is unmatched (rule 8), or far less is there, than on the days before.
 
     A file that was cut where it stays valid (at a newline, a gzip member's or an Avro block's end) shows nowhere else.
     ``before``: reconciliations of earlier manifests; fewer than three days with records say nothing. Raises DataError
-    (65) for a stream without any record where the days before had some.
+    (65) for a stream without any record where the days before had some; those of ``missing`` were left out on purpose.
     """
     warnings = []
     for stream, one in bins.items():
         days_before = [day[stream] for day in before if day.get(stream, {}).get("read")]
-        if len(days_before) < TRAILING_DAYS_NEEDED:
+        if len(days_before) < TRAILING_DAYS_NEEDED or stream in missing:
             continue
         records = statistics.median(day["read"] for day in days_before)
         if not one.read:

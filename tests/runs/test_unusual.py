@@ -39,4 +39,5 @@ def test_fewer_than_three_days_before_say_nothing() -> None:
 
 
 def test_a_stream_that_was_left_out_is_told_elsewhere() -> None:
-    assert told(day(0, 0), day(), day(), day()) == []
+    before = [{"aaa": day().as_dict()}] * 3
+    assert unusual({"aaa": day(0, 0)}, before, missing=["aaa"]) == []
