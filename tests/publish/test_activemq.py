@@ -225,7 +225,7 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     activemq: ActiveMQ, tmp_path: Path, how: signal.Signals
 ) -> None:
     queue = f"publisher.{how.name}"
-    store = store_day(tmp_path / "store", rows(8_000))
+    store = store_day(tmp_path / "store", rows(20_000))
     amq = activemq.credentials(tmp_path / "amq.json", queue)
     command = [
         sys.executable,
@@ -247,10 +247,10 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     assert first.returncode == (75 if how == signal.SIGTERM else -signal.SIGKILL), errors
     done = subprocess.run([*command, "--resume"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "8,001" in done.stdout
+    assert "20,001" in done.stdout
     arrived = bodies(activemq.consume(queue))
-    assert set(arrived) == wanted(8_000)
-    assert sum(arrived.values()) - 8_000 <= 500
+    assert set(arrived) == wanted(20_000)
+    assert sum(arrived.values()) - 20_000 <= 500
     for secret in (PASSWORD, USER):
         assert secret not in done.stdout + done.stderr + errors.decode()
         assert secret.encode() not in b"".join(p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file())
