@@ -145,7 +145,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
         raise InputMissing(
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
-    kept = {} if request.refresh_dumps else _kept_dumps(request, files)
+    kept = {} if request.refresh_dumps else _kept_dumps(request, layout, files)
     dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES)
     phedex = None
     if any(one.stream in ASK_REPLICAS for one in found):
@@ -163,14 +163,19 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
     return inputs
 
 
-def _kept_dumps(request: DayRequest, files: Files) -> dict[str, Dump]:
-    """The dumps that the day's current result was made with: the choice stays until it is refreshed (rule 17)."""
+def _kept_dumps(request: DayRequest, layout: Layout, files: Files) -> dict[str, Dump]:
+    """The dumps that the day's current result was made with: the choice stays until it is refreshed (rule 17).
+
+    Dumps of other folders than this run's are not kept: with another root all inputs are others.
+    """
     try:
         before = store.current(files, request.fout, request.job, request.tables[0], request.day)
     except (InputMissing, DataError):
         return {}
     kept = {}
     for kind, dump in before.manifest.get("dumps", {}).items():
+        if not any(place.holds(dump["folder"]) for place in layout.places[kind]):
+            continue
         when = date.fromisoformat(dump["day"]) if dump["day"] else None
         found = folders.dump_at(files, kind, dump["folder"], request.day, when, snapshots.DBS_TABLES)
         if found is not None:

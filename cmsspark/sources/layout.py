@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import islice
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from cmsspark.errors import CmssparkError, InputMissing, SettingsError
 from cmsspark.resources import read_yaml
@@ -60,6 +61,13 @@ class Place:
         """The day's final folder; with ``.tmp`` behind it, the one still being written."""
         numbers = (day.year, day.month, day.day)
         return join(self.folder, *(level.name(number) for level, number in zip(self.days, numbers, strict=True)))
+
+    def holds(self, location: str) -> bool:
+        """Whether ``location`` lies in this place; ``hdfs:///x`` stands for ``/x`` of any name node."""
+        folder = self.folder
+        if not is_local(folder) and not urlsplit(folder).netloc:
+            location, folder = urlsplit(location).path, urlsplit(folder).path
+        return (location.rstrip("/") + "/").startswith(folder.rstrip("/") + "/")
 
     def covers(self, day: date) -> bool:
         """True where the place is meant for the day's year."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -209,6 +210,15 @@ def test_dumps_stay_those_of_the_first_run_until_they_are_refreshed(spark: objec
     second = place.manifest("dbs_cmssw")["dumps"]
     assert second["dbs"]["day"] == "2019-06-16"
     assert second["phedex"]["folder"].endswith("_09h00m00s")
+
+
+def test_dumps_of_another_root_are_not_kept(spark: object, place: Place, tmp_path: Path) -> None:
+    place.tree.write("cmssw json", "part-0", cmssw() + b"\n")
+    assert place.run("dbs_cmssw") == 0
+    moved = tmp_path / "another root"
+    shutil.copytree(place.tree.root, moved)
+    assert place.run("dbs_cmssw", "--root", str(moved)) == 0
+    assert all(dump["folder"].startswith(str(moved)) for dump in place.manifest("dbs_cmssw")["dumps"].values())
 
 
 def test_replicas_are_asked_for_only_by_streams_that_need_them(spark: object, place: Place) -> None:

@@ -19,6 +19,7 @@ from cmsspark.sources.folders import (
     is_hidden,
     resolve_day,
 )
+from cmsspark.sources.layout import Place
 from cmsspark.storage import LocalFiles
 
 DAY = date(2026, 1, 15)
@@ -343,3 +344,19 @@ def test_a_dump_chosen_before_is_found_again_while_it_is_whole(tmp_path: Path) -
     assert "15 days away" in before.warnings[0]
     put(tmp_path, f"{DBS}/2026-01-30/BLOCKS/part-0.gz", b"")
     assert dump_at(FILES, "dbs", before.folder, DAY, before.day, ["FILES", "BLOCKS"]) is None
+
+
+@pytest.mark.parametrize(
+    ("location", "folder", "is_held"),
+    [
+        ("/a/b/2026-01-16", "/a/b", True),
+        ("/a/b", "/a/b/", True),
+        ("/a/bc/2026-01-16", "/a/b", False),
+        ("/other/a/b/x", "/a/b", False),
+        ("hdfs://nn:8020/project/x/y", "hdfs:///project/x", True),
+        ("hdfs://nn/mirror/project/x", "hdfs:///project/x", False),
+        ("hdfs://a/x/y", "hdfs://b/x", False),
+    ],
+)
+def test_a_place_holds_what_lies_below_it_by_whole_names(location: str, folder: str, is_held: bool) -> None:
+    assert Place("dbs", "dated", "", folder).holds(location) is is_held
