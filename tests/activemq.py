@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,8 +222,13 @@ class ActiveMQ:
         """The plain connector, as the publisher's own object."""
         return Broker((("127.0.0.1", self.plain),), f"/queue/{queue}", "cms-test", username=USER, password=PASSWORD)
 
-    def consume(self, queue: str, quiet: float = 1.5) -> list[tuple[dict[str, str], bytes]]:
-        """All messages of a queue as (headers, body), taken off it; ends when none came for ``quiet`` seconds."""
+    def consume(
+        self, queue: str, quiet: float = 1.5, while_true: Callable[[], bool] = lambda: False
+    ) -> list[tuple[dict[str, str], bytes]]:
+        """All messages of a queue as (headers, body), taken off it; ends when none came for ``quiet`` seconds.
+
+        Not before ``while_true()`` ends: a message that is on its way when a reader goes counts as read, and is lost.
+        """
         from stomp.protocol import Protocol12
 
         link = connect(
@@ -237,10 +242,14 @@ class ActiveMQ:
             protocol.subscribe(f"/queue/{queue}", id="1", ack="auto")
             link.flush(5)
             messages = []
-            while (frame := link.receive(quiet, "MESSAGE")) is not None:
-                assert frame.cmd == "MESSAGE", (frame.headers, frame.body)
-                messages.append((frame.headers, frame.body))
-            return messages
+            while True:
+                last = not while_true()
+                frame = link.receive(quiet, "MESSAGE")
+                if frame is not None:
+                    assert frame.cmd == "MESSAGE", (frame.headers, frame.body)
+                    messages.append((frame.headers, frame.body))
+                elif last:
+                    return messages
         finally:
             link.close()
 

@@ -122,15 +122,14 @@ def test_a_broker_that_blocks_is_told_as_stalled_and_nothing_is_lost(activemq: A
         assert outbox.totals().open > 0
 
         def consume() -> None:
-            while outbox_open.is_set():
-                arrived.update(bodies(activemq.consume("small.queue", quiet=0.5)))
+            arrived.update(bodies(activemq.consume("small.queue", 0.5, outbox_open.is_set)))
 
         outbox_open = threading.Event()
         outbox_open.set()
         reader = threading.Thread(target=consume)
         reader.start()
         try:
-            Drain(outbox, sink, Policy(patience=30)).run()
+            Drain(outbox, sink, Policy(patience=90)).run()
         finally:
             outbox_open.clear()
             reader.join()
