@@ -7,15 +7,12 @@ over as lines (``spark``). Both ways end in the same rows, whose columns are ``f
 from __future__ import annotations
 
 import shutil
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, reduce
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from cmsspark.access import AccessBatch, Group
 from cmsspark.errors import DataError, NotAllowed
@@ -189,21 +186,6 @@ def _feed_of(stream: StreamFiles) -> str:
     return "direct" if all(is_local(path) for path, _ in stream.files) else "spark"
 
 
-def _end_quietly() -> None:
-    """A worker loses its socket when another task's failure cancels its own.
-
-    PySpark's daemon would print a trace of that, which tells nobody anything.
-    """
-    daemon: Any = sys.modules["__main__"]
-    if getattr(getattr(daemon, "__spec__", None), "name", None) == "pyspark.daemon":
-        daemon.traceback = SimpleNamespace(print_exc=_print_trace, format_exc=traceback.format_exc)
-
-
-def _print_trace() -> None:
-    if not isinstance(sys.exc_info()[1], ConnectionError):
-        traceback.print_exc()
-
-
 @dataclass(frozen=True)
 class _DirectTask:
     """Reads the files that each input row names by its number."""
@@ -212,7 +194,6 @@ class _DirectTask:
     kit: Kit
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _end_quietly()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.run(self.tasks[number])
@@ -244,7 +225,6 @@ class _SparkTask:
     accept_damaged: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _end_quietly()
         import io
 
         reader = self.kit.make_reader(self.stream, self.form, self.kit.day)
