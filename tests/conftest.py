@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -10,6 +11,10 @@ import pytest
 
 os.environ["TZ"] = "UTC"
 time.tzset()
+
+# Signals work in what tests start, however the tests themselves were started (nohup, a script's background).
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -139,7 +139,12 @@ def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             for pid in [*descendants(child.pid), child.pid]:
                 with_signal(pid, number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # What is ignored stays so: `nohup run_spark` outlives its terminal.
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
     before = [signal.signal(number, note) for number in numbers]
     try:
         yield received

@@ -70,7 +70,9 @@ def test_noise_that_arrives_in_pieces_is_still_noise() -> None:
     assert os.read(seen, 1000) == b"kept\nWARNING: other\nWARN"
 
 
-CALLER = "import os, sys\nfrom cmsspark.submit.command import Command\nfrom cmsspark.submit.run import run\n"
+CALLER = "import os, signal, sys\nfrom cmsspark.submit.command import Command\nfrom cmsspark.submit.run import run\n"
+#: As started by nohup.
+NOHUP = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -87,6 +89,20 @@ def test_a_signal_reaches_all_below_and_the_run_may_be_tried_again(number: int, 
     assert caller.returncode == 75
     assert "run the same command again" in said
     assert not [pid for pid in (child, *below) if Path(f"/proc/{pid}/stat").exists() and not _is_zombie(pid)]
+
+
+def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    os.mkfifo(ready)
+    os.mkfifo(go)
+    script = f"echo > {ready}; read word < {go}; exit 7"
+    code = CALLER + NOHUP + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as caller:
+        ready.read_text()
+        caller.send_signal(signal.SIGHUP)
+        go.write_text("on\n")
+        caller.communicate(timeout=30)
+    assert caller.returncode == 7
 
 
 def _is_zombie(pid: int) -> bool:
