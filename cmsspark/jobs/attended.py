@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: What the ledger keeps of a manifest.
 _DETAILS: Final = (
     *("tables", "reconciliation", "out_of_day_by_day", "generations", "drift", "damaged", "dumps", "join"),
-    *("streams", "missing_streams", "warnings", "quarantine", "versions", "pseudonym_key_id"),
+    *("unmatched_prefixes", "streams", "missing_streams", "warnings", "quarantine", "versions", "pseudonym_key_id"),
 )
 
 

@@ -275,7 +275,8 @@ def _store(
         count = run_now.write(rows(folded, request.day), table, request.fmt)
         tell(f"{table}: {count:,} rows")
     check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
-    told = {"damaged": scanned.damaged, "drift": changes, "quarantine": quarantine, "warnings": warnings}
+    told: dict[str, Any] = {"damaged": scanned.damaged, "drift": changes, "quarantine": quarantine}
+    told |= {"warnings": warnings, "unmatched_prefixes": scanned.unmatched_prefixes()}
     done = run_now.commit(_manifest(request, inputs, opened, scanned.bins, told, run_now, began))
     for text in warnings:
         tell(f"warning: {text}")

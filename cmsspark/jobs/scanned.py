@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from cmsspark.errors import UsageError
@@ -16,9 +17,13 @@ from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.sample import needed_of
 from cmsspark.storage import is_local, local_path
+from cmsspark.transforms.prefixes import OTHER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+#: Prefixes of unmatched files that a manifest names of each stream.
+PREFIXES_TOLD: Final = 20
 
 
 @dataclass
@@ -29,6 +34,8 @@ class Scanned:
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
+    #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
+    prefixes: dict[str, Counter[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folded: DataFrame, streams: Sequence[str], accepted: Iterable[str] = ()) -> Scanned:
@@ -51,6 +58,8 @@ class Scanned:
                 found.damaged.append({"stream": stream, **told, "records_read": count})
             elif row["kind"] == "sample":
                 found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
+            elif row["kind"] == "prefix":
+                found.prefixes.setdefault(stream, Counter())[what] += count
             else:
                 binned.append((stream, what, count, detail))
         found.bins = reconciliation.from_rows(binned, streams)
@@ -60,6 +69,16 @@ class Scanned:
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
         """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
         return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self._known[stream])
+
+    def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
+        """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
+        told = {}
+        for stream, counts in sorted(self.prefixes.items()):
+            rest = counts.pop(OTHER, 0)
+            ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+            rest += sum(count for _, count in ordered[PREFIXES_TOLD:])
+            told[stream] = [list(one) for one in ordered[:PREFIXES_TOLD]] + ([[OTHER, rest]] if rest else [])
+        return told
 
     def warnings(self) -> list[str]:
         """What is said of accepted damage."""

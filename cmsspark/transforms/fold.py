@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cmsspark import days
 from cmsspark.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.errors import DataError
+from cmsspark.transforms import prefixes
 from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas, check_hash, hashes_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ QUARANTINE_BYTES: Final = 16 * 1024 * 1024
 _TOLD_BYTES: Final = 200
 
 #: Kinds of rows in a scan's result; readers' notes have kinds of their own.
-ACCESS, BIN, QUARANTINE = "access", "bin", "quarantine"
+ACCESS, BIN, QUARANTINE, PREFIX = "access", "bin", "quarantine", "prefix"
 
 #: name and type word of each column of a scan's result; see ``scan_schema``.
 COLUMNS: Final = (
@@ -78,6 +79,8 @@ class StreamFold:
     out_of_day: Counter[int] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
+    #: Where files lie that are not in DBS, as people may see it.
+    unmatched: Counter[str] = field(default_factory=Counter)
     _parts: list[Columns] = field(default_factory=list)
     _unfolded: int = 0
 
@@ -103,7 +106,10 @@ class StreamFold:
         matched = np.flatnonzero(pairs != NOT_THERE)
         if len(matched) < len(pairs):
             lfns = batch.lfns
-            self.bins.update(unmatched_bin(lfns[row]) for row in np.flatnonzero(pairs == NOT_THERE).tolist())
+            found = prefixes.heads(lfns[row] for row in np.flatnonzero(pairs == NOT_THERE).tolist())
+            prefixes.add(self.unmatched, found)
+            for head, count in found.items():
+                self.bins[unmatched_bin(head)] += count
         self._parts.append({"pair": pairs[matched].astype(np.int64), **_measures(batch, matched)})
         self._unfolded += len(matched)
         if self._unfolded >= self.fold_at:
@@ -184,7 +190,10 @@ class StreamFold:
         return self._told_rows(named, self.quarantined)
 
     def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
-        """A reader's notes (kind, name, count, detail) as rows: the name in ``app``, the count in ``nacc``."""
+        """A reader's notes (kind, name, count, detail), and where unmatched files lie, as rows: the name in ``app``,
+        the count in ``nacc``.
+        """
+        notes = [*notes, *((PREFIX, name, count, "") for name, count in self.unmatched.items())]
         rows = self._told_rows([(name, count, detail) for _, name, count, detail in notes], [])
         rows["kind"] = [kind for kind, *_ in notes]
         return rows

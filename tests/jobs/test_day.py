@@ -137,6 +137,8 @@ def test_the_manifest_says_what_the_result_was_made_from(done: Place) -> None:
         "aaa": {"2019-06-14": 1, "beyond 9999-12-31": 1}, "eos": {}, "cmssw": {}, "crab": {},
     }  # fmt: skip
     assert manifest["generations"] == {"eos": {"G1": 1, "G3": 2}}
+    prefixes = dict(manifest["unmatched_prefixes"]["aaa"])
+    assert prefixes == {"/store/data/*": 1, "/store/temp/*": 1, "/store/user/*": 1}
     assert [[Path(path).name for path in same] for same in manifest["identical_files"]] == [
         ["part-0.json", "part-1.json"]
     ]

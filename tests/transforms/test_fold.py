@@ -156,6 +156,7 @@ def test_a_fold_is_what_adding_record_by_record_gives(
         unmatched = Counter(fold.unmatched_bin(record[0]) for record in every if record[0] not in DATASET_OF)
         assert bins == {**({"read": len(every)} if every else {}), **unmatched}
         assert sum(row["nacc"] for row in rows) + unmatched.total() == len(every)
+        assert sum(row["nacc"] for row in rows_of(task.note_rows([]))) == unmatched.total()
 
 
 @settings(deadline=None, max_examples=80)
