@@ -11,14 +11,13 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
-from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError, UsageError
+from cmsspark.errors import InputMissing, NotAllowed, OutputError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -197,115 +196,14 @@ class LocalFiles:
         return f"file://{place}" if quote(place) == place else place
 
 
-class HadoopFiles:
-    """Any Hadoop file system, through the running session's JVM (configuration, credentials and caching are
-    Spark's).
-    """
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark.sparkContext._jvm  # the gateway is the only way from Python to Hadoop's FileSystem
-        self._gateway: Any = spark.sparkContext._gateway
-        self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
-
-    def _open(self, path: str) -> tuple[Any, Any]:
-        with _hadoop_errors(path):
-            place = self._jvm.org.apache.hadoop.fs.Path(path)
-            return place.getFileSystem(self._conf), place
-
-    def _entry(self, status: Any) -> Entry:
-        return Entry(status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime())
-
-    def stat(self, path: str) -> Entry | None:
-        system, place = self._open(path)
-        with _hadoop_errors(path):
-            return self._entry(system.getFileStatus(place)) if system.exists(place) else None
-
-    def list_dir(self, path: str) -> list[Entry]:
-        found = self.stat(path)
-        if found is None or not found.is_dir:
-            there = "nothing of that name" if found is None else "a file of that name"
-            raise InputMissing("a folder is wanted", where=path, found=there)
-        system, place = self._open(path)
-        with _hadoop_errors(path):
-            return sorted(self._entry(status) for status in system.listStatus(place))
-
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
-        system, place = self._open(path)
-        with _hadoop_errors(path):
-            stream = system.open(place)
-            try:
-                if limit is None:
-                    return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-                return bytes(stream.readNBytes(limit))
-            finally:
-                stream.close()
-
-    def write_bytes(self, path: str, content: bytes) -> None:
-        aside = f"{path}.{uuid.uuid4().hex[:8]}.part"
-        system, place = self._open(aside)
-        with _hadoop_errors(path, writing=True):
-            stream = system.create(place, True)
-            try:
-                stream.write(content)
-                stream.hsync()
-            finally:
-                stream.close()
-        self.replace(aside, path)
-
-    def create(self, path: str, content: bytes) -> bool:
-        aside = f"{path}.{uuid.uuid4().hex[:8]}.part"
-        self.write_bytes(aside, content)
-        try:
-            self._rename(aside, path, "NONE")
-        except OutputError as error:
-            self.delete(aside)
-            if "FileAlreadyExistsException" in str(error.found):
-                return False
-            raise
-        return True
-
-    def replace(self, source: str, target: str) -> None:
-        self._rename(source, target, "OVERWRITE")
-
-    def _rename(self, source: str, target: str, how: str) -> None:
-        # Options.Rename is a nested class, which py4j spells with a dollar sign.
-        rename = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
-        options = self._gateway.new_array(rename, 1)
-        options[0] = rename.valueOf(how)
-        path = self._jvm.org.apache.hadoop.fs.Path
-        with _hadoop_errors(target, writing=True):
-            # By way of Path: java.net.URI takes no space in a name.
-            context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(path(target).toUri(), self._conf)
-            context.rename(path(source), path(target), options)
-
-    def make_dirs(self, path: str) -> None:
-        system, place = self._open(path)
-        with _hadoop_errors(path, writing=True):
-            made = system.mkdirs(place)
-        if not made:
-            raise OutputError("a folder cannot be made", where=path, found="the file system refused it")
-
-    def delete(self, path: str) -> None:
-        system, place = self._open(path)
-        with _hadoop_errors(path, writing=True):
-            system.delete(place, True)
-
-    def fetch(self, path: str, target: Path) -> None:
-        system, place = self._open(path)
-        with _hadoop_errors(path):
-            system.copyToLocalFile(False, place, self._jvm.org.apache.hadoop.fs.Path(str(target)), True)
-
-    def uri(self, path: str) -> str:
-        system, place = self._open(path)
-        return str(system.makeQualified(place).toString())
-
-
 class AnyFiles:
     """Each location by the file system that serves it: inputs and results may lie on different ones."""
 
     def __init__(self, spark: SparkSession) -> None:
+        from cmsspark.hadoop import HadoopFiles
+
         self._local = LocalFiles()
-        self._hadoop = HadoopFiles(spark)
+        self._hadoop: Files = HadoopFiles(spark)
 
     def _of(self, path: str) -> Files:
         return self._local if is_local(path) else self._hadoop
@@ -355,40 +253,6 @@ def files_for(location: str, spark: SparkSession | None = None) -> Files:
             next_step="run it as a job: run_spark JOB …",
         )
     return AnyFiles(spark)
-
-
-@contextmanager
-def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
-    """Turn a Java exception into an error of ours; its class name tells which."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import IllegalArgumentException
-
-    try:
-        yield
-    except IllegalArgumentException as error:
-        # A name that is no URI, or a host or name service that the configuration does not know.
-        raise SettingsError(
-            "this location cannot be understood or reached",
-            where=path,
-            found=str(error).splitlines()[0],
-            next_step="check its name, --root, --fout and HADOOP_CONF_DIR",
-        ) from None
-    except Py4JJavaError as error:
-        name = str(error.java_exception.getClass().getName())
-        reason = (str(error.java_exception.getMessage()) or name).splitlines()[0]
-        if name.endswith("AccessControlException"):
-            raise NotAllowed("access is refused", where=path, found=reason) from None
-        if name.endswith("FileNotFoundException"):
-            raise InputMissing("a file is wanted", where=path, found=reason) from None
-        if "no host" in reason or name.endswith("UnsupportedFileSystemException"):
-            raise SettingsError(
-                "this location needs a cluster's configuration, or a host in its name",
-                where=path,
-                found=reason,
-                next_step="give --root (inputs) or --fout (results), or set HADOOP_CONF_DIR",
-            ) from None
-        kind: type[CmssparkError] = OutputError if writing else NotReady
-        raise kind("the file system did not answer as it should", where=path, found=f"{name}: {reason}") from None
 
 
 def _not_allowed(place: str, error: OSError) -> NotAllowed:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cmsspark.errors import InputMissing, OutputError, SettingsError, UsageError
-from cmsspark.storage import Files, HadoopFiles, LocalFiles, files_for, is_local, join, local_path
+from cmsspark.hadoop import HadoopFiles
+from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

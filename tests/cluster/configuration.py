@@ -121,7 +121,7 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         "yarn.resourcemanager.webapp.address": f"127.0.0.1:{ports['resourcemanager-http']}",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "500",
         "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",
-        "yarn.am.liveness-monitor.expiry-interval-ms": "20000",
+        "yarn.am.liveness-monitor.expiry-interval-ms": "60000",
         "yarn.scheduler.minimum-allocation-mb": "256",
         "yarn.scheduler.maximum-allocation-mb": str(NODE_MB),
         "yarn.nodemanager.hostname": host,

@@ -185,7 +185,7 @@ def test_a_block_holds_renews_and_releases(tmp_path: Path) -> None:
 
 
 def test_the_lease_works_on_hadoop_file_systems(tmp_path: Path, spark: Any) -> None:
-    from cmsspark.storage import HadoopFiles
+    from cmsspark.hadoop import HadoopFiles
 
     clock = Clock()
     folder = f"file://{tmp_path}/a b"
