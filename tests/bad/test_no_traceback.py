@@ -34,18 +34,32 @@ def run_spark(place: Place, *words: str) -> tuple[int, str]:
 
 
 def cut(place: Place) -> Path:
-    file = place.tree.folder("aaa enr") / "part-0.json.gz"
-    file.write_bytes(gzip.compress(b"\n".join([aaa()] * 50))[:-20])
+    """A day of many small parts, one of them cut: its task fails while others are at work or start."""
+    folder = place.tree.folder("aaa enr")
+    whole = gzip.compress(b"\n".join([aaa()] * 3000), mtime=0)
+    for number in range(60):
+        (folder / f"part-{number:05}.json.gz").write_bytes(whole)
+    file = folder / "part-00030.json.gz"
+    file.write_bytes(gzip.compress(b"\n".join([aaa({"unique_id": "another"})] * 3000), mtime=0)[:-20])
     return file
 
 
-@pytest.mark.parametrize("feed", ["direct", "spark"])
-def test_a_damaged_file_is_told_in_our_words_alone(place: Place, feed: str) -> None:
+#: An option of Spark's own, so that its tasks read the logs.
+BY_SPARK = ("--conf", "spark.sql.shuffle.partitions=3")
+
+
+@pytest.mark.parametrize(
+    "words", [(), BY_SPARK, (*BY_SPARK, "--feed", "spark")], ids=["as it is", "tasks of Spark", "files read by Spark"]
+)
+def test_a_damaged_file_is_told_once_and_without_noise(place: Place, words: tuple[str, ...]) -> None:
     file = cut(place)
-    code, said = run_spark(place, "--fout", place.fout, "--feed", feed)
+    code, said = run_spark(place, "--fout", place.fout, *words)
     assert code == 65, said
-    assert f"{file}" in said
     assert not [trace for trace in TRACES if trace in said], said
+    lines = [line for line in said.splitlines() if not line.startswith("catalogue of ")]
+    assert lines[0].startswith("cmsspark: "), said
+    assert str(file) in said
+    assert len(lines) == 4, said
 
 
 @pytest.mark.long
