@@ -1,0 +1,176 @@
+"""Periods: ISO weeks, calendar months and any other range of whole days, in UTC.
+
+As an interval a period is half-open, ``[first, end)``. Each has one name, which stands in paths and in documents' ids:
+a range that is a week or a month has that week's or month's name, however it was asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Final
+
+from cmsspark import days
+from cmsspark.errors import UsageError
+
+#: A decade: nobody wants more, and a mistyped year should not be looked for day by day.
+MAX_DAYS: Final = 3_660
+_ONE: Final = timedelta(days=1)
+_WEEK: Final = re.compile(r"(\d{4})-?[Ww](\d{2})", re.ASCII)
+_MONTH: Final = re.compile(r"(\d{4})-?(\d{2})", re.ASCII)
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+@dataclass(frozen=True, order=True)
+class Period:
+    """The days from ``first`` to the one before ``end``."""
+
+    first: date
+    end: date
+
+    def __post_init__(self) -> None:
+        assert self.first < self.end
+
+    @property
+    def last(self) -> date:
+        """The last day that belongs to it."""
+        return self.end - _ONE
+
+    @property
+    def days(self) -> list[date]:
+        """Its days, in order."""
+        return [self.first + timedelta(days=number) for number in range((self.end - self.first).days)]
+
+    @property
+    def is_week(self) -> bool:
+        """Whether it is an ISO week: Monday to Sunday."""
+        return (self.end - self.first).days == 7 and self.first.isoweekday() == 1
+
+    @property
+    def is_month(self) -> bool:
+        """Whether it is a calendar month."""
+        return self.first.day == 1 and self.end == _next_month(self.first)
+
+    def isoformat(self) -> str:
+        """``2026-W46``, ``2026-11``, or ``2026-11-01--2026-11-10`` (last day included), as a date has its own."""
+        if self.is_week:
+            year, week, _ = self.first.isocalendar()
+            return f"{year:04}-W{week:02}"
+        if self.is_month:
+            return f"{self.first:%Y-%m}"
+        return f"{self.first}--{self.last}"
+
+    def __str__(self) -> str:
+        return self.isoformat()
+
+    @property
+    def options(self) -> str:
+        """The options of a command line that mean it."""
+        if self.is_week:
+            return f"--week {self}"
+        return f"--month {self}" if self.is_month else f"--from {self.first} --to {self.last}"
+
+
+#: What a result is of.
+When = date | Period
+
+
+def first_day(when: When) -> date:
+    """The first day of a period, or the day itself."""
+    return when.first if isinstance(when, Period) else when
+
+
+def options(when: When) -> str:
+    """The options of a command line that mean the day or period."""
+    return when.options if isinstance(when, Period) else f"--date {when}"
+
+
+def week(text: str, today: date) -> Period:
+    """``2026-W46``, ``2026W46``, or ``last``: the last week that was over before ``today``.
+
+    Raises UsageError (2) for other forms, weeks that no year has, and weeks that begin after ``today``.
+    """
+    if text == "last":
+        monday = today - timedelta(days=today.isoweekday() + 6)
+        return Period(monday, monday + timedelta(days=7))
+    match = _WEEK.fullmatch(text)
+    if match is None:
+        raise UsageError(f"a week is wanted, not {text!r}", next_step="write it as 2026-W46, or last")
+    try:
+        monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
+        found = Period(monday, monday + timedelta(days=7))
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{text!r} is no week of the calendar ({error})", next_step="weeks are ISO 8601's") from None
+    return _begun(found, today)
+
+
+def month(text: str, today: date) -> Period:
+    """``2026-11``, ``202611``, or ``last``: the last month that was over before ``today``. Raises as :func:`week`."""
+    if text == "last":
+        end = today.replace(day=1)
+        return Period((end - _ONE).replace(day=1), end)
+    match = _MONTH.fullmatch(text)
+    if match is None:
+        raise UsageError(f"a month is wanted, not {text!r}", next_step="write it as 2026-11, or last")
+    try:
+        first = date(int(match[1]), int(match[2]), 1)
+        found = Period(first, _next_month(first))
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{text!r} is no month of the calendar ({error})", next_step="write it as 2026-11") from None
+    return _begun(found, today)
+
+
+def between(first: date, last: date) -> Period:
+    """The days from ``first`` to ``last``, both included. Raises UsageError (2) for none, or too many."""
+    if first > last:
+        raise UsageError(f"--from {first} lies after --to {last}", next_step="swap them")
+    if (last - first).days >= MAX_DAYS or last == date.max:
+        raise UsageError(f"{first} to {last} is longer than {MAX_DAYS:,} days", next_step="ask for less")
+    return Period(first, last + _ONE)
+
+
+def named(name: str) -> When:
+    """The day or period of that name, as a folder of the store has it. Raises ValueError for any other text."""
+    first, dashes, last = name.partition("--")
+    if _DAY.fullmatch(first) and not dashes:
+        return date.fromisoformat(first)
+    try:
+        found: When
+        if dashes and _DAY.fullmatch(first) and _DAY.fullmatch(last):
+            found = between(date.fromisoformat(first), date.fromisoformat(last))
+        else:
+            found = week(name, date.max) if "W" in name else month(name, date.max)
+    except UsageError as error:
+        raise ValueError(error.wanted) from None
+    if found.isoformat() != name:
+        raise ValueError(f"{name} is another spelling of {found}")
+    return found
+
+
+def spans(chosen: Sequence[date]) -> str:
+    """Days for people, neighbours drawn together: ``2026-11-03, 2026-11-07 to 2026-11-09``; ten such at most."""
+    runs: list[list[date]] = []
+    for day in sorted(chosen):
+        if runs and day - runs[-1][-1] == _ONE:
+            runs[-1][1:] = [day]
+        else:
+            runs.append([day])
+    told = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[1]}" for run in runs[:10]]
+    return ", ".join(told) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
+
+
+def start_ms(when: When) -> int:
+    """The first instant of a day or period, UTC milliseconds since 1970."""
+    return days.start_ms(first_day(when))
+
+
+def _next_month(first: date) -> date:
+    return date(first.year + first.month // 12, first.month % 12 + 1, 1)
+
+
+def _begun(found: Period, today: date) -> Period:
+    if found.first > today:
+        raise UsageError(f"{found} lies in the future (today is {today} in UTC)", next_step="give one that has begun")
+    return found

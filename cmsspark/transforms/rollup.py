@@ -1,0 +1,327 @@
+"""From the partials of many days to sums and exact distinct counts of any keys. Knows no Spark and no store.
+
+Texts are numbers here: Parquet's dictionaries are unified once, filters and derived keys are worked out on their
+values, and each row is a few integers. Seconds are summed as whole milliseconds, so that neither the order of days
+nor of rows shows in a result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from cmsspark.errors import DataError
+from cmsspark.names import dataset_parts, site_tier
+
+#: Keys that partials have, and those that follow from one of them.
+STORED: Final = ("stream", "dataset_name", "site_name", "app")
+DERIVED: Final[Mapping[str, tuple[str, Callable[[str], str | None]]]] = {
+    "site_tier": ("site_name", site_tier),
+    "primary_name": ("dataset_name", lambda name: dataset_parts(name)[0]),
+    "processing_name": ("dataset_name", lambda name: dataset_parts(name)[1]),
+    "data_tier": ("dataset_name", lambda name: dataset_parts(name)[2]),
+}
+KEYS: Final = ("day", *STORED, *DERIVED)
+SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
+#: Distinct counts: of which column.
+COUNTS: Final[Mapping[str, str]] = {
+    "distinct_users": "user",
+    "day_count": "day",
+    "dataset_count": "dataset_name",
+    "site_count": "site_name",
+}
+MEASURES: Final = ("nacc", "distinct_users", *SUMS[1:], "day_count", "dataset_count", "site_count")
+_SECONDS: Final = ("cpu_time", "wc_time")
+#: What a sum can hold; a float's own error at that size is far below the margin.
+_MOST: Final = 2.0**63
+_Codes = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Rollup:
+    """What is asked of the partials: one row for each combination of ``keys`` that has an access.
+
+    ``filters``: column → patterns, of which one must fit; ``*`` is any text, ``?`` any letter. A null fits none.
+    """
+
+    keys: tuple[str, ...]
+    measures: tuple[str, ...] = MEASURES
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of partials that are needed, in their order."""
+        wanted = {*self.keys, *self.filters, *self.measures, *(COUNTS.get(name, name) for name in self.measures)}
+        # One column at least, as without any a table does not know how many rows it has.
+        wanted |= {"nacc", *(DERIVED[name][0] for name in wanted & DERIVED.keys())}
+        return [name for name in (*STORED, "user", *SUMS) if name in wanted]
+
+    @property
+    def grouped(self) -> tuple[str, ...]:
+        """The keys that tell rows apart: not those that follow from another one of them."""
+        return tuple(name for name in self.keys if name not in DERIVED or DERIVED[name][0] not in self.keys)
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The distinct counts among the measures."""
+        return tuple(name for name in self.measures if name in COUNTS)
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The sums among the measures."""
+        return tuple(name for name in self.measures if name in SUMS)
+
+
+class Texts:
+    """The values of a column, numbered as they come; 0 is null."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {None: 0}
+
+    def codes(self, values: Sequence[Any]) -> _Codes:
+        """The numbers of ``values``."""
+        numbers = self._numbers
+        return np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values))
+
+    @property
+    def values(self) -> list[Any]:
+        """The values by their number."""
+        return list(self._numbers)
+
+
+class Fold:
+    """Takes in partials, batch by batch, and gives the rollup's rows."""
+
+    def __init__(self, asked: Rollup) -> None:
+        self.asked = asked
+        self.texts: dict[str, Texts] = {}
+        self._sums: list[pl.DataFrame] = []
+        self._seen: dict[str, list[pl.DataFrame]] = {name: [] for name in asked.counts}
+
+    def add(self, batch: Sequence[tuple[date, pa.Table]]) -> None:
+        """Take in the partials of some days; a day may come in several tables, never twice with the same rows.
+
+        Texts may be plain or dictionaries. The columns are those of ``asked.columns``, others are not looked at.
+        """
+        tables = [table.select(self.asked.columns) for _, table in batch]
+        rows = pa.concat_tables([_as_dictionaries(table) for table in tables]).unify_dictionaries()
+        codes = {name: self._codes(name, rows) for name in self.asked.columns if name not in SUMS}
+        if {"day", "day_count"} & {*self.asked.keys, *self.asked.measures}:
+            days = self._of("day").codes([day for day, _ in batch])
+            codes["day"] = np.repeat(days, [table.num_rows for table in tables])
+        fits = self._fitting(codes, rows.num_rows)
+        if fits is not None:
+            codes = {name: column[fits] for name, column in codes.items()}
+            rows = rows.filter(pa.array(fits))
+        for name in self.asked.grouped:
+            if name in DERIVED:
+                codes[name] = self._derived(name)[codes[DERIVED[name][0]]]
+        self._take_in(codes, rows)
+
+    @property
+    def users(self) -> list[Any]:
+        """The pseudonyms that were met, and null."""
+        return self._of("user").values
+
+    def _of(self, name: str) -> Texts:
+        return self.texts.setdefault(name, Texts())
+
+    def _codes(self, name: str, rows: pa.Table) -> _Codes:
+        """Each row's number of a text column."""
+        column = rows.column(name)
+        if column.num_chunks == 0:
+            return np.zeros(0, np.int64)
+        known = self._of(name).codes(column.chunk(0).dictionary.to_pylist())
+        # -1 stands for null, and takes the last.
+        lookup = np.append(known, 0)
+        indices = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks]
+        found: _Codes = lookup[np.concatenate(indices)]
+        return found
+
+    def _fitting(self, codes: Mapping[str, _Codes], count: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """Which rows fit the filters; None where there is no filter."""
+        fits = None
+        for name, patterns in self.asked.filters.items():
+            stored, derive = DERIVED.get(name, (name, None))
+            values = self._of(stored).values
+            if derive is not None:
+                values = [None if value is None else derive(value) for value in values]
+            one = np.fromiter((matches(value, patterns) for value in values), np.bool_, len(values))[codes[stored]]
+            fits = one if fits is None else fits & one
+        return fits
+
+    def _derived(self, name: str) -> _Codes:
+        """The number of a derived text by that of the text that it follows from."""
+        stored, derive = DERIVED[name]
+        values = [None if value is None else derive(value) for value in self._of(stored).values]
+        return self._of(name).codes(values)
+
+    def _take_in(self, codes: Mapping[str, _Codes], rows: pa.Table) -> None:
+        count = rows.num_rows
+        packed, unpack = _packed([codes[name] for name in self.asked.grouped], count)
+        measures = {name: _whole(pl.Series(values=rows.column(name))) for name in self.asked.sums}
+        sums = pl.DataFrame({"key": packed, **measures}).group_by("key").agg(*_summed(self.asked.sums))
+        self._sums.append(self._unpacked(sums, unpack))
+        for name in self.asked.counts:
+            counted = codes[COUNTS[name]]
+            both, split = _packed([packed, counted], count)
+            of_key, seen = split(np.unique(both[counted > 0]))
+            self._seen[name].append(self._unpacked(pl.DataFrame({"key": of_key, "seen": seen}), unpack))
+
+    def _unpacked(self, frame: pl.DataFrame, unpack: _Unpack) -> pl.DataFrame:
+        """The frame with a column of numbers for each key instead of the packed ones."""
+        if not self.asked.grouped:
+            return frame
+        keys = unpack(frame["key"].to_numpy())
+        columns = [pl.Series(name, key, pl.Int64) for name, key in zip(self.asked.grouped, keys, strict=True)]
+        return pl.DataFrame([*columns, *frame.drop("key").get_columns()])
+
+    def rows(self) -> pl.DataFrame:
+        """The rows, sorted by their keys: keys and measures, as asked for; without keys one row, also of nothing.
+
+        A sum of which nothing is known is null, a count of nothing 0. Raises DataError (65) where a sum is beyond
+        what 64 bits hold.
+        """
+        # Without keys all rows have the packed key 0.
+        keys = list(self.asked.grouped) or ["key"]
+        total = _regrouped(self._sums, keys, self.asked.sums)
+        if not self.asked.keys and total.is_empty():
+            total = pl.DataFrame({"key": [0]}, schema={"key": pl.Int64}).join(total, on="key", how="left")
+        _check_sums(total, self.asked.sums)
+        for name in self.asked.counts:
+            pairs = pl.concat([_nothing((*keys, "seen")), *self._seen[name]])
+            pairs = pairs.unique() if len(self._seen[name]) > 1 else pairs
+            counted = pairs.group_by(keys).agg(pl.len().cast(pl.Int64).alias(name))
+            total = total.join(counted, on=keys, how="left", validate="1:1").with_columns(pl.col(name).fill_null(0))
+        return self._worded(total)
+
+    def _worded(self, total: pl.DataFrame) -> pl.DataFrame:
+        """Texts and days instead of their numbers, seconds instead of milliseconds; sorted."""
+        columns = []
+        for name in self.asked.keys:
+            kind = pl.Date if name == "day" else pl.String
+            stored, values = name, self._of(name).values
+            if name not in self.asked.grouped:
+                stored, derive = DERIVED[name]
+                values = [None if value is None else derive(value) for value in self._of(stored).values]
+            columns.append(pl.Series(name, values, kind).gather(total[stored]))
+        for name in self.asked.measures:
+            measure = total[name]
+            columns.append(_in_seconds(measure) if name in _SECONDS else measure)
+        frame = pl.DataFrame(columns)
+        return frame.sort(self.asked.keys) if self.asked.keys else frame
+
+
+def roll_up(asked: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> tuple[pl.DataFrame, Fold]:
+    """The rollup's rows over all batches, and what was folded (its ``texts`` are the values that were met)."""
+    fold = Fold(asked)
+    for batch in batches:
+        if batch:
+            fold.add(batch)
+    return fold.rows(), fold
+
+
+def matches(value: str | None, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns fits the whole of ``value``: ``*`` is any text, ``?`` any letter, case counts."""
+    return value is not None and any(_pattern(pattern).fullmatch(value) for pattern in patterns)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text stands for others than itself."""
+    return "*" in text or "?" in text
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    # `re` keeps what it compiled: the same few patterns are asked for again and again.
+    return re.compile("".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in text), re.DOTALL)
+
+
+_Unpack = Callable[[_Codes], list[_Codes]]
+
+
+def _packed(columns: Sequence[_Codes], count: int) -> tuple[_Codes, _Unpack]:
+    """One number for each row's combination, and the way back. Combinations too many for 64 bits are numbered anew."""
+    packed = np.zeros(count, np.int64)
+    steps: list[tuple[int, _Codes | None]] = []
+    most = 1
+    for column in columns:
+        size = int(column.max(initial=0)) + 1
+        before = None
+        if most * size >= 2**62:
+            before, packed = np.unique(packed, return_inverse=True)
+            most = len(before)
+        packed = packed * size + column
+        most *= size
+        steps.append((size, before))
+
+    def unpack(numbers: _Codes) -> list[_Codes]:
+        found = []
+        for size, before in reversed(steps):
+            numbers, own = np.divmod(numbers, size)
+            found.append(own)
+            if before is not None:
+                numbers = before[numbers]
+        return found[::-1]
+
+    return packed, unpack
+
+
+def _as_dictionaries(table: pa.Table) -> pa.Table:
+    for number, column in enumerate(table.schema):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            table = table.set_column(number, column.name, table.column(number).dictionary_encode())
+    return table
+
+
+def _whole(column: pl.Series) -> pl.Series:
+    """A measure as whole numbers: seconds in milliseconds."""
+    return (column * 1000.0).round(0).cast(pl.Int64) if column.dtype == pl.Float64 else column
+
+
+def _in_seconds(milliseconds: pl.Series) -> pl.Series:
+    """As Spark and Python divide; polars multiplies by the reciprocal, which differs in the last digit."""
+    values = pl.Series(milliseconds.name, milliseconds.fill_null(0).to_numpy() / 1000.0)
+    return values.set(milliseconds.is_null(), None)
+
+
+def _summed(names: Sequence[str]) -> Iterator[pl.Expr]:
+    """Each sum, null where nothing is known, and the same in floating point, which does not wrap around."""
+    for name in names:
+        column = pl.col(name)
+        yield pl.when(column.is_not_null().any()).then(column.sum()).alias(name)
+        yield column.cast(pl.Float64).sum().alias(f"{name} of")
+
+
+def _regrouped(parts: Sequence[pl.DataFrame], keys: Sequence[str], sums: Sequence[str]) -> pl.DataFrame:
+    """The sums of all batches together."""
+    if len(parts) == 1:
+        return parts[0]
+    nothing = pl.DataFrame(
+        schema=dict.fromkeys(keys, pl.Int64)
+        | {word: kind for name in sums for word, kind in ((name, pl.Int64), (f"{name} of", pl.Float64))}
+    )
+    again = []
+    for name in sums:
+        column = pl.col(name)
+        again += [pl.when(column.is_not_null().any()).then(column.sum()).alias(name), pl.col(f"{name} of").sum()]
+    return pl.concat([nothing, *parts]).group_by(keys).agg(again)
+
+
+def _nothing(names: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+
+
+def _check_sums(total: pl.DataFrame, sums: Sequence[str]) -> None:
+    for name in sums:
+        most = total[f"{name} of"].max()
+        if isinstance(most, float) and most >= _MOST:
+            raise DataError(
+                f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes with cmsspark diff, day by day"
+            )
