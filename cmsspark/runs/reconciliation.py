@@ -125,9 +125,17 @@ def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterabl
     return found
 
 
-def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], examples: Sequence[str]) -> list[str]:
+def check(
+    bins: Mapping[str, StreamBins],
+    tolerances: Mapping[str, Tolerance],
+    examples: Sequence[str],
+    dump: str | None = None,
+    prefixes: Mapping[str, Sequence[Sequence[Any]]] | None = None,
+) -> list[str]:
     """Warnings about the day. Raises DataError (65) beyond the tolerances; a sum that is not right is a bug of ours
     (70).
+
+    ``dump`` says which one of DBS was asked, ``prefixes`` by stream how names of files that it does not know begin.
     """
     warnings = []
     for stream, one in bins.items():
@@ -142,8 +150,9 @@ def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], e
         if one.read >= NONE_MATCHED_RECORDS and not one.matched:
             raise DataError(
                 f"{stream}: none of {one.read} records matched a file in DBS",
-                found=f"bins {one.as_dict()}",
-                next_step="is the DBS dump the right one, and whole?",
+                where=dump,
+                found=_unmatched(one, (prefixes or {}).get(stream, ())),
+                next_step="is the DBS dump the right one, and whole? --refresh-dumps chooses it anew",
             )
         out = one.out_of_day.total()
         if out > OUT_OF_DAY_SHARE * one.read:
@@ -152,33 +161,60 @@ def check(bins: Mapping[str, StreamBins], tolerances: Mapping[str, Tolerance], e
     return warnings
 
 
+def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:
+    """The bins that are not empty, and how names begin, for an error."""
+    told = bins.as_dict()
+    counts = {**told.pop("unmatched"), **{name: told[name] for name in ("malformed", "out_of_day", "write_only")}}
+    found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    if prefixes:
+        found += "; names begin with " + ", ".join(f"{prefix} ({count:,})" for prefix, count in prefixes[:5])
+    return found
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What is usual of a stream: medians of its records a day and of the share that is unmatched, over ``days``."""
+
+    days: int
+    read: float
+    unmatched_share: float
+
+
+def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:
+    """What reconciliations of earlier manifests say of a stream; fewer than three days with records say nothing."""
+    there = [day[stream] for day in before if day.get(stream, {}).get("read")]
+    if len(there) < TRAILING_DAYS_NEEDED:
+        return None
+    shares = [sum(day["unmatched"].values()) / day["read"] for day in there]
+    return Usual(len(there), statistics.median(day["read"] for day in there), statistics.median(shares))
+
+
 def unusual(
     bins: Mapping[str, StreamBins], before: Sequence[Mapping[str, Any]], missing: Collection[str] = ()
 ) -> list[str]:
     """Warnings about streams of which far more is unmatched (rule 8), or far less is there, than on the days before.
 
     A file that was cut where it stays valid (at a newline, a gzip member's or an Avro block's end) shows nowhere else.
-    ``before``: reconciliations of earlier manifests; fewer than three days with records say nothing. Raises DataError
-    (65) for a stream without any record where the days before had some; those of ``missing`` were left out on purpose.
+    Raises DataError (65) for a stream without any record where the days before had some; those of ``missing`` were
+    left out on purpose.
     """
     warnings = []
     for stream, one in bins.items():
-        days_before = [day[stream] for day in before if day.get(stream, {}).get("read")]
-        if len(days_before) < TRAILING_DAYS_NEEDED or stream in missing:
+        known = usual(stream, before)
+        if known is None or stream in missing:
             continue
-        records = statistics.median(day["read"] for day in days_before)
         if not one.read:
             raise DataError(
-                f"{stream}: not one record, the median of the days before is {records:,.0f}",
+                f"{stream}: not one record, the median of the days before is {known.read:,.0f}",
                 next_step="see whether its log was written; --streams counts the day without it",
             )
-        if one.read < FEW_RECORDS_SHARE * records:
-            warnings.append(f"{stream}: {one.read:,} records, the median of the days before is {records:,.0f}")
-        usual = statistics.median(sum(day["unmatched"].values()) / day["read"] for day in days_before)
+        if one.read < FEW_RECORDS_SHARE * known.read:
+            warnings.append(f"{stream}: {one.read:,} records, the median of the days before is {known.read:,.0f}")
         now = sum(one.unmatched.values()) / one.read
-        if now > UNMATCHED_FACTOR * usual:
+        if now > UNMATCHED_FACTOR * known.unmatched_share:
             warnings.append(
-                f"{stream}: {now:.1%} of the records are unmatched, the median of the days before is {usual:.1%}"
+                f"{stream}: {now:.1%} of the records are unmatched, the median of the days before is"
+                f" {known.unmatched_share:.1%}"
             )
     return warnings
 

@@ -155,3 +155,14 @@ def test_a_stream_without_a_record_fails_where_the_days_before_had_some() -> Non
         reconciliation.unusual({"aaa": bins()}, [usual] * 3)
     assert reconciliation.unusual({"aaa": bins()}, [usual] * 2) == []
     assert reconciliation.unusual({"aaa": bins()}, [{"aaa": bins().as_dict()}] * 5) == []
+
+
+def test_where_nothing_matched_the_dump_and_how_names_begin_are_told() -> None:
+    one = bins(not_in_dbs=1000, write_only=2)
+    prefixes = {"aaa": [["/store/mc/Run3/*", 900], ["/store/user/*", 60], *(["/store/data/*", 1] for _ in range(9))]}
+    with pytest.raises(DataError) as error:
+        reconciliation.check({"aaa": one}, {"aaa": Tolerance()}, (), "DBS dump of 2026-01-16 in /dbs", prefixes)
+    assert error.value.where == "DBS dump of 2026-01-16 in /dbs"
+    found = str(error.value.found)
+    assert found.startswith("1,000 not_in_dbs, 2 write_only; names begin with /store/mc/Run3/* (900), /store/user/* (6")
+    assert found.count("/store/") == 5
