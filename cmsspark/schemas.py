@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cmsspark.resources import read_text, read_yaml
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
@@ -79,6 +80,20 @@ class Table:
             "boolean": BooleanType(),
         }
         return StructType([StructField(column.name, kinds[column.type], True) for column in self.columns])
+
+    def arrow(self) -> pa.Schema:
+        """The schema as Arrow knows it; every field is nullable, as in Spark's."""
+        import pyarrow as pa
+
+        kinds = {
+            "string": pa.string(),
+            "long": pa.int64(),
+            "int": pa.int32(),
+            "double": pa.float64(),
+            "date": pa.date32(),
+            "boolean": pa.bool_(),
+        }
+        return pa.schema([(column.name, kinds[column.type]) for column in self.columns])
 
 
 @cache

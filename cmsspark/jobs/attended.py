@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, Exit
+from cmsspark.periods import Period, When, first_day
 from cmsspark.runs import lease, ledger, processes
 from cmsspark.runs.ledger import Published, Run, State
 from cmsspark.sinks import store
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _DETAILS: Final = (
     *("tables", "reconciliation", "out_of_day_by_day", "generations", "drift", "damaged", "dumps", "join"),
     *("unmatched_prefixes", "streams", "missing_streams", "warnings", "quarantine", "versions", "pseudonym_key_id"),
+    *("period", "days", "missing_days", "partial_days"),
 )
 
 
@@ -38,13 +40,15 @@ class Attended:
     settings: Settings
     fout: str
     job: str
-    day: date
+    day: When
     tell: Callable[[str], None]
     stack: ExitStack
     held: lease.Lease | None = None
     #: The run's manifest, once it is stored.
     manifest: Mapping[str, Any] | None = None
     began: float = field(default_factory=time.time)
+    #: The same moment by a clock that does not jump.
+    began_ticks: float = field(default_factory=time.monotonic)
     _is_told: bool = False
 
     def lock(self, files: Files) -> None:
@@ -77,8 +81,8 @@ class Attended:
 
 
 @contextmanager
-def attended(settings: Settings, fout: str, job: str, day: date, tell: Callable[[str], None]) -> Iterator[Attended]:
-    """A run of ``job`` for ``day``, from here to the end of the block."""
+def attended(settings: Settings, fout: str, job: str, day: When, tell: Callable[[str], None]) -> Iterator[Attended]:
+    """A run of ``job`` for ``day``, or for a period, from here to the end of the block."""
     with ExitStack() as stack:
         run_of_day = Attended(settings, fout, job, day, tell, stack)
         run = _begun(run_of_day)
@@ -94,8 +98,10 @@ def attended(settings: Settings, fout: str, job: str, day: date, tell: Callable[
 def _begun(run_of_day: Attended) -> Run:
     began = run_of_day.began
     name = f"{datetime.fromtimestamp(began, UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
-    process = processes.identity()
-    return Run(name, run_of_day.job, run_of_day.day, State.RUNNING, run_of_day.fout, int(began * 1000), process=process)
+    day = run_of_day.day
+    run = Run(name, run_of_day.job, first_day(day), State.RUNNING, run_of_day.fout, int(began * 1000))
+    told = {"period": day.isoformat()} if isinstance(day, Period) else {}
+    return replace(run, process=processes.identity(), details=told)
 
 
 def _failed(run: Run, error: BaseException) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
@@ -15,11 +15,11 @@ import click
 from cmsspark import days, pseudonyms
 from cmsspark.access import STREAMS
 from cmsspark.errors import DataError, InputMissing, NotReady, OutputError
-from cmsspark.jobs import snapshots
+from cmsspark.jobs import by_processes, by_spark, engine, snapshots
 from cmsspark.jobs.attended import Attended, attended
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
 from cmsspark.jobs.quarantine import keep
-from cmsspark.jobs.scanned import Scanned, accepted_files
+from cmsspark.jobs.scanned import Counted, Scanned, accepted_files
 from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.session import cause_of
@@ -31,7 +31,7 @@ from cmsspark.storage import Files, LocalFiles, files_for, is_local
 from cmsspark.transforms.scan import Kit, StreamFiles
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from cmsspark.settings import Settings
 
@@ -61,6 +61,8 @@ class DayRequest:
     join: str = "auto"
     feed: str = "auto"
     fmt: str = "parquet"
+    #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and Spark was not asked for.
+    engine: str = "auto"
 
 
 @dataclass
@@ -89,20 +91,36 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     Raises InputMissing (66), NotReady (75), DataError (65), OutputError (73): the previous result stays.
     """
     tell = say or (lambda text: click.echo(text, err=True))
+    reconciliation.parse_tolerances(request.max_malformed, request.streams)
+    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
+    is_local = is_all_local(layout, (*request.streams, "dbs", "phedex"), request.fout)
+    chosen = engine.of(request, is_local)
+    if chosen == engine.SPARK:
+        engine.go_back_for_spark()
     with attended(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
-        done = _run(request, tell, run_of_day)
+        # What is missing on the local disk is told before anything starts; so is who else works on the day.
+        if is_local:
+            run_of_day.lock(LocalFiles())
+        start = _run_by_processes if chosen == engine.PROCESSES else _run_by_spark
+        done = start(request, layout, is_local, tell, run_of_day)
         run_of_day.manifest = done.manifest
         return done
 
 
-def _run(request: DayRequest, tell: Any, run_of_day: Attended) -> store.CurrentTable:
-    began = time.monotonic()
-    reconciliation.parse_tolerances(request.max_malformed, request.streams)
-    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
-    is_local = is_all_local(layout, (*request.streams, "dbs", "phedex"), request.fout)
-    # What is missing on the local disk is told before a session starts; so is who else works on the day.
-    if is_local:
-        run_of_day.lock(LocalFiles())
+def _run_by_processes(
+    request: DayRequest, layout: Layout, is_local: bool, tell: Any, run_of_day: Attended
+) -> store.CurrentTable:
+    with by_processes.crew() as crew:
+        inputs = resolve(request, layout, LocalFiles())
+        if _by_index(request, inputs):
+            work = Work(request, inputs, _snapshots(request, inputs, tell), tell, run_of_day)
+            return work.run(lambda kit: by_processes.count(crew, stream_files(inputs), kit))
+    return _run_by_spark(request, layout, is_local, tell, run_of_day)
+
+
+def _run_by_spark(
+    request: DayRequest, layout: Layout, is_local: bool, tell: Any, run_of_day: Attended
+) -> store.CurrentTable:
     inputs = resolve(request, layout, LocalFiles()) if is_local else None
     with ThreadPoolExecutor(1) as pool:
         # The session starts while the catalogue is opened or built.
@@ -111,21 +129,46 @@ def _run(request: DayRequest, tell: Any, run_of_day: Attended) -> store.CurrentT
             files = files_for("hdfs://", starting.result())
             run_of_day.lock(files)
             inputs = resolve(request, layout, files)
-        by_index = request.join == "index" or (request.join == "auto" and _index_fits(request, inputs))
-        opened = _snapshots(request, inputs, tell) if by_index else None
+        opened = _snapshots(request, inputs, tell) if _by_index(request, inputs) else None
         spark = starting.result()
-    # Before anything is read: a store that cannot be written must not cost an hour first.
-    run_now = store.stage(inputs.files, request.fout, request.job, request.day, run_of_day.check)
-    try:
-        scanned = _scan(spark, request, inputs, opened)
-        done = _store(request, inputs, opened, scanned, run_now, tell, began)
-        scanned.unpersist()
-        return done
-    except BaseException as error:
-        run_now.abandon()
-        if isinstance(error, Exception):
-            raise cause_of(error) from None
-        raise
+    work = Work(request, inputs, opened, tell, run_of_day)
+    streams, dumps = stream_files(inputs), inputs.dumps
+    return work.run(lambda kit: by_spark.count(spark, streams, dumps, kit, request.feed))
+
+
+@dataclass
+class Work:
+    """A run with its inputs at hand. ``opened`` None: Spark's shuffle join attaches the datasets."""
+
+    request: DayRequest
+    inputs: Inputs
+    opened: snapshots.Snapshots | None
+    tell: Any
+    run_of_day: Attended
+
+    def run(self, count: Callable[[Kit], Counted]) -> store.CurrentTable:
+        """Count, check and store; the store stays as it was where that fails."""
+        request = self.request
+        # Before anything is read: a store that cannot be written must not cost an hour first.
+        run_now = store.stage(self.inputs.files, request.fout, request.job, request.day, self.run_of_day.check)
+        try:
+            counted = count(self.kit())
+            done = _store(request, self.inputs, self.opened, counted, run_now, self.tell, self.run_of_day.began_ticks)
+            counted.close()
+            return done
+        except BaseException as error:
+            run_now.abandon()
+            if isinstance(error, Exception):
+                raise cause_of(error) from None
+            raise
+
+    def kit(self) -> Kit:
+        """What tasks need besides their files."""
+        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE)
+        opened = self.opened
+        catalogue = str(opened.catalogue) if opened else None
+        replicas = str(opened.replicas) if opened and opened.replicas else None
+        return Kit(self.request.day, catalogue, replicas, key, Reader, accepted=self.inputs.accepted)
 
 
 def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
@@ -197,27 +240,14 @@ def _snapshots(request: DayRequest, inputs: Inputs, tell: Any) -> snapshots.Snap
     return opened
 
 
-def _index_fits(request: DayRequest, inputs: Inputs) -> bool:
-    """Whether FILES is small enough for an index on each host; ``spark.cmsspark.indexDumpBytes`` sets the size."""
+def _by_index(request: DayRequest, inputs: Inputs) -> bool:
+    """Whether files find their dataset in the index: as asked, or where FILES is small enough for one on each host;
+    ``spark.cmsspark.indexDumpBytes`` sets the size.
+    """
+    if request.join != "auto":
+        return request.join == "index"
     limit = int(request.settings.spark.get("spark.cmsspark.indexDumpBytes", INDEX_DUMP_BYTES))
     return sum(file.size for file in inputs.dbs.tables["FILES"]) <= limit
-
-
-def _scan(spark: SparkSession, request: DayRequest, inputs: Inputs, opened: snapshots.Snapshots | None) -> DataFrame:
-    from pyspark import StorageLevel
-
-    from cmsspark.transforms import aggregate, scan
-
-    key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
-    catalogue = scan.ship(spark, opened.catalogue) if opened else None
-    replicas = scan.ship(spark, opened.replicas) if opened and opened.replicas else None
-    kit = Kit(request.day, catalogue, replicas, key, Reader, accepted=inputs.accepted)
-    scanned = scan.scan(spark, stream_files(inputs), kit, request.feed)
-    if opened is None:
-        scanned = _by_shuffle(spark, scanned, inputs)
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
-    # The tables and the bins are made from the same rows: the logs are read once.
-    return aggregate.fold_tasks(scanned, partitions).persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
@@ -227,56 +257,31 @@ def stream_files(inputs: Inputs) -> list[StreamFiles]:
     ]
 
 
-def _by_shuffle(spark: SparkSession, hashed: DataFrame, inputs: Inputs) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    from cmsspark.sources import phedex
-    from cmsspark.sources.tables import dump_table
-    from cmsspark.transforms import shuffle
-
-    files = dump_table(spark, inputs.dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
-    datasets = dump_table(spark, inputs.dbs, "DATASETS", ("dataset_id", "dataset"))
-    replicas = None
-    if inputs.phedex is not None:
-        on_disk = (F.col("kind") == "disk") & (F.col("node_files") > 0)
-        replicas = phedex.replicas(spark, inputs.phedex).where(on_disk)
-        replicas = replicas.select("block_name", F.col("site_name").alias("site"))
-    return shuffle.attach(
-        hashed,
-        files.withColumnRenamed("logical_file_name", "lfn"),
-        datasets.withColumnRenamed("dataset", "dataset_name"),
-        dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")),
-        replicas,
-    )
-
-
 def _store(
     request: DayRequest,
     inputs: Inputs,
     opened: snapshots.Snapshots | None,
-    folded: DataFrame,
+    counted: Counted,
     run_now: store.Run,
     tell: Any,
     began: float,
 ) -> store.CurrentTable:
-    from cmsspark.transforms import aggregate
-
-    scanned = Scanned.of(folded, request.streams, inputs.accepted)
-    quarantine, examples = _quarantine(request, folded, scanned.bins)
+    scanned = Scanned.of(counted, request.streams, inputs.accepted)
+    quarantine, examples = _quarantine(request, counted, scanned.bins)
     changes, warnings = scanned.drift()
     warnings = inputs.warnings + scanned.warnings() + warnings
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
-    warnings += reconciliation.check(scanned.bins, tolerances, examples)
+    prefixes = scanned.unmatched_prefixes()
+    warnings += reconciliation.check(scanned.bins, tolerances, examples, _asked(inputs.dbs, opened), prefixes)
     before = store.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
     trailing = [manifest.get("reconciliation", {}) for manifest in before]
     warnings += reconciliation.unusual(scanned.bins, trailing, inputs.missing)
     for table in request.tables:
-        rows = aggregate.partials if table == "partials" else aggregate.report
-        count = run_now.write(rows(folded, request.day), table, request.fmt)
+        count = counted.write(run_now, table, request.fmt)
         tell(f"{table}: {count:,} rows")
     check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
     told: dict[str, Any] = {"damaged": scanned.damaged, "drift": changes, "quarantine": quarantine}
-    told |= {"warnings": warnings, "unmatched_prefixes": scanned.unmatched_prefixes()}
+    told |= {"warnings": warnings, "unmatched_prefixes": prefixes, "engine": counted.engine}
     done = run_now.commit(_manifest(request, inputs, opened, scanned.bins, told, run_now, began))
     for text in warnings:
         tell(f"warning: {text}")
@@ -285,16 +290,20 @@ def _store(
     return done
 
 
-def _quarantine(request: DayRequest, folded: DataFrame, bins: Mapping[str, StreamBins]) -> tuple[str | None, list[str]]:
-    """Keep malformed records in a private folder; return its file and a few examples without values."""
-    from pyspark.sql import functions as F
+def _asked(dbs: Dump, opened: snapshots.Snapshots | None) -> str:
+    """The DBS dump that was asked for files, for errors."""
+    known = f", which names {opened.report.files:,} files" if opened else ""
+    return f"DBS dump of {dbs.day or 'no date'} in {dbs.folder}{known}"
 
+
+def _quarantine(request: DayRequest, counted: Counted, bins: Mapping[str, StreamBins]) -> tuple[str | None, list[str]]:
+    """Keep malformed records in a private folder; return its file and a few examples without values."""
     if not any(one.malformed for one in bins.values()):
         return None, []
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
-    records = folded.where(F.col("kind") == "quarantine").select("stream", "detail").toLocalIterator()
+    records = counted.quarantined()
     try:
-        return keep(folder, ({"stream": row["stream"], **json.loads(row["detail"])} for row in records))
+        return keep(folder, ({"stream": stream, **json.loads(detail)} for stream, detail in records))
     except OSError as error:
         raise OutputError("malformed records cannot be kept", where=folder, found=error.strerror) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from importlib import metadata
 from typing import Any
 
 from cmsspark import __version__
@@ -46,11 +47,9 @@ def dumps_told(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
 
 def versions() -> dict[str, Any]:
     """Of code, store, Python and Spark."""
-    import pyspark
-
     return {
         "cmsspark": __version__,
         "store": STORE_VERSION,
         "python": sys.version.split()[0],
-        "pyspark": pyspark.__version__,
+        "pyspark": metadata.version("pyspark"),
     }

@@ -5,32 +5,44 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 from cmsspark.errors import UsageError
 from cmsspark.runs import drift, reconciliation
 from cmsspark.runs.reconciliation import StreamBins
+from cmsspark.sinks.store import Run
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.sample import needed_of
 from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.prefixes import OTHER
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+#: A row that is neither access nor quarantined record: kind, stream, name, count, detail. Accesses are ``matched``.
+Told = tuple[str, str, str, int, Any]
 #: Prefixes of unmatched files that a manifest names of each stream.
 PREFIXES_TOLD: Final = 20
 
 
+class Counted(Protocol):
+    """A day that an engine has counted: what stands in its rows beside the accesses, and its tables."""
+
+    engine: str
+
+    def told(self) -> Iterable[Told]: ...
+    def known(self) -> dict[str, set[str]]: ...
+    def quarantined(self) -> Iterator[tuple[str, str]]: ...
+    def write(self, run: Run, table: str, fmt: str) -> int: ...
+    def close(self) -> None: ...
+
+
 @dataclass
 class Scanned:
-    """The folded rows of a scan, and what they tell. ``damaged``: entries of the manifest, one for each such file."""
+    """What a scan's rows tell. ``damaged``: entries of the manifest, one for each such file."""
 
-    folded: DataFrame
+    counted: Counted
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
@@ -38,27 +50,18 @@ class Scanned:
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, folded: DataFrame, streams: Sequence[str], accepted: Iterable[str] = ()) -> Scanned:
-        """Collect all rows that are no accesses and no quarantined records, and count the accesses."""
-        from pyspark.sql import functions as F
-
-        name = F.when(F.col("kind") == "access", "matched").otherwise(F.col("app")).alias("bin")
-        counted = (
-            folded.where(F.col("kind") != "quarantine")
-            .groupBy("kind", "stream", name, "detail")
-            .agg(F.sum("nacc").alias("count"))
-        )
+    def of(cls, counted: Counted, streams: Sequence[str], accepted: Iterable[str] = ()) -> Scanned:
+        """Take all rows that are no accesses and no quarantined records, and the number of accesses."""
         binned: list[tuple[str, str, int, str | None]] = []
-        found = cls(folded, {})
-        for row in counted.collect():
-            stream, what, count, detail = row["stream"], row["bin"], row["count"], row["detail"]
-            if row["kind"] == "damaged":
+        found = cls(counted, {})
+        for kind, stream, what, count, detail in counted.told():
+            if kind == "damaged":
                 told = json.loads(detail)
                 told["file"] = next((path for path in accepted if path in _spellings(told["file"])), told["file"])
                 found.damaged.append({"stream": stream, **told, "records_read": count})
-            elif row["kind"] == "sample":
+            elif kind == "sample":
                 found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
-            elif row["kind"] == "prefix":
+            elif kind == "prefix":
                 found.prefixes.setdefault(stream, Counter())[what] += count
             else:
                 binned.append((stream, what, count, detail))
@@ -74,10 +77,9 @@ class Scanned:
         """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
         told = {}
         for stream, counts in sorted(self.prefixes.items()):
-            rest = counts.pop(OTHER, 0)
-            ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-            rest += sum(count for _, count in ordered[PREFIXES_TOLD:])
-            told[stream] = [list(one) for one in ordered[:PREFIXES_TOLD]] + ([[OTHER, rest]] if rest else [])
+            named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_most_first)
+            rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_TOLD:])
+            told[stream] = [list(one) for one in named[:PREFIXES_TOLD]] + ([[OTHER, rest]] if rest else [])
         return told
 
     def warnings(self) -> list[str]:
@@ -91,18 +93,12 @@ class Scanned:
     @cached_property
     def _known(self) -> dict[str, set[str]]:
         """What any counted access has, by stream. Asked only where a sample lacks a field altogether."""
-        from pyspark.sql import functions as F
-
-        there = {
-            "bytes": F.col("read_bytes") > 0,
-            "site": F.col("site_name") != "unknown",
-            "user": F.col("user").isNotNull(),
-            "app": F.col("app") != "unknown",
-        }
-        accesses = self.folded.where(F.col("kind") == "access").groupBy("stream")
-        rows = accesses.agg(*(F.max(is_there).alias(what) for what, is_there in there.items())).collect()
-        known = {row["stream"]: {what for what in there if row[what]} for row in rows}
+        known = self.counted.known()
         return {stream: known.get(stream, set()) for stream in self.bins}
+
+
+def _most_first(one: tuple[str, int]) -> tuple[int, str]:
+    return -one[1], one[0]
 
 
 def accepted_files(named: Sequence[str], inputs: Sequence[DayInput]) -> frozenset[str]:

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__
 from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
+from cmsspark.periods import When, options
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 #: Of this module's layout and manifest; a reader refuses what is newer.
@@ -44,7 +46,7 @@ class Run:
     day_folder: str
     run_id: str
     job: str
-    day: date
+    day: When
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Called before the run is made current; what it raises leaves the previous result.
     before_commit: Callable[[], None] | None = None
@@ -78,6 +80,28 @@ class Run:
             observed.write.parquet(target)
         wanted = int(written.get["rows"])
         found = _count_back(rows.sparkSession, self.table_path(table), schema, fmt)
+        return self._enter(schema, fmt, wanted, found)
+
+    def write_arrow(self, rows: pa.Table, table: str) -> int:
+        """As :meth:`write`, without Spark: one Parquet part in a store on the local disk."""
+        import pyarrow.parquet as pq
+
+        schema = stored_table(table)
+        if not rows.schema.equals(schema.arrow()):
+            raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
+        folder = self.table_path(table)
+        self.files.make_dirs(folder)
+        # As Spark names and packs its parts; without Arrow's own notes every reader sees the same types.
+        part = Path(local_path(folder)) / f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        try:
+            pq.write_table(rows, part, compression="snappy", store_schema=False)
+        except OSError as error:
+            raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
+        return self._enter(schema, "parquet", rows.num_rows, _count_footers(folder, schema))
+
+    def _enter(self, schema: Table, fmt: str, wanted: int, found: int) -> int:
+        """Enter a table that was written in the manifest. Raises OutputError (73) where it is not what was written."""
+        table = schema.name
         if wanted != found:
             raise OutputError(
                 f"{wanted} rows of {table} were written", where=self.table_path(table), found=f"{found} rows read back"
@@ -115,8 +139,8 @@ class Run:
         self.files.delete(self.folder)
 
 
-def stage(files: Files, fout: str, job: str, day: date, before_commit: Callable[[], None] | None = None) -> Run:
-    """Begin a run of ``job`` for ``day`` in the store ``fout``."""
+def stage(files: Files, fout: str, job: str, day: When, before_commit: Callable[[], None] | None = None) -> Run:
+    """Begin a run of ``job`` for ``day``, or for a period, in the store ``fout``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{uuid.uuid4().hex[:6]}"
     run = Run(files, _day_folder(fout, job, day), run_id, job, day, before_commit=before_commit)
@@ -124,7 +148,7 @@ def stage(files: Files, fout: str, job: str, day: date, before_commit: Callable[
     return run
 
 
-def clear_leftovers(files: Files, fout: str, job: str, day: date) -> list[str]:
+def clear_leftovers(files: Files, fout: str, job: str, day: When) -> list[str]:
     """Remove what processes that were killed left of the day: runs without a manifest, files never renamed.
 
     Only for who holds the day's lease: a run that is being written looks the same. Returns what was removed.
@@ -160,8 +184,8 @@ def write_run(
         raise
 
 
-def current(files: Files, fout: str, job: str, table: str, day: date) -> CurrentTable:
-    """The current result of ``table`` for ``day``.
+def current(files: Files, fout: str, job: str, table: str, day: When) -> CurrentTable:
+    """The current result of ``table`` for ``day``, or for a period.
 
     Raises InputMissing (66) that names the days there are, DataError (65) where the store is damaged.
     """
@@ -171,7 +195,7 @@ def current(files: Files, fout: str, job: str, table: str, day: date) -> Current
             f"no result of {table} is stored for {day}",
             where=join(fout, job),
             found=_days_there(files, fout, job),
-            next_step=f"run_spark {job} --date {day} --fout {fout}",
+            next_step=f"run_spark {job} {options(day)} --fout {fout}",
         )
     again = f"run {job} again for {day}"
     run = _read_json(files, join(folder, "CURRENT"), again).get("run")
@@ -267,7 +291,7 @@ def _absolute(location: str) -> str:
     return os.path.abspath(local_path(location))
 
 
-def _day_folder(fout: str, job: str, day: date) -> str:
+def _day_folder(fout: str, job: str, day: When) -> str:
     return join(fout if not is_local(fout) else _absolute(fout), job, day.isoformat())
 
 
@@ -296,6 +320,10 @@ def _count_back(spark: SparkSession, location: str, schema: Table, fmt: str) -> 
         return int(found.count())
     if not is_local(location):
         return int(spark.read.schema(schema.spark()).parquet(location).count())
+    return _count_footers(location, schema)
+
+
+def _count_footers(location: str, schema: Table) -> int:
     import pyarrow.parquet as pq
 
     total = 0

@@ -37,6 +37,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--yarn", "on the YARN cluster that HADOOP_CONF_DIR names"),
         Option("--k8s", "on Kubernetes (needs --master k8s://https://HOST:PORT)"),
         Option("--profile", "a profile: local, yarn, k8s, or a file of one's own", "NAME"),
+        Option("--engine", "for a day of logs: auto, processes (of this host, no JVM) or spark", "NAME"),
         Option("--deploy-mode", "client: the driver runs here; cluster: on the cluster", "MODE"),
         Option("--master", "another master than the profile's", "URL", "spark.master"),
         Option("--queue", "YARN queue", "NAME", "spark.yarn.queue"),
@@ -95,6 +96,8 @@ class Request:
     job: str | None = None
     arguments: list[str] = field(default_factory=list)
     given: dict[str, list[str]] = field(default_factory=dict)
+    #: The command line as it was.
+    words: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """True when the flag or option was given."""
@@ -116,7 +119,7 @@ def split(words: Sequence[str], signature_of: Callable[[str], Signature | None])
     ``signature_of(job)`` gives a built-in job's own options and None for a script of one's own; it is called once, when
     the job's name is met. Raises UsageError (2) for unknown options before the job and for missing values.
     """
-    request = Request()
+    request = Request(words=list(words))
     signature: Signature | None = None
     rest = list(words)
     while rest:

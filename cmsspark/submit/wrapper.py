@@ -17,7 +17,7 @@ from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import avro, class_archive, former
+from cmsspark.submit import avro, class_archive, engine, former
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, Places, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -63,10 +63,11 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     command = build(
         request, settings, host, places(host, settings, class_archive.usable(host, java, settings.cache_dir)), job
     )
+    spark, command = command, without_spark(request, settings, job, command, host)
     if request.has("--explain"):
-        _say(explanation(command, settings))
+        _say(explanation(command, spark, settings))
     if request.has("--dry-run"):
-        _say(command.shell())
+        _say(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
         return 0
     if command.mode != "python":
@@ -75,6 +76,21 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
     return run(command, environ)
+
+
+def without_spark(request: Request, settings: Settings, job: Job | None, command: Command, host: Host) -> Command:
+    """The same job counted by processes of this host, where nothing asks for Spark; else ``command`` itself."""
+    if command.mode == "python":
+        return command
+    if engine.why_spark(request, settings, job, command, host.environ):
+        return command
+    assert job is not None
+    return engine.by_processes(command, request.words, host, job, request.arguments)
+
+
+def instead(spark: Command) -> str:
+    """The command of Spark as a comment for a shell."""
+    return "\n".join(["# With --engine spark:", *(f"# {line}" for line in spark.shell().splitlines())])
 
 
 def built_in(name: str) -> Job | None:
@@ -188,11 +204,19 @@ def job_help(name: str, job: Job | None) -> str:
     return f"{own}\n\nOptions of run_spark\n{help_text()}"
 
 
-def explanation(command: Command, settings: Settings) -> str:
+def explanation(command: Command, spark: Command, settings: Settings) -> str:
     """Each option, its value, where it comes from, what it was laid over and why it is so."""
-    if command.mode == "python":
+    if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
-    lines = [
+    lines = []
+    if command is not spark:
+        lines = [
+            "Counted by processes of this host, without a JVM: nothing asks for Spark here. --engine spark, a path",
+            "that is not on this host's disks, or any Spark option does; it would get these:",
+            "",
+        ]
+    command = spark
+    lines += [
         f"profile {command.profile}, {command.mode} mode, settings: {settings.origin or 'none, built-in values'}",
         "",
     ]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: What one row of the report is about, beside the day.
 KEYS: Final = ("stream", "dataset_name", "site_name", "app")
-_SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_ms", "wall_ms")
+SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_ms", "wall_ms")
 
 
 def fold_tasks(scanned: DataFrame, partitions: int) -> DataFrame:
@@ -23,7 +23,7 @@ def fold_tasks(scanned: DataFrame, partitions: int) -> DataFrame:
     from pyspark.sql import functions as F
 
     laid_out = scanned.repartition(partitions, *KEYS)
-    return laid_out.groupBy("kind", *KEYS, "user", "detail").agg(*(F.sum(name).alias(name) for name in _SUMS))
+    return laid_out.groupBy("kind", *KEYS, "user", "detail").agg(*(F.sum(name).alias(name) for name in SUMS))
 
 
 def partials(folded: DataFrame, day: date) -> DataFrame:
@@ -50,7 +50,7 @@ def report(folded: DataFrame, day: date) -> DataFrame:
     accesses = folded.where(F.col("kind") == "access")
     # Each user has one row for a key: counting those that are not null counts people.
     summed = accesses.groupBy(*KEYS).agg(
-        *(F.sum(name).alias(name) for name in _SUMS), F.count("user").alias("distinct_users")
+        *(F.sum(name).alias(name) for name in SUMS), F.count("user").alias("distinct_users")
     )
     parts = F.split("dataset_name", "/")
     return summed.select(

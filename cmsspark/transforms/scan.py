@@ -6,7 +6,6 @@ over as lines (``spark``). Both ways end in the same rows, whose columns are ``f
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -21,6 +20,8 @@ from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Replicas
 from cmsspark.transforms.fold import COLUMNS, HASH_COLUMNS, HashFold, StreamFold, record_batch
+from cmsspark.transforms.shipped import place
+from cmsspark.transforms.shipped import ship as ship  # the callers' name for it
 from cmsspark.transforms.unfold import ACCESS_COLUMNS, Unfold
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Kit:
         if self.catalogue is None:
             return HashFold(stream)
         kind = Unfold if self.unfolded else StreamFold
-        return kind(stream, _catalogue(_place(self.catalogue)))
+        return kind(stream, _catalogue(place(self.catalogue)))
 
     def columns(self) -> tuple[tuple[str, str], ...]:
         """(name, type word) of the result's columns."""
@@ -96,7 +97,7 @@ class Kit:
 
     def batches(self, reader: Reader, fold: StreamFold, *, is_last: bool) -> Iterator[pa.RecordBatch]:
         """What can leave the task now; the folded rows and the bins when it ends."""
-        replicas = _replicas(_place(self.replicas)) if self.replicas else None
+        replicas = _replicas(place(self.replicas)) if self.replicas else None
         given = (reader.groups, replicas, self.pseudonyms.of)
         last = (fold.rows(*given), fold.bin_rows()) if is_last else ()
         if is_last and not self.unfolded:
@@ -104,28 +105,6 @@ class Kit:
         for rows in (fold.drain(*given), *last):
             if rows:
                 yield record_batch(rows, self.columns())
-
-
-def ship(spark: SparkSession, folder: Path) -> str:
-    """Make a snapshot's folder reachable for tasks; the name is for :class:`Kit`.
-
-    A local session's tasks open it where it is. Elsewhere it travels as an archive that Spark unpacks on each executor.
-    """
-    if spark.sparkContext.master.startswith("local") and "cluster" not in spark.sparkContext.master:
-        return str(folder)
-    archive = shutil.make_archive(str(folder), "tar", folder)
-    spark.sparkContext.addArchive(f"{archive}#{folder.name}")
-    return folder.name
-
-
-def _place(name: str) -> Path:
-    """A snapshot's folder on this host: as named, or where Spark unpacked what was shipped."""
-    here = Path(name)
-    if here.is_absolute():
-        return here
-    from pyspark import SparkFiles
-
-    return Path(SparkFiles.get(name))
 
 
 @cache
@@ -201,17 +180,22 @@ class _DirectTask:
     def run(self, task: Task) -> Iterator[pa.RecordBatch]:
         reader = self.kit.make_reader(task.stream, task.form, self.kit.day)
         fold = self.kit.fold(task.stream)
-        for path in task.paths:
-            try:
-                with open(local_path(path), "rb") as stream:
-                    for batch in reader.file(stream, path, accept_damaged=path in self.kit.accepted):
-                        fold.add(batch)
-                        yield from self.kit.batches(reader, fold, is_last=False)
-            except PermissionError as error:
-                raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
-            except OSError as error:
-                raise DataError("a log file cannot be read", where=path, found=error.strerror) from None
+        yield from read_task(task, self.kit, reader, fold)
         yield from self.kit.batches(reader, fold, is_last=True)
+
+
+def read_task(task: Task, kit: Kit, reader: Reader, fold: StreamFold) -> Iterator[pa.RecordBatch]:
+    """Read a task's files into ``fold``; yields what can leave at once. Raises DataError (65), NotAllowed (77)."""
+    for path in task.paths:
+        try:
+            with open(local_path(path), "rb") as stream:
+                for batch in reader.file(stream, path, accept_damaged=path in kit.accepted):
+                    fold.add(batch)
+                    yield from kit.batches(reader, fold, is_last=False)
+        except PermissionError as error:
+            raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
+        except OSError as error:
+            raise DataError("a log file cannot be read", where=path, found=error.strerror) from None
 
 
 @dataclass(frozen=True)

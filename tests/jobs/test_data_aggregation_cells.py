@@ -40,7 +40,7 @@ class Counted:
     orphans: int
 
 
-def _run(root: Path, private: Path, join: str, feed: str) -> tuple[Rows, Rows, Mapping[str, Any]]:
+def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[Rows, Rows, Mapping[str, Any]]:
     settings = Settings(None, None, private / "state", private / "cache")
     request = DayRequest(
         "data_aggregation",
@@ -51,6 +51,7 @@ def _run(root: Path, private: Path, join: str, feed: str) -> tuple[Rows, Rows, M
         max_malformed="100%",
         join=join,
         feed=feed,
+        engine=engine,
     )
     done = run(request, say=lambda text: None)
     report, partials = (pq.read_table(Path(done.path) / name).to_pylist() for name in ("data_aggregation", "partials"))
@@ -61,27 +62,30 @@ def _write_demo(tree: Tree) -> None:
     demo.make(tree.root, tree.day, records=8_000, files=1_500, datasets=60, people=40)
 
 
-DAYS: dict[str, tuple[Callable[[Tree], None], str, str]] = {
-    "demo day by index": (_write_demo, "index", "auto"),
-    "hostile day by index": (hostile.write_day, "index", "auto"),
-    "hostile day by shuffle join": (hostile.write_day, "shuffle", "auto"),
-    "hostile day fed by Spark": (hostile.write_day, "index", "spark"),
-    "legacy day by index": (hostile.write_legacy_day, "index", "auto"),
+DAYS: dict[str, tuple[Callable[[Tree], None], str, str, str]] = {
+    "demo day by index": (_write_demo, "spark", "index", "auto"),
+    "demo day by processes": (_write_demo, "processes", "index", "auto"),
+    "hostile day by index": (hostile.write_day, "spark", "index", "auto"),
+    "hostile day by processes": (hostile.write_day, "processes", "index", "auto"),
+    "hostile day by shuffle join": (hostile.write_day, "spark", "shuffle", "auto"),
+    "hostile day fed by Spark": (hostile.write_day, "spark", "index", "spark"),
+    "legacy day by index": (hostile.write_legacy_day, "spark", "index", "auto"),
+    "legacy day by processes": (hostile.write_legacy_day, "processes", "index", "auto"),
 }
 
 
 # The smoke set, on the other line of Spark too, has one day by either join.
-SMOKE = ("demo day by index", "hostile day by index", "hostile day by shuffle join")
+SMOKE = ("demo day by index", "hostile day by index", "hostile day by processes", "hostile day by shuffle join")
 
 
 @pytest.fixture(
     scope="module", params=[pytest.param(day, marks=pytest.mark.smoke if day in SMOKE else ()) for day in DAYS]
 )
 def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: object) -> Counted:
-    write, join, feed = DAYS[request.param]
+    write, engine, join, feed = DAYS[request.param]
     root, private = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("private")
     write(Tree(root, DAY))
-    return Counted(*_run(root, private, join, feed), count_day(root, DAY), read_catalogue(root, DAY).orphans)
+    return Counted(*_run(root, private, engine, join, feed), count_day(root, DAY), read_catalogue(root, DAY).orphans)
 
 
 def test_every_bin_is_the_oracles(counted: Counted) -> None:

@@ -1,0 +1,162 @@
+"""The scan on one host without Spark: the same tasks, in processes of this host that fold all that they read.
+
+Nothing is retried here: a process that fails ends the scan. So each process keeps one fold for each stream through all
+of its tasks, and hands over its rows once, when nothing is left to read.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from cmsspark.errors import CmssparkError, NotReady
+from cmsspark.transforms.fold import StreamFold
+from cmsspark.transforms.scan import Kit, Reader, Task, read_task
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+    import pyarrow as pa
+
+#: Bytes of input a task here: small enough that no process waits long for another at the end.
+TASK_BYTES: Final = 64_000_000
+
+
+class WorkerFailed(Exception):
+    """An error in a process that is none of ours; its text is the trace there."""
+
+
+@dataclass
+class Shift:
+    """What one process reads, from its first task to its last."""
+
+    kit: Kit
+    _open: dict[tuple[str, str], tuple[Reader, StreamFold]] = field(default_factory=dict)
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """Read the task's files; yields what cannot wait for the end."""
+        key = (task.stream, task.form)
+        if key not in self._open:
+            reader = self.kit.make_reader(task.stream, task.form, self.kit.day)
+            self._open[key] = (reader, self.kit.fold(task.stream))
+        reader, fold = self._open[key]
+        yield from read_task(task, self.kit, reader, fold)
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """The rows of all that was read."""
+        for reader, fold in self._open.values():
+            yield from self.kit.batches(reader, fold, is_last=True)
+
+
+class Crew:
+    """Processes that wait for tasks. Made early, when this process has few threads and little memory to copy."""
+
+    def __init__(self, count: int) -> None:
+        self._members: list[tuple[ForkProcess, Connection]] = []
+        context = multiprocessing.get_context("fork")
+        for _ in range(max(1, count)):
+            here, there = context.Pipe()
+            # A child must not hold its parent's ends of the pipes: it ends when the parent is gone.
+            ends = [pipe for _, pipe in self._members] + [here]
+            member = context.Process(target=_serve, args=(there, ends), daemon=True)
+            member.start()
+            there.close()
+            self._members.append((member, here))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def scan(self, tasks: Sequence[Task], kit: Kit) -> Iterator[pa.RecordBatch]:
+        """Batches of ``kit.columns()``, as ``scan.scan`` has them in its rows. To be called once.
+
+        Raises what a task raises, and NotReady (75) where a process was ended from outside.
+        """
+        waiting = deque(tasks)
+        at_work = {pipe: member for member, pipe in self._members}
+        for pipe in at_work:
+            _send(pipe, kit)
+            _send(pipe, waiting.popleft() if waiting else None)
+        while at_work:
+            heard = wait(list(at_work))
+            for pipe in [one for one in at_work if one in heard]:
+                try:
+                    said = pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    raise _ended(at_work[pipe]) from None
+                if isinstance(said, Exception):
+                    raise said
+                if said == "next":
+                    _send(pipe, waiting.popleft() if waiting else None)
+                elif said == "end":
+                    del at_work[pipe]
+                else:
+                    yield said
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        for _, pipe in self._members:
+            pipe.close()
+        for member, _ in self._members:
+            member.terminate()
+            member.join()
+        self._members = []
+
+
+def cores() -> int:
+    """The processes that this host does well with."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def _send(pipe: Connection, what: object) -> None:
+    try:
+        pipe.send(what)
+    except (BrokenPipeError, ConnectionResetError):
+        # It is gone; what it said before, or that it said nothing, is read from the pipe.
+        return
+
+
+def _ended(member: ForkProcess) -> NotReady:
+    member.join(5)
+    code = member.exitcode
+    how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with {code}"
+    return NotReady(
+        "a process that reads logs was ended from outside",
+        found=f"it ended {how}",
+        next_step="was there memory enough? run it again, with more memory or fewer cores",
+    )
+
+
+def _serve(pipe: Connection, not_mine: Sequence[Connection]) -> None:
+    """What a process of the crew does: tasks, until there are none or nobody gives any."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who gives the tasks ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in not_mine:
+        other.close()
+    try:
+        shift = Shift(pipe.recv())
+        while (task := pipe.recv()) is not None:
+            for batch in shift.read(task):
+                pipe.send(batch)
+            pipe.send("next")
+        for batch in shift.end():
+            pipe.send(batch)
+        pipe.send("end")
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except CmssparkError as error:
+        _send(pipe, error)
+    except Exception:
+        _send(pipe, WorkerFailed(traceback.format_exc()))

@@ -1,0 +1,127 @@
+"""Processes of this host: what becomes of their errors, their end, and ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from cmsspark.access import AccessBatch, Group
+from cmsspark.errors import DataError, NotAllowed, NotReady
+from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.transforms.local_scan import Crew, WorkerFailed
+from cmsspark.transforms.scan import Kit, Task
+from tests.transforms.catalogues import opened
+
+DAY = date(2026, 1, 15)
+
+
+class Says:
+    """A reader that does what the file's text says."""
+
+    def __init__(self, stream: str, form: str, day: date) -> None:
+        self.groups = [Group("T2_X", "crab", "Ann", 0)]
+
+    def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool) -> Iterator[AccessBatch]:
+        text = stream.read().decode()
+        if text == "damaged":
+            raise DataError("a file is damaged", where=file, found="so", next_step="fetch it")
+        if text == "bug":
+            raise ZeroDivisionError("of a reader")
+        if text == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield AccessBatch(read=1, lfns=["/store/a"], groups=[0], read_bytes=[int(text)])
+
+    def chunk(self, chunk: bytes, file: str) -> AccessBatch:
+        raise NotImplementedError
+
+    def notes(self) -> list[tuple[str, str, int, str]]:
+        return [("note", "pid", 1, str(os.getpid()))]
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    opened(tmp_path / "catalogue", [("/store/a", 1, 1, 1)], [(1, "/x/y/RAW")])
+    return Kit(DAY, str(tmp_path / "catalogue"), None, Pseudonyms(b"k" * 32), Says)
+
+
+def tasks(folder: Path, *texts: str) -> list[Task]:
+    found = []
+    for number, text in enumerate(texts):
+        path = folder / f"part-{number}"
+        path.write_text(text)
+        found.append(Task("aaa", "enr", (str(path),)))
+    return found
+
+
+def test_all_tasks_are_read_and_each_process_hands_over_one_fold_of_a_stream(tmp_path: Path, kit: Kit) -> None:
+    with Crew(2) as crew:
+        rows = [row for batch in crew.scan(tasks(tmp_path, *"1234567"), kit) for row in batch.to_pylist()]
+    accesses = [row for row in rows if row["kind"] == "access"]
+    assert sum(row["nacc"] for row in accesses) == 7
+    assert sum(row["read_bytes"] for row in accesses) == 28
+    processes = {row["detail"] for row in rows if row["kind"] == "note"}
+    assert len(accesses) == len(processes) <= 2
+
+
+def test_more_processes_than_tasks_and_no_tasks_at_all(tmp_path: Path, kit: Kit) -> None:
+    with Crew(3) as crew:
+        rows = [row for batch in crew.scan(tasks(tmp_path, "5"), kit) for row in batch.to_pylist()]
+    assert [row["read_bytes"] for row in rows if row["kind"] == "access"] == [5]
+    with Crew(2) as crew:
+        assert list(crew.scan([], kit)) == []
+
+
+def test_an_error_of_ours_crosses_whole(tmp_path: Path, kit: Kit) -> None:
+    with Crew(2) as crew, pytest.raises(DataError) as caught:
+        list(crew.scan(tasks(tmp_path, "1", "damaged", "3"), kit))
+    assert caught.value.where == str(tmp_path / "part-1")
+    assert caught.value.next_step == "fetch it"
+
+
+def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, kit: Kit) -> None:
+    with Crew(1) as crew, pytest.raises(DataError, match="cannot be read") as caught:
+        list(crew.scan([Task("aaa", "enr", (str(tmp_path / "none"),))], kit))
+    assert caught.value.where == str(tmp_path / "none")
+    if os.geteuid():
+        closed = tasks(tmp_path, "1")
+        Path(closed[0].paths[0]).chmod(0)
+        with Crew(1) as crew, pytest.raises(NotAllowed):
+            list(crew.scan(closed, kit))
+
+
+def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, kit: Kit) -> None:
+    with Crew(2) as crew, pytest.raises(WorkerFailed, match=r"(?s)in file.*ZeroDivisionError: of a reader"):
+        list(crew.scan(tasks(tmp_path, "bug"), kit))
+
+
+def test_a_process_that_is_killed_is_told_and_may_be_tried_again(tmp_path: Path, kit: Kit) -> None:
+    with Crew(2) as crew, pytest.raises(NotReady, match="ended from outside") as caught:
+        list(crew.scan(tasks(tmp_path, "killed", "1"), kit))
+    assert "SIGKILL" in str(caught.value.found)
+
+
+def test_no_process_outlives_the_one_that_made_it(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from cmsspark.transforms.local_scan import Crew\n"
+        "crew = Crew(3)\n"
+        "print(*(member.pid for member, _ in crew._members), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as maker:
+        assert maker.stdout is not None
+        pids = [int(word) for word in maker.stdout.readline().split()]
+        assert len(pids) == 3
+        maker.kill()
+        # They hold its stdout: it ends when the last of them has.
+        assert maker.stdout.read() == ""
