@@ -93,7 +93,8 @@ def _hdfs(folder: Path, ports: Mapping[str, int], namenode: str, names: Iterable
         "dfs.namenode.heartbeat.recheck-interval": "2000",
         "dfs.heartbeat.interval": "1",
         "dfs.datanode.data.dir": f"{folder}/data/datanode",
-        "dfs.datanode.hostname": "127.0.0.1",
+        # As YARN names the first node, so that executors find what is near.
+        "dfs.datanode.hostname": "localhost",
         "dfs.datanode.address": f"127.0.0.1:{ports['datanode-data']}",
         "dfs.datanode.ipc.address": f"127.0.0.1:{ports['datanode-ipc']}",
         "dfs.datanode.http.address": f"127.0.0.1:{ports['datanode-http']}",

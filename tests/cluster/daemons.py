@@ -70,9 +70,9 @@ class Cluster:
     def up(self, further: tuple[str, ...] = ()) -> None:
         """Start what does not run yet and wait until all work; a folder's data stay between two ups."""
         jars = artifacts.jars()
-        names = [name for name in CLASSES if name in (*BASE, *further)]
+        names = [name for name in CLASSES if name in (*BASE, *further, *self.state["names"])]
         self.state["ports"] = {**configuration.free_ports(), **self.state["ports"]}
-        self.state["names"] = sorted({*self.state["names"], *names})
+        self.state["names"] = names
         for part in ("logs", "data/tmp", *(f"webroot/webapps/{name}" for name in WEBAPPS)):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         configuration.write_all(self.folder, jars, self.spark_home, self.ports, self.state["names"])

@@ -1,0 +1,50 @@
+"""The packed Python environment that travels to the nodes: the package's dependencies without Spark's own 400 MB."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.artifacts import cache
+
+ROOT = Path(__file__).resolve().parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
+VENV_PACK = "venv-pack==0.2.0"
+
+
+def dependencies() -> list[str]:
+    """What cmsspark needs on a node: YARN brings pyspark along itself."""
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    lists = (word.value for word in ast.walk(tree) if isinstance(word, ast.keyword) and word.arg == "install_requires")
+    return [word for word in ast.literal_eval(next(lists)) if not word.startswith("pyspark")]
+
+
+def packed() -> Path:
+    """The archive, made once for these dependencies, their pins and this Python."""
+    words = [*dependencies(), CONSTRAINTS.read_text(encoding="utf-8"), sys.version, VENV_PACK]
+    name = hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
+    target = cache().parent / f"environment-{name}.tar.gz"
+    if target.is_file():
+        return target
+    aside = target.with_name(f"environment-{name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    python = aside / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", str(CONSTRAINTS)]
+    part = target.with_name(f"{name}.part.tar.gz")
+    for command in (
+        [sys.executable, "-m", "venv", str(aside)],
+        [*pip, "setuptools", VENV_PACK, *dependencies()],
+        [str(python), "-m", "venv_pack", "--force", "--quiet", "--compress-level", "1", "-p", str(aside), "-o", str(part)],
+    ):
+        subprocess.run(command, check=True)
+    shutil.rmtree(aside)
+    part.replace(target)
+    return target
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{packed()}\n")
