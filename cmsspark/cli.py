@@ -14,13 +14,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "path": ("cmsspark.jobs.stored", "path_command", "Print the URI of a table's current result for a day."),
     "manifest": ("cmsspark.jobs.stored", "manifest_command", "Print the manifest of a table's current result as JSON."),
     "outbox": ("cmsspark.jobs.outbox", "command", "See what waits to be published; retry, discard, rebuild."),
-    "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day to MONIT, or to a file spool."),
+    "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day or period to MONIT, or to a file spool."),
     "runs": ("cmsspark.jobs.runs_command", "runs_command", "List runs of jobs, the latest first."),
     "show": ("cmsspark.jobs.runs_command", "show_command", "Show all that is known of one run."),
     "status": ("cmsspark.jobs.status", "command", "Days by jobs at a glance: done, published, failed, missing."),
     "daily": ("cmsspark.jobs.daily", "command", "Bring the last days up to date: run, publish, tell. For cron."),
     "diff": ("cmsspark.jobs.diff", "command", "Compare two days, or two runs of one day."),
+    "period": ("cmsspark.jobs.period", "command", "Make a week, a month or any range from its stored days."),
+    "periods": ("cmsspark.jobs.periods", "command", "List stored weeks, months and ranges, and which are stale."),
     "prune": ("cmsspark.jobs.prune", "command", "Remove runs that count no more from the store."),
+    "report": ("cmsspark.jobs.report", "command", "Where every record of a day went: text, JSON or a page."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }
 

@@ -23,6 +23,8 @@ class Job:
     needs_spark: bool = True
     #: The log streams that it reads unless it is asked for less.
     streams: tuple[str, ...] = ()
+    #: Its results are of weeks, months or other ranges, not of days.
+    of_periods: bool = False
 
     @property
     def module(self) -> str:
@@ -52,6 +54,13 @@ JOBS: dict[str, Job] = {
         Job("site_tier_usage", "How much data sit at the sites of a tier, by data tier", ("site_tier_usage",)),
         Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",)),
         Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",)),
+        Job(
+            "period",
+            "A week, a month or any range of stored days, its distinct users counted anew",
+            ("period_aggregation",),
+            needs_spark=False,
+            of_periods=True,
+        ),
         Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False),
     )
 }

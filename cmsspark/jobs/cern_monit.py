@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +18,9 @@ import click
 
 from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, SettingsError, UsageError
 from cmsspark.jobs import Job, find_job
-from cmsspark.jobs.options import date_option, settings_of, store_of, store_options
+from cmsspark.jobs.options import settings_of, store_of, store_options
+from cmsspark.jobs.period_options import when_options
+from cmsspark.periods import Period, When, first_day, options
 from cmsspark.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
 class Order:
     """What was asked for, command line over settings."""
 
-    day: date
+    day: When
     job: Job
     settings: Settings
     fout: str | None
@@ -72,8 +73,8 @@ class Result:
 
 
 @click.command("publish")
-@date_option
-@click.option("--job", "job_name", default="data_aggregation", show_default=True, help="Whose result to publish.")
+@when_options
+@click.option("--job", "job_name", help="Whose result to publish. [default: data_aggregation; of a period, period]")
 @store_options
 @click.option("--sink", type=click.Choice(SINKS), help="Where to. [default: stomp with --amq, else file]")
 @click.option("--amq", metavar="FILE", help="Address and credentials, in the amq_broker.json form; for its owner only.")
@@ -84,15 +85,15 @@ class Result:
 @click.option("--verbose", is_flag=True, help="Say more on the way.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
-    day: date, job_name: str, fout: str | None, settings_file: str | None, sink: str | None, amq: str | None,
+    when: When, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None, amq: str | None,
     spool: str | None, resume: bool, dry_run: bool, limit: int | None, verbose: bool, debug: bool,
 ) -> None:  # fmt: skip
-    """Publish a stored day, to MONIT (STOMP or HTTP) or to a file spool. Sent means confirmed, or the command fails.
+    """Publish a stored day or period, to MONIT (STOMP or HTTP) or to a file spool.
 
-    Documents are spooled first; whatever interrupts the sending, the same command goes on from there. Of a day that
-    was published before only what has changed is sent.
+    Sent means confirmed, or the command fails. Documents are spooled first; whatever interrupts the sending, the same
+    command goes on from there. Of what was published before only what has changed is sent.
     """
-    order = order_of(settings_of(settings_file), day, job_name, fout, sink, amq, spool, limit)
+    order = order_of(settings_of(settings_file), when, job_name, fout, sink, amq, spool, limit)
     if dry_run:
         try:
             show(order)
@@ -107,12 +108,13 @@ def command(
 
 
 def order_of(
-    settings: Settings, day: date, job_name: str, fout: str | None, sink: str | None, amq: str | None,
+    settings: Settings, day: When, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
     spool: str | None, limit: int | None,
 ) -> Order:  # fmt: skip
     """The order, from the command line first and the settings second.
 
-    Raises UsageError (2) where STOMP is wanted and no credentials are named, SettingsError (78) for wrong settings.
+    Raises UsageError (2) where STOMP is wanted and no credentials are named, or where a job on days is given a period,
+    or the other way round; SettingsError (78) for wrong settings.
     """
     given = _checked(settings)
     chosen = sink or ("stomp" if amq else given.get("sink", "file"))
@@ -126,12 +128,24 @@ def order_of(
             "an address to publish to is wanted",
             next_step=f"give --amq FILE with address and credentials (etc/{example} shows the form)",
         )
+    job = _job_of(job_name, day)
     folder = Path(spool) if spool else _place(settings, given.get("spool")) or settings.state_dir / "published"
     return Order(
-        day, find_job(job_name), settings, fout, chosen,
+        day, job, settings, fout, chosen,
         Path(amq) if amq else _place(settings, given.get("amq")),
         folder, given.get("producer"), given.get("type"), float(given.get("patience", 300)), limit,
     )  # fmt: skip
+
+
+def _job_of(name: str | None, when: When) -> Job:
+    is_period = isinstance(when, Period)
+    job = find_job(name or ("period" if is_period else "data_aggregation"))
+    if job.of_periods != is_period:
+        raise UsageError(
+            f"results of {job.name} are of {'periods' if job.of_periods else 'days'}, and {options(when)} is none",
+            next_step="give --date for a day, --week, --month or --from … --to for a period",
+        )
+    return job
 
 
 def _place(settings: Settings, text: str | None) -> Path | None:
@@ -333,7 +347,7 @@ def note_published(order: Order, results: list[Result]) -> None:
             continue  # nothing was open
         refused = result.quarantined + totals.refused
         done = (source, result.where, totals.confirmed, totals.open, refused)
-        note(order.settings.state_dir, order.job.name, result.table, order.day, *done)
+        note(order.settings.state_dir, order.job.name, result.table, first_day(order.day), *done)
 
 
 def finish(results: list[Result]) -> None:

@@ -95,7 +95,12 @@ def _line(run: Run) -> tuple[str, ...]:
     told = f"{run.exit_code}: {why[0][:80]}" if run.exit_code and why else "partial" if run.is_partial else ""
     seconds = "" if run.seconds is None else f"{run.seconds:,.1f}"
     rows = "" if run.rows is None else f"{run.rows:,}"
-    return (run.run, run.job, run.day.isoformat(), run.state.value, clock(run.began_ms), seconds, rows, told)
+    return (run.run, run.job, of(run), run.state.value, clock(run.began_ms), seconds, rows, told)
+
+
+def of(run: Run) -> str:
+    """The day that a run is of, or its period's name."""
+    return str(run.details.get("period") or run.day)
 
 
 def clock(ms: int) -> str:
@@ -117,7 +122,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         click.echo(json.dumps({**found.as_dict(), "published": documents}, indent=1, ensure_ascii=False))
         return
     state = click.style(found.state.value, fg=COLOURS[found.state])
-    click.echo(f"{found.job} of {found.day}: {state}{', partial' if found.is_partial else ''}")
+    click.echo(f"{found.job} of {of(found)}: {state}{', partial' if found.is_partial else ''}")
     for label, value in _facts(found):
         click.echo(f"  {label:<12}{value}")
     if found.error:
@@ -140,6 +145,8 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
         yield "took", f"{run.seconds:,.1f} s"
     if run.process:
         yield "by", f"process {run.process.get('pid')} on {run.process.get('host')}"
+    if days := told.get("days"):
+        yield "days", f"{len(days)}, {min(days)} to {max(days)}"
     for table, one in (told.get("tables") or {}).items():
         yield "table", f"{table}: {one.get('rows', 0):,} rows, {one.get('bytes', 0):,} bytes"
     for kind, dump in (told.get("dumps") or {}).items():

@@ -74,7 +74,8 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     until = last or days.today() - timedelta(days=1)
     span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
     with ledger_of(settings_of(settings_file), fout) as book:
-        runs = book.runs(first=span[0], last=until)
+        # Those of periods are of no single day: cmsspark periods lists them.
+        runs = [run for run in book.runs(first=span[0], last=until) if not run.details.get("period")]
         published = book.published(span[0], until)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
     cells = table(span, jobs, runs, published)

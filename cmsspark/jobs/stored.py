@@ -1,20 +1,21 @@
-"""``cmsspark path`` and ``cmsspark manifest``: where a day's result is, and what it was made from."""
+"""``cmsspark path`` and ``cmsspark manifest``: where a day's or period's result is, and what it was made from."""
 
 from __future__ import annotations
 
 import json
-from datetime import date
 from typing import Any
 
 import click
 
 from cmsspark.jobs import job_of_table
-from cmsspark.jobs.options import date_option, settings_of, store_of, store_options
+from cmsspark.jobs.options import settings_of, store_of, store_options
+from cmsspark.jobs.period_options import when_options
+from cmsspark.periods import When
 from cmsspark.sinks.store import CurrentTable, current
 from cmsspark.storage import Files, LocalFiles, files_for, is_local
 
 
-def find(table: str, day: date, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
+def find(table: str, day: When, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
     """The file system and the current result of ``table``. Local stores need no JVM; others start one."""
     job = job_of_table(table)
     store = store_of(fout, settings_of(settings_file))
@@ -30,19 +31,19 @@ def _session() -> Any:
 
 @click.command("path")
 @click.argument("table")
-@date_option
+@when_options
 @store_options
-def path_command(table: str, day: date, fout: str | None, settings_file: str | None) -> None:
+def path_command(table: str, when: When, fout: str | None, settings_file: str | None) -> None:
     """Print the URI of TABLE's current result; pandas, DuckDB and Spark read it as it is."""
-    files, found = find(table, day, fout, settings_file)
+    files, found = find(table, when, fout, settings_file)
     click.echo(files.uri(found.path))
 
 
 @click.command("manifest")
 @click.argument("table")
-@date_option
+@when_options
 @store_options
-def manifest_command(table: str, day: date, fout: str | None, settings_file: str | None) -> None:
+def manifest_command(table: str, when: When, fout: str | None, settings_file: str | None) -> None:
     """Print the manifest of TABLE's current result as JSON: inputs, dumps, rows, reconciliation, versions."""
-    _, found = find(table, day, fout, settings_file)
+    _, found = find(table, when, fout, settings_file)
     click.echo(json.dumps(found.manifest, indent=1, ensure_ascii=False))

@@ -17,8 +17,8 @@ from datetime import date, datetime
 from functools import cached_property
 from typing import Any, Final
 
-from cmsspark.days import start_ms
 from cmsspark.errors import UsageError
+from cmsspark.periods import When, start_ms
 from cmsspark.schemas import Column, Table
 
 TYPE_PREFIX: Final = "agg"
@@ -29,6 +29,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "dbs_eos": ("stream", "dataset_name", "site_name", "app"),
     "dbs_cmssw": ("stream", "dataset_name", "site_name", "app"),
     "dbs_crab": ("stream", "dataset_name", "site_name", "app"),
+    "period_aggregation": ("stream", "dataset_name", "site_name", "app"),
     "dbs_phedex": ("dataset_name", "site_name", "kind"),
     "phedex": ("dataset_name", "site_name", "kind"),
     "site_tier_usage": ("site_tier", "kind", "data_tier"),
@@ -84,10 +85,10 @@ def key_columns(table: Table) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Shape:
-    """What all documents of one table and day share."""
+    """What all documents of one table and day, or period, share."""
 
     table: Table
-    day: date
+    day: When
     producer: str
     type: str
 
@@ -99,12 +100,12 @@ class Shape:
 
     @cached_property
     def period(self) -> str:
-        """The day as it stands in ids."""
+        """The day, or the period's name, as it stands in ids."""
         return self.day.isoformat()
 
     @cached_property
     def timestamp(self) -> int:
-        """The day's start in UTC ms: the timestamp of every document, whenever it is sent."""
+        """The day's or period's start in UTC ms: the timestamp of every document, whenever it is sent."""
         return start_ms(self.day)
 
     @cached_property

@@ -53,8 +53,9 @@ def schema_of(table: Table) -> dict[str, Any]:
         properties[column.name] = {**_KINDS[column.type], **least, "description": column.about}
         if not column.nullable:
             required.append(column.name)
-    properties["timestamp"] = {"type": "integer", "minimum": 0, "description": "start of the day, UTC milliseconds"}
-    properties["is_gone"] = {"type": "boolean", "enum": [True], "description": "the day no longer has this document"}
+    of = "period" if "period" in table.names else "day"
+    properties["timestamp"] = {"type": "integer", "minimum": 0, "description": f"start of the {of}, UTC milliseconds"}
+    properties["is_gone"] = {"type": "boolean", "enum": [True], "description": f"the {of} no longer has this document"}
     properties["metadata"] = dict(METADATA)
     return {
         "$schema": DIALECT,

@@ -16,10 +16,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from cmsspark.errors import CmssparkError, NotReady
+from cmsspark.periods import When
 from cmsspark.runs import processes
 from cmsspark.storage import Entry, Files, join
 
@@ -28,8 +29,8 @@ TTL_S: Final = 180.0
 _NAME: Final = re.compile(r"(\d{8})\.json", re.ASCII)
 
 
-def day_folder(fout: str, job: str, day: date) -> str:
-    """Location of the lease of a job's day."""
+def day_folder(fout: str, job: str, day: When) -> str:
+    """Location of the lease of a job's day or period."""
     return join(fout, ".leases", job, day.isoformat())
 
 

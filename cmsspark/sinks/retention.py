@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 
 from cmsspark.errors import CmssparkError
+from cmsspark.periods import When, named
 from cmsspark.storage import Files, join
 
 
@@ -16,7 +16,7 @@ class OldRun:
     """A run of a day that another one replaced, or that never ended; ``size`` in bytes of its files."""
 
     job: str
-    day: date
+    day: When
     path: str
     size: int
     why: str
@@ -31,7 +31,7 @@ def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
     for job in _folders(files, fout):
         for name in _folders(files, join(fout, job)):
             try:
-                day = date.fromisoformat(name)
+                day = named(name)
             except ValueError:
                 continue
             folder = join(fout, job, name)

@@ -1,0 +1,167 @@
+"""``period``: a week, a month or any other range of days, made from the partials of its stored days.
+
+Sums are those of the days; distinct people are counted anew over the whole period, as they do not add up.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark import periods as calendar
+from cmsspark.jobs import JOBS
+from cmsspark.jobs import periods as stored
+from cmsspark.jobs.attended import Attended, attended
+from cmsspark.jobs.options import settings_of, store_of, store_options
+from cmsspark.jobs.period_options import needed, period_options
+from cmsspark.jobs.periods import StoredDays
+from cmsspark.jobs.provenance import versions
+from cmsspark.periods import Period
+from cmsspark.schemas import stored_table
+from cmsspark.sinks import store
+from cmsspark.storage import is_local
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from cmsspark.settings import Settings
+
+NAME: Final = "period"
+TABLE: Final = "period_aggregation"
+KEYS: Final = ("stream", "dataset_name", "site_name", "app")
+_MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A period's rows, what they were made from, and the key of their pseudonyms."""
+
+    rows: pl.DataFrame
+    days: StoredDays
+    key_id: str | None
+
+
+@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: docs/operations.md.")
+@period_options
+@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored; marks the result partial.")
+@store_options
+@click.option("--verbose", is_flag=True, help="Say more on the way.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def command(
+    period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, verbose: bool, debug: bool
+) -> None:
+    settings = settings_of(settings_file)
+    run(needed(period), store_of(fout, settings), settings, allow_missing=allow_missing)
+
+
+def run(
+    period: Period,
+    fout: str,
+    settings: Settings,
+    *,
+    allow_missing: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> store.CurrentTable:
+    """Make the period's table and store it; on any failure the previous result stays.
+
+    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot stand together,
+    NotReady (75), OutputError (73).
+    """
+    tell = say or (lambda text: click.echo(text, err=True))
+    with attended(settings, fout, NAME, period, tell) as run_of_period:
+        done = _run(period, fout, allow_missing, tell, run_of_period)
+        run_of_period.manifest = done.manifest
+        return done
+
+
+def build(days: StoredDays) -> Made:
+    """The period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
+    import polars as pl
+
+    from cmsspark.transforms.rollup import DERIVED, Rollup, roll_up
+
+    key_id = days.key_id()
+    asked = Rollup((*KEYS, *DERIVED), _MEASURES)
+    rows, folded = roll_up(asked, days.batches(asked.columns))
+    days.check_users(folded.users)
+    period = days.period
+    made = {
+        "period": pl.lit(period.isoformat()),
+        "first_day": pl.lit(period.first),
+        "last_day": pl.lit(period.last),
+        "timestamp": pl.lit(calendar.start_ms(period), pl.Int64),
+    }
+    columns = [made.get(name, pl.col(name)).alias(name) for name in stored_table(TABLE).names]
+    return Made(rows.select(columns), days, key_id)
+
+
+def _run(
+    period: Period, fout: str, allow_missing: bool, tell: Callable[[str], None], run_of_period: Attended
+) -> store.CurrentTable:
+    began = time.monotonic()
+    files = stored.files_of(fout, f"cmsspark {NAME}")
+    run_of_period.lock(files)
+    days = stored.look(files, fout, period)
+    days.check(allow_missing=allow_missing)
+    made = build(days)
+    staged = store.stage(files, fout, NAME, period, run_of_period.check)
+    try:
+        count = _write(staged, made.rows.to_arrow().cast(stored_table(TABLE).arrow()))
+        done = staged.commit(_manifest(made, time.monotonic() - began))
+    except BaseException:
+        staged.abandon()
+        raise
+    for text in days.warnings:
+        tell(f"warning: {text}")
+    seconds = time.monotonic() - began
+    tell(f"{NAME} {period}: {count:,} rows from {len(days.there)} days stored in {done.path} after {seconds:.1f} s")
+    return done
+
+
+def _write(staged: store.Run, rows: pa.Table) -> int:
+    """Write the table; where the store is not on the local disk, by Spark."""
+    if is_local(staged.folder):
+        return staged.write_arrow(rows, TABLE)
+    import pyarrow.parquet as pq
+
+    from cmsspark.session import small_session
+
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
+        part = Path(folder) / "part.parquet"
+        pq.write_table(rows, part, store_schema=False)
+        return staged.write(small_session(f"cmsspark {NAME}").read.parquet(part.as_uri()), TABLE)
+
+
+def _manifest(made: Made, seconds: float) -> dict[str, Any]:
+    days = made.days
+    return {
+        "day": days.period.first.isoformat(),
+        "period": days.period.isoformat(),
+        "first_day": days.period.first.isoformat(),
+        "last_day": days.period.last.isoformat(),
+        # By these it is told stale when a day was run again.
+        "days": {day.isoformat(): table.manifest.get("run") for day, table in days.there.items()},
+        "missing_days": [day.isoformat() for day in days.missing],
+        "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
+        "partial": days.is_partial,
+        "inputs": [
+            {
+                "table": f"{stored.TABLE} of {day}",
+                "folder": table.path,
+                "files": [[str(table.manifest.get("run")), table.manifest["tables"][stored.TABLE].get("bytes"), None]],
+            }
+            for day, table in days.there.items()
+        ],
+        "warnings": days.warnings,
+        "pseudonym_key_id": made.key_id,
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "timestamp": calendar.start_ms(days.period),
+    }
