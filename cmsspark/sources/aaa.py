@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date
+from itertools import repeat
 from typing import Any
 
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, objects, parts_of
-from cmsspark.sources.fields import UNKNOWN, Apps, normalise_lfn
+from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
 from cmsspark.sources.strict_json import Fields, last, long, text
 
 
@@ -60,53 +62,36 @@ class AaaDecoder(JsonDecoder):
         self.enriched = form == "enr"
         self.record_type = EnrichedRecord if self.enriched else RawRecord
         super().__init__(day, apps)
-        self._codes: dict[tuple[str | None, ...], int] = {}
+        self._codes = Remembered(self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day, write_only, no_lfn; all else are accesses."""
-        batch.read_bytes = [] if batch.read_bytes is None else batch.read_bytes
-        add_lfn, add_group, add_bytes = batch.lfns.append, batch.groups.append, batch.read_bytes.append
-        low, high, codes, enriched = self.low_ms, self.high_ms, self._codes, self.enriched
-        classify = self.apps.classify
-        for record in records:
-            metadata = record.metadata
-            if metadata is not None:
-                timestamp = metadata.timestamp
-                if timestamp is not None and not low <= timestamp < high and self.out_of_day(timestamp, batch):
-                    continue
-            data = record.data
-            read = data.read_bytes_at_close or data.read_bytes or 0
-            if read.__class__ is float:
-                read = int(read)
-            if not read and (data.write_bytes or data.write_bytes_at_close):
-                batch.write_only += 1
-                continue
-            lfn = data.file_lfn
-            if lfn and (lfn[:7] != "/store/" or "//" in lfn):
-                lfn = normalise_lfn(lfn)
-            if not lfn:
-                batch.no_lfn += 1
-                continue
-            app = classify(data.app_info)
-            if enriched:
-                key = (data.src_experiment_site, data.dst_experiment_site, data.user_dn, app)
-            else:
-                key = (None, None, data.user_dn, app)
-            group = codes.get(key)
-            if group is None:
-                group = codes[key] = self._number(key)
-            add_lfn(lfn)
-            add_group(group)
-            add_bytes(read)
+        of_the_day = self.of_the_day(records, batch)
+        read = [
+            data
+            for data in of_the_day
+            if data.read_bytes_at_close or data.read_bytes or not (data.write_bytes or data.write_bytes_at_close)
+        ]
+        batch.write_only += len(of_the_day) - len(read)
+        found = named(read, [data.file_lfn for data in read], batch)
+        add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in found], batch)
+        apps = map(self.apps.of.__getitem__, [data.app_info for data in found])
+        people = map(self.person.__getitem__, [data.user_dn for data in found])
+        sites: Iterable[str | None] = repeat(None)
+        readers = sites
+        if self.enriched:
+            sites = [data.src_experiment_site for data in found]
+            readers = [data.dst_experiment_site for data in found]
+        batch.groups += map(self._codes.__getitem__, zip(people, apps, sites, readers, strict=False))
 
-    def _number(self, key: tuple[str | None, ...]) -> int:
-        source, reader, user_dn, app = key
+    def _number(self, key: tuple[str | None, str, str | None, str | None]) -> int:
+        user, app, source, reader = key
         site = source or UNKNOWN
         if site == UNKNOWN:
             remote = Remote.UNKNOWN
         else:
             remote = Remote.YES if reader and reader not in (UNKNOWN, site) else Remote.NO
-        return self.coder.number(site, app or UNKNOWN, self.person(user_dn), remote)
+        return self.coder.number(site, app, user, remote)
 
     def strict(self, fields: Fields) -> Any:
         """The record of a line read by the letter. Raises Malformed."""

@@ -10,8 +10,8 @@ import msgspec
 
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources.avro import avro_long, avro_text
-from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, objects, parts_of
-from cmsspark.sources.fields import UNKNOWN, Apps, normalise_lfn
+from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
 from cmsspark.sources.strict_json import Fields, last, long, text
 
 
@@ -48,39 +48,23 @@ class CmsswDecoder(JsonDecoder):
 
     def __init__(self, day: date, apps: Apps) -> None:
         super().__init__(day, apps)
-        self._codes: dict[tuple[str | None, ...], int] = {}
+        self._codes = Remembered(self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day and no_lfn; all else are accesses."""
-        batch.read_bytes = [] if batch.read_bytes is None else batch.read_bytes
-        add_lfn, add_group, add_bytes = batch.lfns.append, batch.groups.append, batch.read_bytes.append
-        low, high, codes, classify = self.low_ms, self.high_ms, self._codes, self.apps.classify
-        for record in records:
-            metadata = record.metadata
-            if metadata is not None:
-                timestamp = metadata.timestamp
-                if timestamp is not None and not low <= timestamp < high and self.out_of_day(timestamp, batch):
-                    continue
-            data = record.data
-            lfn = data.file_lfn
-            if lfn and (lfn[:7] != "/store/" or "//" in lfn):
-                lfn = normalise_lfn(lfn)
-            if not lfn:
-                batch.no_lfn += 1
-                continue
-            key = (data.site_name, data.user_dn, classify(data.app_info))
-            group = codes.get(key)
-            if group is None:
-                group = codes[key] = self._number(key)
-            add_lfn(lfn)
-            add_group(group)
-            read = data.read_bytes_at_close or data.read_bytes or 0
-            add_bytes(int(read) if read.__class__ is float else read)
+        of_the_day = self.of_the_day(records, batch)
+        found = named(of_the_day, [data.file_lfn for data in of_the_day], batch)
+        add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in found], batch)
+        apps = map(self.apps.of.__getitem__, [data.app_info for data in found])
+        people = map(self.person.__getitem__, [data.user_dn for data in found])
+        sites = [data.site_name for data in found]
+        batch.groups += map(self._codes.__getitem__, zip(people, apps, sites, strict=True))
 
-    def _number(self, key: tuple[str | None, ...]) -> int:
-        site = key[0] or UNKNOWN
+    def _number(self, key: tuple[str | None, str, str | None]) -> int:
+        user, app, logged = key
+        site = logged or UNKNOWN
         remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA
-        return self.coder.number(site, key[2] or UNKNOWN, self.person(key[1]), remote)
+        return self.coder.number(site, app, user, remote)
 
     def strict(self, fields: Fields) -> Any:
         """The record of a line read by the letter. Raises Malformed."""

@@ -88,7 +88,7 @@ class CrabDecoder:
     def _number(self, key: tuple[str | None, ...]) -> int:
         site = key[0] or UNKNOWN
         remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA
-        return self.coder.number(site, self.apps.classify(key[2]), key[1] or None, remote)
+        return self.coder.number(site, self.apps.of[key[2]], key[1] or None, remote)
 
 
 def milliseconds(seconds: str | None, field: str) -> int | None:

@@ -38,7 +38,7 @@ class Damage:
 
 
 class Intact:
-    """A log file's text up to its damage; ``read`` as of a file, at its own pace."""
+    """A log file's text up to its damage; ``readinto`` as of a file, at its own pace."""
 
     def __init__(self, stream: IO[bytes], damage: Damage) -> None:
         self._stream = stream
@@ -49,6 +49,7 @@ class Intact:
         self._is_gzip = self._member is not None
         self._begun = False
         self.at_end = False
+        self._held = b""
         #: All of it has been handed on.
         self.is_spent = False
         self.ends_line = True
@@ -57,10 +58,17 @@ class Intact:
             # Text under a wrong name is intact; anything else is not for us to guess.
             self.at_end = not head.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
 
-    def read(self, size: int) -> bytes:
-        """The next bytes; none at the end or at the damage."""
+    def readinto(self, room: memoryview) -> int:
+        """Fill ``room`` with the next bytes and say how many; 0 at the end or at the damage."""
+        self._held = self._held or self._next()
+        count = min(len(room), len(self._held))
+        room[:count] = self._held[:count]
+        self._held = self._held[count:]
+        return count
+
+    def _next(self) -> bytes:
         while not self.at_end:
-            piece = self._stream.read(_STEP if self._is_gzip else size)
+            piece = self._stream.read(_STEP)
             if not piece:
                 self._end("cut short" if self._begun else None)
                 break
@@ -111,14 +119,14 @@ def lines_of(decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: line
     line = 1
     for chunk in lines.chunks(source, damage.file):
         if line == 1:
-            look(chunk)
-        if source.is_spent and damage.reason and not source.ends_line and not _is_object(chunk):
+            look(bytes(chunk))
+        if source.is_spent and damage.reason and not source.ends_line and not _is_object(bytes(chunk)):
             damage.left_out = len(chunk) - 1
             return
-        batch = decoder.decode(chunk, damage.file, line)
+        batch = AccessBatch()
+        line += decoder.add(chunk, damage.file, line, batch)
         damage.records += batch.read
         yield batch
-        line += chunk.count(b"\n")
 
 
 def _is_object(line: bytes) -> bool:

@@ -1,8 +1,8 @@
 """What the decoders of JSON sources share: chunks of lines in, batches of accesses out.
 
-A chunk is decoded whole by msgspec into typed records with the needed fields only. Where that fails, or where the chunk
-is not plainly one object a line, it goes line by line, and a line that fails there is judged alone by
-:mod:`cmsspark.sources.strict_json`, whose word is final.
+Lines that are plainly an object each are decoded at once by msgspec into typed records with the needed fields only. A
+line that fails is cut out and judged alone, as those that are not plain, by :mod:`cmsspark.sources.strict_json`, whose
+word is final. Records are binned in columns: a list for each field is quicker than a loop over records.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import date
+from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
 from cmsspark import days
-from cmsspark.access import RAW_LIMIT, AccessBatch, Group, Quarantined
+from cmsspark.access import AccessBatch, Group
 from cmsspark.sources import strict_json
-from cmsspark.sources.fields import Apps, person
+from cmsspark.sources.chunk import Chunk, Content
+from cmsspark.sources.fields import Apps, Remembered, normalise_lfn, person
 from cmsspark.sources.strict_json import Fields, Malformed
 
 #: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
@@ -28,14 +29,15 @@ Long = (
     | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
 )
 
-_NEWLINE, _OPENING, _CLOSING = b"\n{}"
 _BLANK_LINE = re.compile(rb"[ \t]*")
 #: No date reaches further; what lies beyond keeps one count.
 _LAST_DAY_NUMBER = 2_932_897
 
 
-#: A chunk that fails is tried again in so many pieces, and these again, down to single lines.
-PIECES = 16
+#: What msgspec raises for a line that it does not read.
+REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: Lines that are read one by one rather than tried at once, and tries after which all that are left are.
+FEW, TRIES = 3, 16
 
 
 class Metadata(msgspec.Struct, gc=False):
@@ -75,7 +77,7 @@ class JsonDecoder(ABC):
         self.low_ms, self.high_ms = days.timestamp_ms_bounds(day)
         self.apps = apps
         self.coder = Coder()
-        self._people: dict[str | None, str | None] = {}
+        self.person = Remembered(person, Apps.REMEMBERED)
         self._decoder = msgspec.json.Decoder(self.record_type)
 
     @property
@@ -85,80 +87,92 @@ class JsonDecoder(ABC):
 
     @abstractmethod
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bin each record and append those that are accesses to ``batch``. Raises Malformed for a record that is not
-        typed as its own form wants; ``batch`` must then be untouched for a call with one record.
-        """
+        """Bin each record and append those that are accesses to ``batch``."""
 
     @abstractmethod
     def strict(self, fields: Fields) -> Any:
         """The record of a line that was read by the letter. Raises Malformed."""
 
-    def decode_lines(self, chunk: bytes) -> list[Any]:
+    def decode_lines(self, lines: Content) -> list[Any]:
         """The records of whole lines, typed. Raises what msgspec raises."""
-        found: list[Any] = self._decoder.decode_lines(chunk)
+        found: list[Any] = self._decoder.decode_lines(lines)
         return found
 
     def decode_line(self, line: bytes) -> Any:
         """The record of one line, typed. Raises what msgspec raises."""
         return self._decoder.decode(line)
 
-    def decode(self, chunk: bytes, file: str, first_line: int = 1) -> AccessBatch:
-        """The accesses of ``chunk``, whole lines of ``file`` that end in ``\\n``."""
-        if b"\r" in chunk:
-            chunk = chunk.replace(b"\r\n", b"\n")
-        whole = self._whole(chunk)
-        if whole is None:
-            whole = AccessBatch()
-            self._in_pieces(chunk, file, first_line, whole)
-        return whole
-
-    def _whole(self, chunk: bytes) -> AccessBatch | None:
-        """The chunk decoded at once; None where that fails, or where it is not plainly an object a line."""
-        lines = _object_lines(chunk)
-        if not lines:
-            return None
-        batch = AccessBatch(read=lines)
-        try:
-            records = self.decode_lines(chunk)
-            if len(records) != lines:
-                return None
-            self.take(records, batch)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Malformed):
-            return None
+    def decode(self, content: Content, file: str, first_line: int = 1) -> AccessBatch:
+        """The accesses of ``content``, whole lines of ``file`` that end in ``\\n``."""
+        batch = AccessBatch()
+        self.add(content, file, first_line, batch)
         return batch
 
-    def _in_pieces(self, chunk: bytes, file: str, first_line: int, into: AccessBatch) -> None:
-        """Decode pieces of a chunk that failed as a whole: what is right around a bad line still goes fast."""
-        line = first_line
-        for piece in _pieces(chunk):
-            lines = piece.count(b"\n")
-            batch = self._whole(piece)
-            if batch is not None:
-                into.absorb(batch)
-            elif lines <= PIECES:
-                self._line_by_line(piece, file, line, into)
+    def add(self, content: Content, file: str, first_line: int, batch: AccessBatch) -> int:
+        """Add the accesses of ``content`` to ``batch``, which holds those of the lines before; the number of lines."""
+        chunk = Chunk(content, file, first_line)
+        for first, end, is_plain in chunk.runs():
+            if is_plain:
+                self._add_at_once(chunk, first, end, batch)
             else:
-                self._in_pieces(piece, file, line, into)
-            line += lines
+                self._add_each(chunk, first, end, batch)
+        return chunk.lines
 
-    def _line_by_line(self, chunk: bytes, file: str, first_line: int, batch: AccessBatch) -> None:
-        for number, line in enumerate(chunk.removesuffix(b"\n").split(b"\n"), first_line):
+    def _add_at_once(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
+        """Add plain lines; one that fails is cut out and read by itself, what is right around it still goes fast."""
+        todo, tries = [(first, end)], 0
+        while todo:
+            first, end = todo.pop()
+            if end - first <= FEW or tries > TRIES:
+                self._add_each(chunk, first, end, batch)
+                continue
+            try:
+                records = self.decode_lines(chunk.part(first, end))
+            except REFUSED as error:
+                tries += 1
+                bad = chunk.suspect(error, first, end)
+                # Taken from the end: the lines before come first.
+                cuts = (first, (first + end) // 2, end) if bad is None else (first, bad, bad + 1, end)
+                todo += [part for part in reversed(list(pairwise(cuts))) if part[0] < part[1]]
+                continue
+            if len(records) == end - first:
+                batch.read += len(records)
+                self.take(records, batch)
+            else:
+                self._add_each(chunk, first, end, batch)
+
+    def _add_each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
+        records = []
+        for number in range(first, end):
+            line = chunk.line(number)
             if _BLANK_LINE.fullmatch(line):
                 continue
             batch.read += 1
             try:
-                self.take([self._record(line)], batch)
+                records.append(self._record(line))
             except Malformed as error:
-                batch.malformed.append(Quarantined(file, number, str(error), line[:RAW_LIMIT]))
+                batch.malformed.append(chunk.quarantined(number, str(error)))
+        self.take(records, batch)
 
     def _record(self, line: bytes) -> Any:
         try:
             return self.decode_line(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except REFUSED:
             return self.strict(strict_json.parse_object(line))
 
-    def out_of_day(self, timestamp: int | float, batch: AccessBatch) -> bool:
-        """True, and counted, when ``timestamp`` names another day than the folder's (rule 6)."""
+    def of_the_day(self, records: list[Any], batch: AccessBatch) -> list[Any]:
+        """``data`` of the records that are of the folder's day; the others are counted (rule 6)."""
+        low, high, is_out = self.low_ms, self.high_ms, self._is_out_of_day
+        return [
+            record.data
+            for record in records
+            if (metadata := record.metadata) is None
+            or (timestamp := metadata.timestamp) is None
+            or low <= timestamp < high
+            or not is_out(timestamp, batch)
+        ]
+
+    def _is_out_of_day(self, timestamp: int | float, batch: AccessBatch) -> bool:
         number = days.day_number(int(timestamp))
         if number == self.day_number:
             return False
@@ -166,40 +180,31 @@ class JsonDecoder(ABC):
         batch.out_of_day[number] = batch.out_of_day.get(number, 0) + 1
         return True
 
-    def person(self, identity: str | None) -> str | None:
-        """:func:`cmsspark.sources.fields.person`, remembered."""
-        try:
-            return self._people[identity]
-        except KeyError:
-            if len(self._people) >= Apps.REMEMBERED:
-                self._people.clear()
-            found = self._people[identity] = person(identity)
-            return found
 
+def named(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:
+    """Append the logged ``names`` to the batch's lfns, as rule 10 has them; the data of those that have one.
 
-def _object_lines(chunk: bytes) -> int:
-    """The lines of a chunk in which every newline stands between ``}`` and ``{`` (or ends it); 0 for any other chunk.
-
-    No value of JSON holds such a newline, so in such a chunk records and lines are the same, or decoding fails.
+    The others are counted (no_lfn).
     """
-    if not chunk.startswith(b"{") or not chunk.endswith(b"\n"):
-        return 0
-    content = np.frombuffer(chunk, np.uint8)
-    newlines = np.flatnonzero(content == _NEWLINE)
-    if (content[newlines - 1] != _CLOSING).any() or (content[newlines[:-1] + 1] != _OPENING).any():
-        return 0
-    return len(newlines)
+    lfns = [
+        name if name and name[:7] == "/store/" and "//" not in name else normalise_lfn(name) if name else ""
+        for name in names
+    ]
+    if not all(lfns):
+        data = [one for one, lfn in zip(data, lfns, strict=True) if lfn]
+        batch.no_lfn += len(lfns) - len(data)
+        lfns = [lfn for lfn in lfns if lfn]
+    batch.lfns += lfns
+    return data
 
 
-def _pieces(chunk: bytes) -> Iterator[bytes]:
-    """``PIECES`` pieces of as many lines each, so that every one has fewer lines than the chunk (or one)."""
-    newlines = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE)
-    count = min(PIECES, len(newlines))
-    start = 0
-    for number in range(1, count + 1):
-        end = int(newlines[len(newlines) * number // count - 1]) + 1
-        yield chunk[start:end]
-        start = end
+def add_bytes(sizes: list[Any], batch: AccessBatch) -> None:
+    """Append sizes, of which some may be floats of whole value, to the batch's bytes read."""
+    if sum(sizes).__class__ is float:
+        sizes = list(map(int, sizes))
+    if batch.read_bytes is None:
+        batch.read_bytes = []
+    batch.read_bytes += sizes
 
 
 def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:

@@ -9,7 +9,7 @@ written twice, a first one that its form forbids.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from datetime import date
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -17,8 +17,9 @@ import msgspec
 
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources import strict_json
-from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, parts_of
-from cmsspark.sources.fields import Apps, normalise_lfn
+from cmsspark.sources.chunk import Content
+from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, parts_of
+from cmsspark.sources.fields import Apps, Remembered
 from cmsspark.sources.strict_json import Fields, Malformed, last, long_text
 
 SITE: Final = "T2_CH_CERN"
@@ -128,76 +129,44 @@ class EosDecoder(JsonDecoder):
 
     def __init__(self, day: date, apps: Apps) -> None:
         super().__init__(day, apps)
-        self._codes: dict[tuple[str | None, str | None], int] = {}
+        self._codes = Remembered(self._number)
         #: The form that fitted last comes first.
         self._forms = [msgspec.json.Decoder(kind) for kind in (Typed, Flat, Prefixed, Text)]
 
-    def decode_lines(self, chunk: bytes) -> list[Any]:
-        """The records of a chunk that is of one form throughout."""
-        return self._first_form(lambda form: _checked(form.decode_lines(chunk)))
+    def decode_lines(self, lines: Content) -> list[Any]:
+        """The records of lines that are of the form that fitted last. Raises what msgspec raises."""
+        return _checked(self._forms[0].decode_lines(lines))
 
     def decode_line(self, line: bytes) -> Any:
-        """The record of a line, of the form that fits."""
-        return self._first_form(lambda form: _checked([form.decode(line)]))[0]
-
-    def _first_form(self, decode: Callable[[Any], list[Any]]) -> list[Any]:
+        """The record of one line, of the form that fits. Raises what msgspec raises."""
         failed: Exception | None = None
         for place, form in enumerate(self._forms):
             try:
-                records = decode(form)
+                (record,) = _checked([form.decode(line)])
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 failed = error
                 continue
             if place:
                 self._forms.insert(0, self._forms.pop(place))
-            return records
+            return record
         raise failed or Malformed("no form fits")
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bins: out_of_day, write_only, no_lfn; all else are accesses. Raises Malformed before anything is counted
-        for a record whose numbers are not written as its form writes them.
-        """
-        batch.read_bytes = [] if batch.read_bytes is None else batch.read_bytes
-        add_lfn, add_group, add_bytes = batch.lfns.append, batch.groups.append, batch.read_bytes.append
-        low, high, codes, generations = self.low_ms, self.high_ms, self._codes, batch.generations
-        for record in records:
-            data = record.data
-            if data.__class__ is str:
-                lfn, read, written, info, app = _parts(data)
-            else:
-                lfn, info, app = data.path, data.info, data.app
-                # Texts are digits and floats of whole value: the record's type says so.
-                read, written = int(data.rb or 0), int(data.wb or 0)
-            form = record.form
-            generations[form] = generations.get(form, 0) + 1
-            metadata = record.metadata
-            if metadata is not None:
-                timestamp = metadata.timestamp
-                if timestamp is not None and not low <= timestamp < high and self.out_of_day(timestamp, batch):
-                    continue
-            if not read and written:
-                batch.write_only += 1
-                continue
-            if lfn and (lfn[:7] != "/store/" or "//" in lfn):
-                lfn = normalise_lfn(lfn)
-            if not lfn:
-                batch.no_lfn += 1
-                continue
-            key = (info, app)
-            group = codes.get(key)
-            if group is None:
-                group = self._number(key)
-            add_lfn(lfn)
-            add_group(group)
-            add_bytes(read)
+        """Bins: out_of_day, write_only, no_lfn; all else are accesses."""
+        for form, count in Counter(record.form for record in records).items():
+            batch.generations[form] = batch.generations.get(form, 0) + count
+        of_the_day = self.of_the_day(records, batch)
+        read = [data for data in of_the_day if data.rb or not data.wb]
+        batch.write_only += len(of_the_day) - len(read)
+        found = named(read, [data.path for data in read], batch)
+        add_bytes([data.rb or 0 for data in found], batch)
+        apps = map(self.apps.of.__getitem__, [data.app for data in found])
+        people = map(self.person.__getitem__, [data.info for data in found])
+        batch.groups += map(self._codes.__getitem__, zip(people, apps, strict=True))
 
-    def _number(self, key: tuple[str | None, str | None]) -> int:
-        if len(self._codes) >= Apps.REMEMBERED:
-            self._codes.clear()
-        info, app = key
-        number = self.coder.number(SITE, self.apps.classify(app), self.person(info), Remote.UNKNOWN)
-        self._codes[key] = number
-        return number
+    def _number(self, key: tuple[str | None, str]) -> int:
+        user, app = key
+        return self.coder.number(SITE, app, user, Remote.UNKNOWN)
 
     def strict(self, fields: Fields) -> Any:
         """The record of a line read by the letter. Raises Malformed."""
@@ -210,32 +179,50 @@ class EosDecoder(JsonDecoder):
                 record = Text(strict_json.text(value, "data") or "", metadata)
             else:
                 raise Malformed(f"data: an object or text is wanted, found {strict_json.kind_of(value)}")
-        return record
+        # Of several texts the last one's parts count, as msgspec keeps it.
+        return _judged_text(record.data, metadata) if isinstance(record, Text) else record
 
 
 def _checked(records: list[Any]) -> list[Any]:
-    """The records, all of G2 with the marks of their form. Raises ValidationError for one without."""
-    if records and records[0].__class__ is Flat:
-        marks = (record.data.path is not msgspec.UNSET or record.data.raw is not msgspec.UNSET for record in records)
-    elif records and records[0].__class__ is Prefixed:
-        marks = (record.data.path is not msgspec.UNSET for record in records)
-    else:
+    """The records of one form, numbers instead of texts. Raises ValidationError for one of G2 without the marks of its
+    form, and for one of G1 with an ill number.
+    """
+    form = records[0].__class__ if records else Typed
+    if form is Typed:
         return records
-    if not all(marks):
-        raise msgspec.ValidationError("a struct without the marks of its form")
-    for record in records:
-        if record.data.path is msgspec.UNSET:
-            record.data.path = None
+    if form is Text:
+        return [_in_parts(record, number) for number, record in enumerate(records)]
+    for number, record in enumerate(records):
+        data = record.data
+        if data.path is msgspec.UNSET:
+            if form is Prefixed or data.raw is msgspec.UNSET:
+                raise _refused("a struct without the marks of its form", number)
+            data.path = None
+        # The type has let pass digits only.
+        data.rb, data.wb = int(data.rb or 0), int(data.wb or 0)
     return records
 
 
-def _parts(text: str) -> tuple[str | None, int, int, str | None, str | None]:
-    """The needed parts of G1's text. Not percent-decoded; of a repeated key the last value counts (rule 15)."""
+def _in_parts(record: Text, number: int) -> Judged:
+    try:
+        return _judged_text(record.data, record.metadata)
+    except Malformed as error:
+        raise _refused(str(error), number) from None
+
+
+def _refused(why: str, number: int) -> msgspec.ValidationError:
+    """As msgspec tells which of several records it refuses."""
+    return msgspec.ValidationError(f"{why} - at `$[{number}]`")
+
+
+def _judged_text(text: str, metadata: Metadata | None) -> Judged:
+    """G1's text. Not percent-decoded; of a repeated key the last value counts (rule 15). Raises Malformed."""
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1]
     get = dict(part.split("=", 1) for part in text.split("&") if "=" in part).get
     read, written = long_text(get("rb"), "data: rb"), long_text(get("wb"), "data: wb")
-    return get("path"), read or 0, written or 0, get("sec.info"), get("sec.app")
+    data = TypedData(path=get("path"), rb=read, wb=written, info=get("sec.info"), app=get("sec.app"))
+    return Judged("G1", data, metadata)
 
 
 def _judged(fields: Fields, metadata: Metadata | None) -> Judged:

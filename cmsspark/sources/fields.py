@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from cmsspark.resources import read_yaml
 
 UNKNOWN: Final = "unknown"
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 _ROOT_URL = re.compile(r"\Aroot://[^/]+/")
 _SLASHES = re.compile(r"/{2,}")
@@ -47,35 +49,46 @@ def person(identity: str | None) -> str | None:
     return None
 
 
+class Remembered(dict[_Key, _Value]):
+    """``remembered[key]`` is ``make(key)``, asked once; with a ``limit`` all is forgotten before there are more.
+
+    Looking up is a dict's own: in ``map`` it costs no call of Python.
+    """
+
+    def __init__(self, make: Callable[[_Key], _Value], limit: int | None = None) -> None:
+        super().__init__()
+        self._make = make
+        self._limit = limit
+
+    def __missing__(self, key: _Key) -> _Value:
+        if self._limit is not None and len(self) >= self._limit:
+            self.clear()
+        found = self[key] = self._make(key)
+        return found
+
+
 class Apps:
     """Classifies application texts by ``etc/apps.yaml`` (rule 14), remembering what it has seen."""
 
     #: CRAB's texts differ in every job: the memory is emptied at this size.
-    REMEMBERED = 50_000
+    REMEMBERED: Final = 50_000
 
-    def __init__(self, rules: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+    def __init__(self, rules: Sequence[tuple[str, tuple[str, ...]]], remembered: int = REMEMBERED) -> None:
         self._rules = [(app, tuple(word.lower() for word in words)) for app, words in rules]
-        self._seen: dict[str | None, str] = {}
+        #: text → the application's name
+        self.of: Remembered[str | None, str] = Remembered(self._classify, remembered)
 
     @classmethod
     def load(cls) -> Apps:
         """The rules of the installation."""
         return cls([(rule["app"], tuple(rule["words"])) for rule in read_yaml("etc/apps.yaml")["apps"]])
 
-    def classify(self, text: str | None) -> str:
-        """The application's name for ``text``."""
-        found = self._seen.get(text)
-        if found is None:
-            if len(self._seen) >= self.REMEMBERED:
-                self._seen.clear()
-            found = self._seen[text] = self._classify(text)
-        return found
-
     def _classify(self, text: str | None) -> str:
         if not text:
             return UNKNOWN
         lowered = text.lower()
         for app, words in self._rules:
-            if any(word in lowered for word in words):
-                return app
+            for word in words:
+                if word in lowered:
+                    return app
         return "other"

@@ -58,7 +58,9 @@ class Reader:
         if not isinstance(self.decoder, JsonDecoder):
             raise TypeError("Avro files are read whole")
         self._sampler.look(chunk)
-        batch = self.decoder.decode(chunk, file)
+        line, batch = 1, AccessBatch()
+        for piece in lines.pieces(chunk):
+            line += self.decoder.add(piece, file, line, batch)
         self._sampler.read(batch.read)
         return batch
 

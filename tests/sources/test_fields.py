@@ -68,12 +68,11 @@ def test_a_person_is_the_last_name_of_a_certificate(identity: str | None, wanted
 )  # fmt: skip
 def test_the_first_word_that_fits_tells_the_application(text: str | None, wanted: str) -> None:
     apps = Apps.load()
-    assert apps.classify(text) == wanted
-    assert apps.classify(text) == wanted  # remembered
+    assert apps.of[text] == wanted
+    assert apps.of[text] == wanted  # remembered
 
 
 def test_what_is_remembered_of_applications_is_bounded() -> None:
-    apps = Apps([("crab", ("CRAB",))])
-    apps.REMEMBERED = 3  # type: ignore[misc]  # a small memory, seen from outside
-    assert [apps.classify(f"crab {number}") for number in range(10)] == ["crab"] * 10
-    assert len(apps._seen) <= 3
+    apps = Apps([("crab", ("CRAB",))], remembered=3)
+    assert [apps.of[f"crab {number}"] for number in range(10)] == ["crab"] * 10
+    assert len(apps.of) <= 3

@@ -31,6 +31,9 @@ class Dripping(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         return self._inner.read(self._most if size < 0 else min(size, self._most))
 
+    def readinto(self, room: Any) -> int:
+        return self._inner.readinto(room[: self._most])
+
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._inner.seek(offset, whence)
 
@@ -42,7 +45,8 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 
 def joined(stream: Any, size: int) -> list[bytes]:
-    chunks = list(lines.chunks(stream, "f", size))
+    # Views of one buffer, each gone with the next.
+    chunks = list(map(bytes, lines.chunks(stream, "f", size)))
     assert all(chunk.endswith(b"\n") for chunk in chunks)
     content = b"".join(chunks)
     return content.removesuffix(b"\n").split(b"\n") if content else []

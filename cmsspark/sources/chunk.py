@@ -1,0 +1,101 @@
+"""Where the lines of a chunk lie, which of them are plainly one object each, and which one a parser's message means.
+
+A chunk may be a view of a buffer that is used again: what must outlive it is copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from cmsspark.access import RAW_LIMIT, Quarantined
+
+_NEWLINE, _RETURN, _OPENING, _CLOSING = b"\n\r{}"
+_PLACE = re.compile(r"at `\$\[([0-9]{1,9})\]|\(byte ([0-9]{1,12})\)")
+#: What msgspec says of an object that nothing closes.
+_CUT: Final = "Input data was truncated"
+
+Content = bytes | memoryview
+
+
+class Chunk:
+    """Whole lines of ``file``, each with its newline; the first is line ``first_line`` of the file, the chunk's 0."""
+
+    def __init__(self, content: Content, file: str, first_line: int) -> None:
+        self.file = file
+        self.first_line = first_line
+        self._lay(content)
+        if not self._is_plain and (self._last == _RETURN).any():
+            self._lay(bytes(content).replace(b"\r\n", b"\n"))
+
+    def _lay(self, content: Content) -> None:
+        self._content = memoryview(content)
+        characters = np.frombuffer(content, np.uint8)
+        #: Where each line's newline is.
+        self._ends = np.flatnonzero(characters == _NEWLINE)
+        self._first = characters[np.concatenate((_ZERO, self._ends[:-1] + 1))]
+        self._last = characters[self._ends - 1]
+        self.lines = len(self._ends)
+        whole = self._first.tobytes().count(_OPENING), self._last.tobytes().count(_CLOSING)
+        self._is_plain = whole == (self.lines, self.lines)
+
+    def runs(self) -> Iterator[tuple[int, int, bool]]:
+        """Lines from, up to, and whether each of them goes from ``{`` to ``}``: as many as possible at once.
+
+        No value of JSON holds a newline between ``}`` and ``{``, so in such a run records and lines are the same, or
+        decoding fails.
+        """
+        if self._is_plain:
+            yield 0, self.lines, True
+            return
+        plain = (self._first == _OPENING) & (self._last == _CLOSING)
+        cuts = [0, *(np.flatnonzero(plain[1:] != plain[:-1]) + 1).tolist(), self.lines]
+        for first, end in pairwise(cuts):
+            yield first, end, bool(plain[first])
+
+    def _begin(self, line: int) -> int:
+        return int(self._ends[line - 1]) + 1 if line else 0
+
+    def part(self, first: int, end: int) -> memoryview:
+        """Lines ``first`` up to ``end``, not copied."""
+        return self._content[self._begin(first) : self._begin(end)]
+
+    def line(self, line: int) -> bytes:
+        """A line without its newline."""
+        return bytes(self._content[self._begin(line) : int(self._ends[line])])
+
+    def quarantined(self, line: int, reason: str) -> Quarantined:
+        """A malformed line."""
+        return Quarantined(self.file, self.first_line + line, reason, self.line(line)[:RAW_LIMIT])
+
+    def suspect(self, error: Exception, first: int, end: int) -> int | None:
+        """The line that msgspec refused when it read lines ``first`` up to ``end``, by what it says; None where that
+        does not tell. It may be another one: who asks must read it by itself.
+        """
+        if isinstance(error, UnicodeDecodeError):
+            # It tells the place in a text, not the text: the first such place in the lines may be it.
+            try:
+                str(self.part(first, end), "utf-8")
+            except UnicodeDecodeError as found:
+                return self._line_at(self._begin(first) + found.start)
+            return None
+        said = str(error)
+        if said == _CUT:
+            return end - 1
+        place = _PLACE.search(said)
+        if place is None:
+            return None
+        line = first + int(place[1]) if place[1] else self._line_at(self._begin(first) + int(place[2]))
+        return line if first <= line < end else None
+
+    def _line_at(self, byte: int) -> int:
+        line = int(np.searchsorted(self._ends, byte))
+        # A parser that stops at a line's first byte misses something in the line before.
+        return line - 1 if byte == self._begin(line) and line else line
+
+
+_ZERO = np.zeros(1, np.intp)
