@@ -22,6 +22,7 @@ from cmsspark.jobs.options import settings_of, store_of, store_options
 from cmsspark.jobs.period_options import needed, period_options
 from cmsspark.jobs.periods import StoredDays
 from cmsspark.jobs.provenance import versions
+from cmsspark.jobs.stored_columns import files_of
 from cmsspark.periods import Period
 from cmsspark.schemas import stored_table
 from cmsspark.sinks import store
@@ -106,7 +107,7 @@ def _run(
     period: Period, fout: str, allow_missing: bool, tell: Callable[[str], None], run_of_period: Attended
 ) -> store.CurrentTable:
     began = time.monotonic()
-    files = stored.files_of(fout, f"cmsspark {NAME}")
+    files = files_of(fout, f"cmsspark {NAME}")
     run_of_period.lock(files)
     days = stored.look(files, fout, period)
     days.check(allow_missing=allow_missing)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.errors import CmssparkError, DataError, InputMissing
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.jobs.options import settings_of, store_of, store_options
+from cmsspark.jobs.stored_columns import files_of, part_rows, parts_of
 from cmsspark.periods import Period, spans
 from cmsspark.schemas import stored_table
 from cmsspark.sinks import store
 from cmsspark.sinks.store import CurrentTable
-from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
+from cmsspark.storage import Files, is_local, join
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,12 +107,13 @@ class StoredDays:
 
     def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
         with ExitStack() as stack:
-            parts = [(day, part) for day, table in batch for part in self._parts(table, columns)]
+            schema = stored_table(TABLE)
+            parts = [(day, part) for day, table in batch for part in parts_of(self.files, table, TABLE)]
             if is_local(self.fout):
                 pool = stack.enter_context(ThreadPoolExecutor(4))
-                read = list(pool.map(lambda one: _part_rows(self.files, one[1], columns), parts))
+                read = list(pool.map(lambda one: part_rows(self.files, one[1], schema, columns), parts))
             else:
-                read = [_part_rows(self.files, part, columns) for _, part in parts]
+                read = [part_rows(self.files, part, schema, columns) for _, part in parts]
         found = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
         for day, table in batch:
             wanted = int(table.manifest["tables"][TABLE]["rows"])
@@ -125,13 +127,6 @@ class StoredDays:
                 )
         return found
 
-    def _parts(self, table: CurrentTable, columns: Sequence[str]) -> list[Any]:
-        """A table's part files; one in CSV is read whole."""
-        if table.manifest["tables"][TABLE].get("format", "parquet") != "parquet":
-            return [table]
-        names = self.files.list_dir(table.path)
-        return [one.path for one in names if one.name.startswith("part-") and one.name.endswith(".parquet")]
-
 
 def look(files: Files, fout: str, period: Period) -> StoredDays:
     """What the store has of the period. Raises DataError (65) where a day's result is damaged."""
@@ -143,15 +138,6 @@ def look(files: Files, fout: str, period: Period) -> StoredDays:
         except InputMissing:
             missing.append(day)
     return StoredDays(period, files, fout, there, tuple(missing), _partial(there))
-
-
-def files_of(fout: str, app: str) -> Files:
-    """The file system of a store; one that is not on the local disk takes a small Spark session."""
-    if is_local(fout):
-        return LocalFiles()
-    from cmsspark.session import small_session
-
-    return files_for(fout, small_session(app))
 
 
 def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
@@ -230,31 +216,6 @@ def _partial(there: dict[date, CurrentTable]) -> dict[date, str]:
         if reasons or table.manifest.get("partial"):
             found[day] = "; ".join(reasons) or "as its manifest says"
     return found
-
-
-def _part_rows(files: Files, part: str | CurrentTable, columns: Sequence[str]) -> pa.Table:
-    """The columns of one part, texts as dictionaries; of a table in CSV, all its rows."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from cmsspark.jobs.rows import stored_rows, unreadable
-    from cmsspark.jobs.snapshots import open_part
-
-    schema = stored_table(TABLE)
-    texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
-    if isinstance(part, CurrentTable):
-        wanted = pa.schema([field for field in schema.arrow() if field.name in columns])
-        return pa.Table.from_pylist(list(stored_rows(part, schema)), wanted)
-    try:
-        opened: AbstractContextManager[Any] = (
-            nullcontext(local_path(part)) if is_local(part) else open_part(files, part)
-        )
-        with opened as source, pq.ParquetFile(source, read_dictionary=texts) as file:
-            return file.read(columns=list(columns)).select(list(columns))
-    except CmssparkError:
-        raise
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise unreadable(part, error) from None
 
 
 def _two_keys(period: Period, found: str) -> DataError:

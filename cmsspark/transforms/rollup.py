@@ -104,22 +104,22 @@ class Fold:
         self.texts: dict[str, Texts] = {}
         self._sums: list[pl.DataFrame] = []
         self._seen: dict[str, list[pl.DataFrame]] = {name: [] for name in asked.counts}
+        #: Of each filter: whether a value fits.
+        self._fitting: dict[str, dict[Any, bool]] = {}
 
     def add(self, batch: Sequence[tuple[date, pa.Table]]) -> None:
         """Take in the partials of some days; a day may come in several tables, never twice with the same rows.
 
         Texts may be plain or dictionaries. The columns are those of ``asked.columns``, others are not looked at.
         """
-        tables = [table.select(self.asked.columns) for _, table in batch]
-        rows = pa.concat_tables([_as_dictionaries(table) for table in tables]).unify_dictionaries()
+        tables = [_as_dictionaries(table.select(self.asked.columns)) for _, table in batch]
+        if self.asked.filters:
+            tables = [table.filter(self._fits(table)) for table in tables]
+        rows = pa.concat_tables(tables).unify_dictionaries()
         codes = {name: self._codes(name, rows) for name in self.asked.columns if name not in SUMS}
         if {"day", "day_count"} & {*self.asked.keys, *self.asked.measures}:
             days = self._of("day").codes([day for day, _ in batch])
             codes["day"] = np.repeat(days, [table.num_rows for table in tables])
-        fits = self._fitting(codes, rows.num_rows)
-        if fits is not None:
-            codes = {name: column[fits] for name, column in codes.items()}
-            rows = rows.filter(pa.array(fits))
         for name in self.asked.grouped:
             if name in DERIVED:
                 codes[name] = self._derived(name)[codes[DERIVED[name][0]]]
@@ -145,17 +145,23 @@ class Fold:
         found: _Codes = lookup[np.concatenate(indices)]
         return found
 
-    def _fitting(self, codes: Mapping[str, _Codes], count: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        """Which rows fit the filters; None where there is no filter."""
-        fits = None
+    def _fits(self, table: pa.Table) -> pa.ChunkedArray:
+        """Which rows fit all filters: asked of each dictionary's values, not of each row."""
+        fits = np.ones(table.num_rows, np.bool_)
         for name, patterns in self.asked.filters.items():
             stored, derive = DERIVED.get(name, (name, None))
-            values = self._of(stored).values
-            if derive is not None:
-                values = [None if value is None else derive(value) for value in values]
-            one = np.fromiter((matches(value, patterns) for value in values), np.bool_, len(values))[codes[stored]]
-            fits = one if fits is None else fits & one
-        return fits
+            known = self._fitting.setdefault(name, {None: False})
+            of_rows = []
+            for chunk in table.column(stored).chunks:
+                values = chunk.dictionary.to_pylist()
+                for value in values:
+                    if value not in known:
+                        known[value] = matches(value if derive is None else derive(value), patterns)
+                # -1 stands for null, and takes the last.
+                of_values = np.fromiter((known[value] for value in (*values, None)), np.bool_, len(values) + 1)
+                of_rows.append(of_values[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+            fits &= np.concatenate(of_rows) if of_rows else fits
+        return pa.chunked_array([pa.array(fits)])
 
     def _derived(self, name: str) -> _Codes:
         """The number of a derived text by that of the text that it follows from."""
@@ -220,12 +226,19 @@ class Fold:
 
 
 def roll_up(asked: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> tuple[pl.DataFrame, Fold]:
-    """The rollup's rows over all batches, and what was folded (its ``texts`` are the values that were met)."""
-    fold = Fold(asked)
+    """The rollup's rows over all batches, and what was folded (its ``users`` are those that were met)."""
+    (fold,) = roll_all_up([asked], batches)
+    return fold.rows(), fold
+
+
+def roll_all_up(asked: Sequence[Rollup], batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> list[Fold]:
+    """Several rollups over the same batches, which are read once."""
+    folds = [Fold(one) for one in asked]
     for batch in batches:
         if batch:
-            fold.add(batch)
-    return fold.rows(), fold
+            for fold in folds:
+                fold.add(batch)
+    return folds
 
 
 def matches(value: str | None, patterns: Sequence[str]) -> bool:
