@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "periods": ("cmsspark.jobs.periods", "command", "List stored weeks, months and ranges, and which are stale."),
     "prune": ("cmsspark.jobs.prune", "command", "Remove runs that count no more from the store."),
     "report": ("cmsspark.jobs.report", "command", "Where every record of a day went: text, JSON or a page."),
+    "report": ("cmsspark.jobs.report", "command", "Where every record of a day went: text, JSON or a page."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }
 

@@ -43,11 +43,13 @@ def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> cli
         day: date, fout: str | None, settings_file: str | None, verbose: bool, debug: bool, **options: Any
     ) -> None:
         # Not at import: `--help` must answer at once.
+        from cmsspark.jobs import report
         from cmsspark.jobs.day import DayRequest, run
 
         settings = settings_of(settings_file)
         options.setdefault("streams", streams)
-        run(DayRequest(name, day, store_of(fout, settings), settings, tables=tables, **options))
+        request = DayRequest(name, day, store_of(fout, settings), settings, tables=tables, **options)
+        report.leave(request.fout, name, run(request), lambda text: click.echo(text, err=True))
 
     if len(streams) > 1:
         choose = click.option(
