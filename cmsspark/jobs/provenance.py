@@ -51,5 +51,15 @@ def versions() -> dict[str, Any]:
         "cmsspark": __version__,
         "store": STORE_VERSION,
         "python": sys.version.split()[0],
-        "pyspark": metadata.version("pyspark"),
+        "pyspark": _pyspark(),
     }
+
+
+def _pyspark() -> str:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        # In YARN's cluster mode Spark brings its Python part along as a zip, without metadata.
+        from pyspark.version import __version__ as found
+
+        return str(found)

@@ -5,6 +5,7 @@ Nothing here looks at the machine or starts anything.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,8 @@ from cmsspark.submit.profiles import Profile, lay_profile, load_profile
 
 Mode = Literal["python", "client", "cluster"]
 
+#: Queues are patient, mornings are not: half an hour.
+START_WITHIN_S: Final = 1800.0
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
@@ -55,6 +58,13 @@ class Command:
     options: Options = field(default_factory=Options)
     profile: str = ""
     notes: tuple[str, ...] = ()
+    #: Seconds that an application on YARN may wait for its start.
+    start_within: float = START_WITHIN_S
+
+    @property
+    def is_on_yarn(self) -> bool:
+        """True when YARN runs it."""
+        return self.options.get("spark.master") == "yarn"
 
     def shell(self) -> str:
         """The command as one would type it: ``NAME=value`` words first, one option a line."""
@@ -83,7 +93,8 @@ def build(request: Request, settings: Settings, host: Host, places: Places, job:
     _check_master(master, mode)
     notes = _add_files(options, request, settings, host, places, job, mode)
     if mode == "client":
-        options.prepend(_JAVA_OPTIONS, _java_options(request, host, places, options), BUILT_IN)
+        java_options = [*_java_options(request, host, places), *_class_archive(places, options)]
+        options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
         _driver_environment(options, request, settings, host, master)
     arguments = list(request.arguments)
@@ -91,7 +102,12 @@ def build(request: Request, settings: Settings, host: Host, places: Places, job:
         arguments = _without_settings(arguments)
     target = [places.launcher, job.name] if job is not None else [str(request.job)]
     argv = [host.spark.submit, *spark_submit_words(options), *target, *arguments]
-    return Command(argv, _environment(request, host, job, mode), mode, options, profile.name, tuple(notes))
+    env = _environment(request, host, job, mode)
+    if mode == "cluster":
+        # spark-submit's own JVM, which only watches: its options come by the environment.
+        own = host.environ.get("SPARK_SUBMIT_OPTS")
+        env["SPARK_SUBMIT_OPTS"] = " ".join([*_java_options(request, host, places), *([own] if own else [])])
+    return Command(argv, env, mode, options, profile.name, tuple(notes), _start_within(request))
 
 
 def asks_for_cluster(request: Request) -> bool:
@@ -165,8 +181,29 @@ def _layered(
     if request.has("--master"):
         options.lay("spark.master", str(request.last("--master")), COMMAND_LINE)
     lay_confs(options, (conf for conf in request.every("--conf") if not conf.startswith("spark.submit.deployMode=")))
+    _lay_wait(options, request, mode)
     _lay_python(options, settings, request, host, mode)
     return options
+
+
+def _lay_wait(options: Options, request: Request, mode: Mode) -> None:
+    if not (request.has("--wait") or request.has("--no-wait")):
+        return
+    if request.has("--no-wait") and (request.has("--wait") or mode != "cluster"):
+        found = "--wait, too" if request.has("--wait") else "client mode: the driver runs here"
+        raise UsageError("--no-wait is for cluster mode", found=found, next_step="add --deploy-mode cluster")
+    for name in ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion"):
+        if options.get(name) is not None:
+            options.lay(name, "false" if request.has("--no-wait") else "true", COMMAND_LINE)
+
+
+def _start_within(request: Request) -> float:
+    given = request.last("--start-within")
+    try:
+        seconds = START_WITHIN_S if given is None else float(given)
+    except ValueError:
+        raise UsageError("--start-within is a number of seconds", found=repr(given)) from None
+    return seconds if seconds > 0 else math.inf
 
 
 def _conf_names(request: Request, name: str) -> bool:
@@ -219,7 +256,7 @@ def _add_files(
     return notes
 
 
-def _java_options(request: Request, host: Host, places: Places, options: Options) -> list[str]:
+def _java_options(request: Request, host: Host, places: Places) -> list[str]:
     log4j = host.environ.get("LOG4J_CONF") or places.log4j
     words = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_java_word('file:' + log4j)}"]
     if request.has("--debug") or request.has("--verbose"):
@@ -227,9 +264,13 @@ def _java_options(request: Request, host: Host, places: Places, options: Options
     if request.has("--debug"):
         # All lines of a message, and traces: see etc/log4j2.properties.
         words += ["-Dcmsspark.cut=nothing-at-all", "-Dcmsspark.traces=full"]
-    if places.class_archive and options.get("spark.jars") is None and options.get("spark.jars.packages") is None:
-        words += [f"-XX:SharedArchiveFile={_java_word(places.class_archive)}", "-Xshare:auto"]
     return words
+
+
+def _class_archive(places: Places, options: Options) -> list[str]:
+    if not places.class_archive or options.get("spark.jars") or options.get("spark.jars.packages"):
+        return []
+    return [f"-XX:SharedArchiveFile={_java_word(places.class_archive)}", "-Xshare:auto"]
 
 
 def _java_word(text: str) -> str:

@@ -1,8 +1,8 @@
 """Runs a command and brings back the job's own exit code.
 
 In client mode spark-submit passes the code on. In cluster mode it only knows "failed": the code is in the
-application's final report, which it prints. Spark ties a job's stderr to its stdout; ``CMSSPARK_STDERR`` names a way
-back to the real one, which ``jobs/launch.py`` takes.
+application's final report, which it prints, and the reason in the logs of its containers. Spark ties a job's stderr to
+its stdout; ``CMSSPARK_STDERR`` names a way back to the real one, which ``jobs/launch.py`` takes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,12 +22,20 @@ from typing import Final, NoReturn
 
 from cmsspark.errors import Exit
 from cmsspark.submit.command import Command, with_env
+from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
 
 #: Lines that a JVM writes at its start about Spark's own options.
 NOISE: Final = (
     b"WARNING: Using incubator modules:",
     b"WARNING: package sun.security.action not in java.base",
 )
+#: What ends an application's watcher: the application's own end is told instead.
+_OF_THE_CLIENT: Final = (
+    b'Exception in thread "main" org.apache.spark.SparkException: Application application_',
+    b"\tat org.apache.spark.deploy.",
+)
+_HEARD: Final = MARK.encode()
+_HEAR_YARN: Final = f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
 _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 _UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
@@ -38,26 +47,89 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
     reader, writer = os.pipe()
     place = 2 if sys.stderr.isatty() else writer
     command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{place}")
+    application = Application(_say) if command.is_on_yarn else None
+    if application is not None:
+        own = command.env.get("SPARK_SUBMIT_OPTS") or environ.get("SPARK_SUBMIT_OPTS") or ""
+        command = with_env(command, SPARK_SUBMIT_OPTS=f"{_HEAR_YARN} {own}".strip())
     sys.stdout.flush()
     with subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child:
-        watch = Watch(reader, 2)
+        watch = Watch(reader, 2, application.hear if application else None)
         with _forwarding(child) as interrupted:
-            code = child.wait()
+            code = _wait(child, application, command.start_within)
+            if code is None:
+                _give_up(child, application, command, environ)
     os.close(writer)
     watch.join(2)
-    if interrupted:
-        sys.stderr.write("run_spark: interrupted; run the same command again to finish\n")
+    if interrupted or code is None:
+        if interrupted:
+            _say(_interrupted(command, application))
         return int(Exit.NOT_READY)
     if code < 0:
         name = signal.Signals(-code).name
-        sys.stderr.write(f"run_spark: the driver was ended from outside by {name} (out of memory?)\n")
+        _say(f"the driver was ended from outside by {name} (out of memory?)")
         return int(Exit.NOT_READY)
     if code != 0 and watch.unresolved:
         _tell_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
+    if application is not None and command.mode == "cluster":
+        return _end_on_yarn(application, command, environ, code, watch.status)
     if command.mode == "cluster" and code != 0 and watch.status:
         return watch.status
     return code
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"run_spark: {text}\n")
+    sys.stderr.flush()
+
+
+def _wait(child: subprocess.Popen[bytes], application: Application | None, start_within: float) -> int | None:
+    """The child's exit code; None where its application did not start in time."""
+    end = time.monotonic() + start_within
+    while application is not None and not application.has_started:
+        try:
+            return child.wait(1)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > end:
+                return None
+    return child.wait()
+
+
+def _give_up(
+    child: subprocess.Popen[bytes], application: Application | None, command: Command, environ: Mapping[str, str]
+) -> None:
+    assert application is not None
+    nodes = active_nodes(environ)
+    there = "" if nodes is None else f"; the cluster has {nodes} active nodes"
+    _say(f"given up: YARN did not start it within {command.start_within:.0f} s{there}")
+    _say("  next: run it again later, or with another --queue, or let it wait longer with --start-within")
+    if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
+        _say(f"  {application.id} could not be ended: yarn application -kill {application.id}")
+    for pid in [*descendants(child.pid), child.pid]:
+        with_signal(pid, signal.SIGTERM)
+
+
+def _interrupted(command: Command, application: Application | None) -> str:
+    if command.mode == "cluster" and application is not None and application.id:
+        return f"interrupted here; it goes on there: yarn application -kill {application.id} ends it"
+    return "interrupted; run the same command again to finish"
+
+
+def _end_on_yarn(
+    application: Application, command: Command, environ: Mapping[str, str], code: int, status: int | None
+) -> int:
+    """Tell how an application in cluster mode ended, with the last error of the container that failed."""
+    if application.id is None:
+        return status or code
+    if code == 0:
+        _say(f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}")
+        return 0
+    _say(f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is told'}")
+    name, error = last_error(fetch_logs(application.id, command.argv[0], {**environ, **command.env}))
+    if error:
+        sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
+    _say(f"all it wrote: yarn logs -applicationId {application.id}")
+    return status or application.exit_code()
 
 
 def _tell_unresolved(artifact: str) -> None:
@@ -76,9 +148,9 @@ def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
 class Watch(threading.Thread):
     """Copies a child's stderr as it comes, without the noise; keeps the exit status and missing jar that it names."""
 
-    def __init__(self, source: int, target: int) -> None:
+    def __init__(self, source: int, target: int, hear: Callable[[str], None] | None = None) -> None:
         super().__init__(daemon=True)
-        self.source, self.target = source, target
+        self.source, self.target, self.hear = source, target, hear
         self.status: int | None = None
         self.unresolved: str | None = None
         self._line = b""
@@ -102,12 +174,18 @@ class Watch(threading.Thread):
         lines = data.splitlines(keepends=True)
         for position, line in enumerate(lines):
             is_last = position == len(lines) - 1 and not line.endswith(b"\n")
-            if is_last and any(noise.startswith(line) or line.startswith(noise) for noise in NOISE):
+            if is_last and any(noise.startswith(line) or line.startswith(noise) for noise in self._hidden()):
                 return line
-            if not line.startswith(NOISE):
+            if self.hear and line.startswith(_HEARD):
+                self._note(line)
+                self.hear(line[len(_HEARD) :].decode(errors="replace").strip())
+            elif not line.startswith(self._hidden()):
                 self._note(line)
                 self._write(line)
         return b""
+
+    def _hidden(self) -> tuple[bytes, ...]:
+        return (*NOISE, *_OF_THE_CLIENT, _HEARD) if self.hear else NOISE
 
     def _note(self, text: bytes) -> None:
         self._line = (self._line + text)[-1000:]

@@ -17,7 +17,7 @@ from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import avro, class_archive, engine, former
+from cmsspark.submit import avro, class_archive, engine, former, yarn
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, Places, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -73,6 +73,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode != "python":
         check_java(java, host.spark, environ)
         check_yarn(command, host)
+        if command.is_on_yarn:
+            yarn.check_nodes(environ)
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
     return run(command, environ)

@@ -122,7 +122,6 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         "yarn.resourcemanager.webapp.address": f"127.0.0.1:{ports['resourcemanager-http']}",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "500",
         "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",
-        "yarn.am.liveness-monitor.expiry-interval-ms": "60000",
         "yarn.scheduler.minimum-allocation-mb": "256",
         "yarn.scheduler.maximum-allocation-mb": str(NODE_MB),
         "yarn.nodemanager.hostname": host,
@@ -157,6 +156,8 @@ def spark_defaults(ports: Mapping[str, int]) -> dict[str, str]:
         "spark.yarn.archive": f"{name}/spark/spark.zip",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
+        "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
         "spark.yarn.am.memory": "512m",
     }
 

@@ -101,7 +101,8 @@ class Cluster:
                 stdout=stream,
                 stderr=stream,
                 cwd=self.folder,
-                env={**os.environ, "HADOOP_CONF_DIR": str(self.folder / f"conf-{name}")},
+                # Nothing of the shell that started it may reach a container, PYTHONPATH least of all.
+                env={**_environment(), "HADOOP_CONF_DIR": str(self.folder / f"conf-{name}")},
                 start_new_session=True,
             )
         self.state["pids"][name] = [process.pid, _birth(process.pid)]
@@ -227,6 +228,10 @@ def until(holds: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> 
         if time.monotonic() > end:
             raise TimeoutError(f"waited {seconds:.0f} s in vain for {what}")
         time.sleep(0.2)
+
+
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LANG", "PATH", "USER") if name in os.environ}
 
 
 def _birth(pid: int) -> str | None:

@@ -1,0 +1,173 @@
+"""An application on YARN, as run_spark follows it: its id and page, whether it starts, and why it failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cmsspark.errors import Exit, NotReady
+
+#: What ``etc/log4j2.properties`` puts before lines of Spark's YARN client; newlines of a message are `` | `` there.
+MARK: Final = "@yarn_"
+_PROPERTY: Final = re.compile(
+    r"<property>\s*<name>\s*([^<\s]+)\s*</name>\s*<value>\s*([^<]*?)\s*</value>.*?</property>", re.DOTALL
+)
+_APPLICATION: Final = re.compile(r"\b(application_\d+_\d+)\b")
+_STATE: Final = re.compile(r"Application report for \S+ \(state: (\w+)\)")
+_FIELD: Final = re.compile(r"(diagnostics|final status|tracking URL): (.*?)(?= \| \t |$)")
+_EXITED: Final = re.compile(r"User application exited with (?:status )?(\d+)")
+_OURS: Final = re.compile(r"^cmsspark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
+_RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
+_OF_THE_JVM: Final = re.compile(r"^(?:Caused by: |Exception in thread \S+ |\S+ \S+ ERROR \S+ ).*", re.MULTILINE)
+#: How a driver tells of a container that ended badly.
+_FAILED: Final = re.compile(r"(container_\w+) on host: \S+ Exit status: -?[1-9]")
+_SECTION: Final = re.compile(
+    r"^LogType:(?P<name>\S+)\n(?:Log(?!Contents)[^\n]*\n)*LogContents:\n(?P<text>.*?)\nEnd of LogType:",
+    re.MULTILINE | re.DOTALL,
+)
+_LOGS_DEADLINE_S: Final = 90
+
+#: What a container wrote, by the name of the log: stdout, stderr.
+Logs = Mapping[str, str]
+
+
+def settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The properties of the cluster's ``yarn-site.xml``; empty where it cannot be read."""
+    folder = environ.get("YARN_CONF_DIR") or environ.get("HADOOP_CONF_DIR") or ""
+    try:
+        return dict(_PROPERTY.findall(Path(folder, "yarn-site.xml").read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def pages(found: Mapping[str, str]) -> list[str]:
+    """The web addresses of the ResourceManagers that a ``yarn-site.xml`` names, with or without high availability."""
+    scheme = "https" if found.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
+    key, port = f"yarn.resourcemanager.webapp.{'https.' if scheme == 'https' else ''}address", 8088
+    ids = [f".{one.strip()}" for one in found.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if one.strip()]
+    addresses = []
+    for one in ids or [""]:
+        host = found.get(f"yarn.resourcemanager.hostname{one}")
+        address = found.get(f"{key}{one}") or (f"{host}:{8090 if scheme == 'https' else port}" if host else None)
+        if address and "${" not in address:
+            addresses.append(f"{scheme}://{address}")
+    return addresses
+
+
+def active_nodes(environ: Mapping[str, str]) -> int | None:
+    """How many nodes YARN has for work; None where its pages do not tell (secured, or not to be reached from here)."""
+    for page in pages(settings(environ)):
+        try:
+            with urllib.request.urlopen(f"{page}/ws/v1/cluster/metrics", timeout=5) as answer:  # noqa: S310  # http only
+                return int(json.load(answer)["clusterMetrics"]["activeNodes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def check_nodes(environ: Mapping[str, str]) -> None:
+    """Raises NotReady (75) where no node works: what is submitted then would wait for ever."""
+    if active_nodes(environ) == 0:
+        raise NotReady(
+            "a YARN cluster with a node that works is wanted",
+            where=pages(settings(environ))[0],
+            found="0 active nodes",
+            next_step="try again later; its page says what became of them",
+        )
+
+
+@dataclass
+class Application:
+    """What spark-submit has said of the application that it submitted."""
+
+    tell: Callable[[str], None]
+    id: str | None = None
+    state: str | None = None
+    page: str | None = None
+    diagnostics: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def hear(self, text: str) -> None:
+        """Take in a message of Spark's YARN client, without its mark."""
+        named = _APPLICATION.search(text)
+        if named and self.id is None:
+            self.id = named.group(1)
+            self.tell(f"submitted to YARN as {self.id}")
+        state = _STATE.search(text)
+        if state:
+            self._now(state.group(1))
+        told = {name: value.strip(" |\t") for name, value in _FIELD.findall(text)}
+        if "diagnostics" in told and told["diagnostics"] not in ("", "N/A"):
+            self.diagnostics = told["diagnostics"]
+        page = told.get("tracking URL", "")
+        if page.startswith("http") and self.page is None:
+            self.page = page
+            self.tell(f"follow it at {page}")
+
+    def _now(self, state: str) -> None:
+        if state == "RUNNING" and self.state != "RUNNING":
+            self.tell(f"it runs after {time.monotonic() - self.began:.0f} s")
+        self.state = state
+
+    @property
+    def has_started(self) -> bool:
+        """False while YARN has not given it a container."""
+        return self.state not in (None, "NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+
+    def exit_code(self) -> int:
+        """The code of an application that did not succeed: the job's own; 75 where it did not come to one."""
+        found = _EXITED.findall(self.diagnostics)
+        return int(found[-1]) if found and int(found[-1]) else int(Exit.NOT_READY)
+
+
+def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
+    """The container that failed and what its logs say of it: our own message, else the last exception, else the end."""
+    drivers = [name for name in logs if name.endswith("_000001")]
+    failed = [name for one in drivers for name in _FAILED.findall(logs[one].get("stderr", "")) if name in logs]
+    name = (failed or drivers or sorted(logs))[-1]
+    stdout, stderr = logs[name].get("stdout", ""), logs[name].get("stderr", "")
+    for pattern, text in ((_OURS, stdout), (_RAISED, stdout), (_OF_THE_JVM, stderr)):
+        found = list(pattern.finditer(text))
+        if found:
+            return name, found[-1].group(found[-1].lastindex or 0).strip()
+    return name, "\n".join((stdout.strip() or stderr.strip()).splitlines()[-3:])
+
+
+def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dict[str, Logs]:
+    """What the application's containers wrote, by container; empty where YARN does not give it."""
+    with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
+        _ask_yarn(["logs", application, folder], submit, environ)
+        files = sorted(Path(folder).rglob("container_*"))
+        return {file.name: sections(file.read_text(encoding="utf-8", errors="replace")) for file in files}
+
+
+def sections(text: str) -> Logs:
+    """The logs in a file of YARN's, by name."""
+    return {match["name"]: match["text"] for match in _SECTION.finditer(text)}
+
+
+def kill(application: str, submit: str, environ: Mapping[str, str]) -> bool:
+    """End an application; False where YARN did not take it."""
+    return _ask_yarn(["kill", application], submit, environ)
+
+
+def _ask_yarn(words: list[str], submit: str, environ: Mapping[str, str]) -> bool:
+    # Spark's jars have YARN's client, but not its commands: a JVM that does only this.
+    script = str(Path(__file__).with_name("yarn_client.py"))
+    command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", script, *words]
+    try:
+        run = subprocess.run(
+            command, env=dict(environ), capture_output=True, timeout=_LOGS_DEADLINE_S, check=False, cwd=os.sep
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return run.returncode == 0
