@@ -56,6 +56,9 @@ class Shift:
             yield from self.kit.batches(reader, fold, is_last=True)
 
 
+_HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Crew:
     """Processes that wait for tasks. Made early, when this process has few threads and little memory to copy."""
 
@@ -67,7 +70,12 @@ class Crew:
             # A child must not hold its parent's ends of the pipes: it ends when the parent is gone.
             ends = [pipe for _, pipe in self._members] + [here]
             member = context.Process(target=_serve, args=(there, ends), daemon=True)
-            member.start()
+            # A signal that comes while it is being made is heard when it can answer.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+            try:
+                member.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             there.close()
             self._members.append((member, here))
 
@@ -143,6 +151,9 @@ def _serve(pipe: Connection, not_mine: Sequence[Connection]) -> None:
     """What a process of the crew does: tasks, until there are none or nobody gives any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who gives the tasks ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
     for other in not_mine:
         other.close()
     try:

@@ -62,13 +62,22 @@ def test_a_damaged_file_is_told_once_and_without_noise(place: Place, words: tupl
     assert len(lines) == 4, said
 
 
-@pytest.mark.long
 def test_a_trace_is_shown_with_debug(place: Place) -> None:
-    cut(place)
+    file = cut(place)
     code, said = run_spark(place, "--fout", place.fout, "--debug")
     assert code == 65
     assert "Traceback" in said
+    assert str(file) in said
+
+
+@pytest.mark.long
+def test_a_trace_of_sparks_is_shown_with_debug(place: Place) -> None:
+    file = cut(place)
+    code, said = run_spark(place, "--fout", place.fout, "--debug", *BY_SPARK)
+    assert code == 65
+    assert "Lost task" in said
     assert "\tat " in said
+    assert str(file) in said
 
 
 def test_what_is_no_folder_is_told_before_anything_starts(place: Place) -> None:
