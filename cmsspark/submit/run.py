@@ -45,12 +45,11 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
     if command.mode == "python":
         _become(command, environ)
     reader, writer = os.pipe()
-    place = 2 if sys.stderr.isatty() else writer
-    command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{place}")
     application = Application(_say) if command.is_on_yarn else None
-    if application is not None:
-        own = command.env.get("SPARK_SUBMIT_OPTS") or environ.get("SPARK_SUBMIT_OPTS") or ""
-        command = with_env(command, SPARK_SUBMIT_OPTS=f"{_HEAR_YARN} {own}".strip())
+    command = _with_ways_back(command, environ, 2 if sys.stderr.isatty() else writer)
+    if command.mode == "cluster":
+        # Spark would put this host's paths before what travels with the job.
+        environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     sys.stdout.flush()
     with subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child:
         watch = Watch(reader, 2, application.hear if application else None)
@@ -60,22 +59,28 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
                 _give_up(child, application, command, environ)
     os.close(writer)
     watch.join(2)
+    if interrupted:
+        _say(_interrupted(command, application))
     if interrupted or code is None:
-        if interrupted:
-            _say(_interrupted(command, application))
         return int(Exit.NOT_READY)
     if code < 0:
-        name = signal.Signals(-code).name
-        _say(f"the driver was ended from outside by {name} (out of memory?)")
+        _say(f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)")
         return int(Exit.NOT_READY)
     if code != 0 and watch.unresolved:
         _tell_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch.status)
-    if command.mode == "cluster" and code != 0 and watch.status:
-        return watch.status
-    return code
+    return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
+
+
+def _with_ways_back(command: Command, environ: Mapping[str, str], place: int) -> Command:
+    """With what lets us hear the job's own stderr and, on YARN, Spark's client."""
+    command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{place}")
+    if not command.is_on_yarn:
+        return command
+    own = command.env.get("SPARK_SUBMIT_OPTS") or environ.get("SPARK_SUBMIT_OPTS") or ""
+    return with_env(command, SPARK_SUBMIT_OPTS=f"{_HEAR_YARN} {own}".strip())
 
 
 def _say(text: str) -> None:
@@ -90,7 +95,7 @@ def _wait(child: subprocess.Popen[bytes], application: Application | None, start
         try:
             return child.wait(1)
         except subprocess.TimeoutExpired:
-            if time.monotonic() > end:
+            if not application.has_started and time.monotonic() > end:
                 return None
     return child.wait()
 

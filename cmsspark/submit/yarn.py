@@ -133,6 +133,8 @@ def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
     """The container that failed and what its logs say of it: our own message, else the last exception, else the end."""
     drivers = [name for name in logs if name.endswith("_000001")]
     failed = [name for one in drivers for name in _FAILED.findall(logs[one].get("stderr", "")) if name in logs]
+    if not logs:
+        return "", ""
     name = (failed or drivers or sorted(logs))[-1]
     stdout, stderr = logs[name].get("stdout", ""), logs[name].get("stderr", "")
     for pattern, text in ((_OURS, stdout), (_RAISED, stdout), (_OF_THE_JVM, stderr)):

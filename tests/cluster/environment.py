@@ -38,7 +38,7 @@ def packed() -> Path:
     for command in (
         [sys.executable, "-m", "venv", str(aside)],
         [*pip, "setuptools", VENV_PACK, *dependencies()],
-        [str(python), "-m", "venv_pack", "--force", "--quiet", "--compress-level", "1", "-p", str(aside), "-o", str(part)],
+        [str(python), "-m", "venv_pack", "-fq", "--compress-level", "1", "-p", str(aside), "-o", str(part)],
     ):
         subprocess.run(command, check=True)
     shutil.rmtree(aside)

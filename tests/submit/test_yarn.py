@@ -1,0 +1,253 @@
+"""An application on YARN as run_spark follows it: what it says, whether it starts, and why it failed."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cmsspark.errors import NotReady, UsageError
+from cmsspark.submit import yarn
+from cmsspark.submit.command import START_WITHIN_S, Command
+from cmsspark.submit.options import Options
+from cmsspark.submit.run import run
+from tests.submit.hosts import command
+
+ID = "application_1700000000000_0001"
+REPORT = (
+    " | \t client token: N/A | \t diagnostics: {diagnostics} | \t ApplicationMaster host: N/A | \t queue: root.default"
+    " | \t final status: UNDEFINED | \t tracking URL: http://rm:8088/proxy/{id}/ | \t user: me"
+)
+
+
+def site(folder: Path, **values: str) -> dict[str, str]:
+    rows = "".join(
+        f"<property><name>{name.replace('__', '-').replace('_', '.')}</name>\n <value> {value} </value></property>"
+        for name, value in values.items()
+    )
+    (folder / "yarn-site.xml").write_text(f"<configuration>{rows}</configuration>")
+    return {"HADOOP_CONF_DIR": str(folder)}
+
+
+# What it says ------------------------------------------------------------------------------------------------------
+
+
+def test_id_page_and_start_are_told_once_each() -> None:
+    told: list[str] = []
+    application = yarn.Application(told.append)
+    for text in (
+        f"Submitting application {ID} to ResourceManager",
+        f"Application report for {ID} (state: ACCEPTED)",
+        REPORT.format(diagnostics="[..] AM container is launched", id=ID),
+        f"Application report for {ID} (state: ACCEPTED)",
+        f"Application report for {ID} (state: RUNNING)",
+        REPORT.format(diagnostics="N/A", id=ID),
+        f"Application report for {ID} (state: RUNNING)",
+    ):
+        application.hear(text)
+    assert told[:2] == [f"submitted to YARN as {ID}", f"follow it at http://rm:8088/proxy/{ID}/"]
+    assert len(told) == 3 and told[2].startswith("it runs after ")
+
+
+def test_an_application_has_started_when_yarn_gave_it_a_container() -> None:
+    application = yarn.Application(lambda _: None)
+    assert not application.has_started
+    for state, started in (("ACCEPTED", False), ("RUNNING", True), ("FAILED", True)):
+        application.hear(f"Application report for {ID} (state: {state})")
+        assert application.has_started is started
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "code"),
+    [
+        ("User application exited with status 66", 66),
+        ("User application exited with 3", 3),
+        ("Max number of executor failures (4) reached", 75),
+        ("Application application_1_2 was killed by user me", 75),
+        ("", 75),
+    ],
+)
+def test_the_exit_code_is_the_jobs_own_or_75(diagnostics: str, code: int) -> None:
+    application = yarn.Application(lambda _: None)
+    application.hear(REPORT.format(diagnostics=diagnostics, id=ID))
+    assert application.exit_code() == code
+
+
+# Whether it can start ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture()
+def resource_manager() -> Iterator[tuple[str, dict[str, object]]]:
+    answers: dict[str, object] = {"clusterMetrics": {"activeNodes": 0}}
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/ws/v1/cluster/metrics"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answers).encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_with_no_active_node_nothing_is_submitted(
+    resource_manager: tuple[str, dict[str, object]], tmp_path: Path
+) -> None:
+    address, answers = resource_manager
+    environ = site(tmp_path, yarn_resourcemanager_webapp_address=address)
+    with pytest.raises(NotReady, match="a node that works"):
+        yarn.check_nodes(environ)
+    answers["clusterMetrics"] = {"activeNodes": 3}
+    assert yarn.active_nodes(environ) == 3
+    yarn.check_nodes(environ)
+
+
+def test_the_first_manager_that_answers_tells(resource_manager: tuple[str, dict[str, object]], tmp_path: Path) -> None:
+    address, _ = resource_manager
+    values = {
+        "yarn_resourcemanager_ha_rm__ids": "a,b",
+        "yarn_resourcemanager_webapp_address_a": "127.0.0.1:1",
+        "yarn_resourcemanager_webapp_address_b": address,
+    }
+    assert yarn.active_nodes(site(tmp_path, **values)) == 0
+
+
+def test_where_no_page_tells_the_submission_goes_on(tmp_path: Path) -> None:
+    yarn.check_nodes({})
+    yarn.check_nodes(site(tmp_path, yarn_resourcemanager_webapp_address="127.0.0.1:1"))
+    (tmp_path / "yarn-site.xml").write_bytes(b"\xff\xfe<no xml")
+    yarn.check_nodes({"HADOOP_CONF_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"yarn_resourcemanager_hostname": "rm"}, ["http://rm:8088"]),
+        ({"yarn_resourcemanager_hostname": "rm", "yarn_http_policy": "HTTPS_ONLY"}, ["https://rm:8090"]),
+        ({"yarn_resourcemanager_webapp_address": "${yarn.resourcemanager.hostname}:8088"}, []),
+        ({}, []),
+    ],
+)
+def test_the_managers_pages_are_found_in_yarn_site(values: dict[str, str], wanted: list[str], tmp_path: Path) -> None:
+    assert yarn.pages(yarn.settings(site(tmp_path, **values))) == wanted
+
+
+def on_yarn(script: str, mode: str = "client", start_within: float = START_WITHIN_S) -> Command:
+    options = Options()
+    options.lay("spark.master", "yarn", "test")
+    argv = ["/bin/sh", "-c", script]
+    return Command(argv, {}, mode, options, start_within=start_within)  # type: ignore[arg-type]
+
+
+def test_what_does_not_start_in_time_is_given_up(capfd: pytest.CaptureFixture[str]) -> None:
+    says = f"echo '@yarn_Application report for {ID} (state: ACCEPTED)' >&2; sleep 600"
+    assert run(on_yarn(says, start_within=0.1), os.environ) == 75
+    said = capfd.readouterr().err
+    assert f"submitted to YARN as {ID}" in said
+    assert "YARN did not start it within 0 s" in said and "--start-within" in said
+    assert "@yarn_" not in said
+
+
+def test_what_runs_is_waited_for_however_long_it_takes(capfd: pytest.CaptureFixture[str]) -> None:
+    says = f"echo '@yarn_Application report for {ID} (state: RUNNING)' >&2; sleep 1.2; exit 65"
+    assert run(on_yarn(says, start_within=1.0), os.environ) == 65
+
+
+def test_in_cluster_mode_the_end_is_told_without_the_watchers_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    trace = f'Exception in thread "main" org.apache.spark.SparkException: Application {ID} finished with failed status'
+    report = REPORT.format(diagnostics="User application exited with status 66", id=ID)
+    lines = [f"@yarn_Submitting application {ID}", f"@yarn_Application report for {ID} (state: FAILED)"]
+    lines += [f"@yarn_{report}", trace, "\tat org.apache.spark.deploy.yarn.Client.run(Client.scala:1)"]
+    program = f"import sys; sys.stderr.write({chr(10).join(lines) + chr(10)!r}); sys.exit(1)"
+    options = on_yarn("", "cluster").options
+    # Whatever asks for the logs afterwards gets none: this Python is no spark-submit.
+    built = Command([sys.executable, "-c", program], {}, "cluster", options)
+    assert run(built, os.environ) == 66
+    said = capfd.readouterr().err
+    assert f"{ID} ended as FAILED: User application exited with status 66" in said
+    assert "Exception in thread" not in said and "Client.scala" not in said
+    assert f"yarn logs -applicationId {ID}" in said
+
+
+def test_wait_and_the_deadline_are_of_the_command_line() -> None:
+    words = ("dbs_aaa", "--yarn", "--deploy-mode", "cluster")
+    name = "spark.yarn.submit.waitAppCompletion"
+    assert command(*words).options.get(name) == "true"
+    assert command(*words, "--no-wait").options.get(name) == "false"
+    assert command(*words).start_within == START_WITHIN_S
+    assert command(*words, "--start-within", "5").start_within == 5
+    assert command(*words, "--start-within", "0").start_within == float("inf")
+    for wrong in (("dbs_aaa", "--yarn", "--no-wait"), (*words, "--no-wait", "--wait"), (*words, "--start-within", "x")):
+        with pytest.raises(UsageError):
+            command(*wrong)
+
+
+# The last error of a container -------------------------------------------------------------------------------------
+
+DRIVER, EXECUTOR = "container_1700000000000_0001_01_000001", "container_1700000000000_0001_01_000003"
+
+
+def section(name: str, text: str) -> str:
+    head = f"LogType:{name}\nLogLastModifiedTime:Sat\nLogLength:{len(text)}\nLogContents:\n"
+    return f"Container: x\n====\n{head}{text}\nEnd of LogType:{name}\n****\n\n"
+
+
+def test_a_file_of_yarns_has_the_logs_by_name() -> None:
+    text = section("stderr", "one\nLogType:\ntwo") + section("stdout", "") + section("prelaunch.out", "x")
+    assert yarn.sections(text) == {"stderr": "one\nLogType:\ntwo", "stdout": "", "prelaunch.out": "x"}
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "wanted"),
+    [
+        (
+            "catalogue built\ncmsspark: a folder is wanted\n  where: /x\n  next: wait\nmore\n",
+            "26/01/15 ERROR X: User application exited with 66",
+            "cmsspark: a folder is wanted\n  where: /x\n  next: wait",
+        ),
+        (
+            'start\nTraceback (most recent call last):\n  File "x.py", line 1\n    f()\nValueError: no such thing\n',
+            "",
+            "ValueError: no such thing",
+        ),
+        (
+            "",
+            "x\nCaused by: java.io.IOException: one\n\tat x\nCaused by: java.net.X: two\n\tat y\n",
+            "Caused by: java.net.X: two",
+        ),
+        ("a\nb\nc\nd\n", "", "b\nc\nd"),
+        ("", "", ""),
+    ],
+)
+def test_the_last_error_is_the_jobs_own_words_where_it_has_some(stdout: str, stderr: str, wanted: str) -> None:
+    assert yarn.last_error({DRIVER: {"stdout": stdout, "stderr": stderr}}) == (DRIVER, wanted)
+
+
+def test_a_container_that_failed_is_asked_before_the_driver_that_tells_of_it() -> None:
+    bad = f"26/01/15 11:08:48 WARN YarnAllocator: Container from a bad node: {EXECUTOR} on host: h. Exit status: 1. X"
+    logs = {
+        DRIVER: {"stdout": "cmsspark: Spark is gone", "stderr": bad},
+        EXECUTOR: {"stdout": "", "stderr": "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5\n"},
+    }
+    assert yarn.last_error(logs) == (EXECUTOR, "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5")
+
+
+def test_logs_that_yarn_does_not_give_are_none(tmp_path: Path) -> None:
+    assert yarn.fetch_logs(ID, str(tmp_path / "no-spark-submit"), {}) == {}
+    assert yarn.kill(ID, "/bin/false", {}) is False
+    assert yarn.last_error({}) == ("", "")
