@@ -29,6 +29,7 @@ from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.reader import Reader
 from cmsspark.storage import Files, LocalFiles, files_for, is_local
 from cmsspark.transforms.scan import Kit, StreamFiles
+from cmsspark.transforms.snapshot import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +114,7 @@ def _run_by_processes(
     with by_processes.crew() as crew:
         inputs = resolve(request, layout, LocalFiles())
         if _by_index(request, inputs):
-            work = Work(request, inputs, _snapshots(request, inputs, tell), tell, run_of_day)
+            work = Work(request, inputs, _snapshots(request, inputs, tell, crew.map), tell, run_of_day)
             return work.run(lambda kit: by_processes.count(crew, stream_files(inputs), kit))
     return _run_by_spark(request, layout, is_local, tell, run_of_day)
 
@@ -232,9 +233,10 @@ def _session(job: str) -> SparkSession:
     return session(f"cmsspark {job}")
 
 
-def _snapshots(request: DayRequest, inputs: Inputs, tell: Any) -> snapshots.Snapshots:
+def _snapshots(request: DayRequest, inputs: Inputs, tell: Any, run: Run = map) -> snapshots.Snapshots:
     began = time.monotonic()
-    opened = snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, request.settings.cache_dir / "catalogue")
+    cache = request.settings.cache_dir / "catalogue"
+    opened = snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, run)
     if opened.built:
         tell(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
     return opened

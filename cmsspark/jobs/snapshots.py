@@ -5,14 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from cmsspark.sources.dbs import read_table_arrow
-from cmsspark.sources.dumps import Dump
-from cmsspark.sources.phedex import disk_replicas_arrow
+from cmsspark.sources.dumps import REPLICAS, Dump
+from cmsspark.sources.phedex import disk_replicas_of
 from cmsspark.storage import Files, is_local, local_path
-from cmsspark.transforms.catalogue import Catalogue, Report, build_catalogue, build_replicas, open_or_build
+from cmsspark.transforms.catalogue import Catalogue, Report, open_or_build
+from cmsspark.transforms.snapshot import Part, Run, build_catalogue, build_replicas
 
 #: Tables that a snapshot is made from.
 DBS_TABLES = ("FILES", "BLOCKS", "DATASETS")
@@ -28,8 +31,8 @@ class Snapshots:
     report: Report
 
 
-def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path) -> Snapshots:
-    """The snapshots of these dumps; without PhEDEx there is none of replicas.
+def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, run: Run = map) -> Snapshots:
+    """The snapshots of these dumps; without PhEDEx there is none of replicas. ``run`` works on parts, as ``map`` does.
 
     Raises DataError (65) naming a damaged file of a dump.
     """
@@ -38,7 +41,7 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path) ->
         cache,
         "catalogue",
         identity,
-        lambda folder: _build_catalogue(files, dbs, folder),
+        lambda folder: _build_catalogue(files, dbs, folder, run),
     )
     if phedex is None:
         return Snapshots(catalogue, None, built, Catalogue(catalogue).report)
@@ -47,29 +50,37 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path) ->
         cache,
         "replicas",
         both,
-        lambda folder: _build_replicas(files, dbs, phedex, folder),
+        lambda folder: _build_replicas(files, dbs, phedex, folder, run),
     )
     return Snapshots(catalogue, replicas, built or built_too, Catalogue(catalogue).report)
 
 
-def _build_catalogue(files: Files, dbs: Dump, folder: Path) -> None:
-    build_catalogue(
-        folder,
-        lambda: rows_of(files, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id")),
-        rows_of(files, dbs, "DATASETS", ("dataset_id", "dataset")),
-    )
+def _build_catalogue(files: Files, dbs: Dump, folder: Path, run: Run) -> None:
+    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
+    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, run=run)
 
 
-def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path) -> None:
-    found = disk_replicas_arrow(phedex, lambda path: open_part(files, path))
-    build_replicas(folder, rows_of(files, dbs, "BLOCKS", ("block_id", "block_name")), found)
+def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path, run: Run) -> None:
+    blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
+    found = [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
+    build_replicas(folder, blocks, found, run)
 
 
-def rows_of(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> Iterator[Any]:
-    """Arrow tables of a dump's table, part by part."""
-    for part in dump.tables[table]:
-        with open_part(files, part.path) as stream:
-            yield from read_table_arrow(stream, table, columns, part.path)
+def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:
+    return [partial(_rows_of, files, table, columns, part.path) for part in dump.tables[table]]
+
+
+def _rows_of(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
+    """Arrow tables of one part of a DBS table."""
+    with open_part(files, path) as stream:
+        yield from read_table_arrow(stream, table, columns, path)
+
+
+def _replicas_of(files: Files, path: str) -> Iterator[Any]:
+    """Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
+    with open_part(files, path) as stream:
+        yield from disk_replicas_of(stream, path)
 
 
 def open_part(files: Files, path: str) -> IO[bytes]:

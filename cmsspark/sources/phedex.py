@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from cmsspark.columns import milliseconds, node_kind, node_site
@@ -11,7 +11,6 @@ from cmsspark.schemas import input_table
 from cmsspark.sources.dumps import REPLICAS, Dump
 from cmsspark.sources.sqoop import read_table
 from cmsspark.sources.tables import dump_table
-from cmsspark.storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,20 +52,14 @@ def replicas(spark: SparkSession, dump: Dump, feed: str = "auto") -> DataFrame:
     )
 
 
-def disk_replicas_arrow(dump: Dump, open_part: Callable[[str], IO[bytes]] | None = None) -> Iterator[Any]:
-    """``pyarrow.Table`` pieces of (``block_name``, ``site``) of all replicas on disk that hold at least one file.
-
-    One block may come twice for a site with two disk nodes. ``open_part`` opens a location that is not local.
+def disk_replicas_of(source: IO[bytes], name: str) -> Iterator[Any]:
+    """``pyarrow.Table`` pieces of (``block_name``, ``site``): the replicas in one part of a snapshot that are on disk
+    and hold at least one file. One block may come twice for a site with two disk nodes. Raises DataError (65).
     """
-    for file in dump.tables[REPLICAS]:
-        with open_part(file.path) if open_part else open(local_path(file.path), "rb") as stream:
-            for piece in read_table(
-                stream,
-                input_table("phedex/block_replicas"),
-                ["block_name", "node_name", "br_node_files"],
-                file.path,
-            ):
-                yield _on_disk(piece)
+    for piece in read_table(
+        source, input_table("phedex/block_replicas"), ["block_name", "node_name", "br_node_files"], name
+    ):
+        yield _on_disk(piece)
 
 
 def _on_disk(piece: Any) -> Any:

@@ -11,11 +11,11 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from cmsspark.errors import CmssparkError, NotReady
 from cmsspark.transforms.fold import StreamFold
@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 
 #: Bytes of input a task here: small enough that no process waits long for another at the end.
 TASK_BYTES: Final = 64_000_000
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Work that is no task of the scan."""
+
+    function: Callable[[Any], Any]
+    item: Any
 
 
 class WorkerFailed(Exception):
@@ -87,31 +99,56 @@ class Crew:
     ) -> None:
         self.close()
 
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """``function`` of each item, in order, as ``map`` gives them; both must pickle. Not after :meth:`scan`.
+
+        Raises what the function raises.
+        """
+        waiting = deque(enumerate(items))
+        found: dict[int, R] = {}
+        at_work: dict[Connection, int] = {}
+        free = [pipe for _, pipe in self._members]
+        while waiting or at_work:
+            while waiting and free:
+                pipe = free.pop()
+                at_work[pipe], item = waiting.popleft()
+                _send(pipe, _Call(function, item))
+            heard = wait(list(at_work))
+            for pipe in [one for one in at_work if one in heard]:
+                found[at_work.pop(pipe)] = self._said(pipe)
+                free.append(pipe)
+        return [found[number] for number in range(len(found))]
+
     def scan(self, tasks: Sequence[Task], kit: Kit) -> Iterator[pa.RecordBatch]:
         """Batches of ``kit.columns()``, as ``scan.scan`` has them in its rows. To be called once.
 
         Raises what a task raises, and NotReady (75) where a process was ended from outside.
         """
         waiting = deque(tasks)
-        at_work = {pipe: member for member, pipe in self._members}
+        at_work = [pipe for _, pipe in self._members]
         for pipe in at_work:
             _send(pipe, kit)
             _send(pipe, waiting.popleft() if waiting else None)
         while at_work:
-            heard = wait(list(at_work))
+            heard = wait(at_work)
             for pipe in [one for one in at_work if one in heard]:
-                try:
-                    said = pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    raise _ended(at_work[pipe]) from None
-                if isinstance(said, Exception):
-                    raise said
+                said = self._said(pipe)
                 if said == "next":
                     _send(pipe, waiting.popleft() if waiting else None)
                 elif said == "end":
-                    del at_work[pipe]
+                    at_work.remove(pipe)
                 else:
                     yield said
+
+    def _said(self, pipe: Connection) -> Any:
+        """What a process says next. Raises the error that it says, or that it is gone."""
+        try:
+            said = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise _ended(next(member for member, one in self._members if one is pipe)) from None
+        if isinstance(said, Exception):
+            raise said
+        return said
 
     def close(self) -> None:
         """End the processes, whatever they do."""
@@ -157,7 +194,9 @@ def _serve(pipe: Connection, not_mine: Sequence[Connection]) -> None:
     for other in not_mine:
         other.close()
     try:
-        shift = Shift(pipe.recv())
+        while isinstance(said := pipe.recv(), _Call):
+            pipe.send(said.function(said.item))
+        shift = Shift(said)
         while (task := pipe.recv()) is not None:
             for batch in shift.read(task):
                 pipe.send(batch)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cmsspark.names import block_dataset, dataset_parts, site_and_kind, site_tier
-from cmsspark.sources.dumps import Dump
+from cmsspark.sources.dumps import REPLICAS, Dump
 from cmsspark.sources.listing import InputFile
-from cmsspark.sources.phedex import disk_replicas_arrow, replicas
+from cmsspark.sources.phedex import disk_replicas_of, replicas
 
 NODES = {
     "T1_US_FNAL_Disk": ("T1_US_FNAL", "disk"),
@@ -66,7 +66,12 @@ def test_columns_follow_the_same_rules_as_plain_functions(spark: Any, snapshot: 
 
 
 def test_disk_replicas_hold_files_on_disk_and_have_a_block_and_a_site(snapshot: Dump) -> None:
-    pairs = [tuple(pair.values()) for piece in disk_replicas_arrow(snapshot) for pair in piece.to_pylist()]
+    pairs = []
+    for part in snapshot.tables[REPLICAS]:
+        with open(part.path, "rb") as stream:
+            pairs += [
+                tuple(pair.values()) for piece in disk_replicas_of(stream, part.path) for pair in piece.to_pylist()
+            ]
     expected = [("/a/b/RAW#1", site) for site, kind in NODES.values() if kind == "disk"]
     assert sorted(pairs) == sorted([*expected, ("/a/b/RAW#1", "T2_DE_DESY")])
 

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cmsspark.transforms.catalogue import (
-    Catalogue,
-    Hash,
-    Replicas,
-    Report,
-    build_catalogue,
-    build_replicas,
-    name_hash,
-)
+from cmsspark.transforms.catalogue import Catalogue, Hash, Replicas, Report, name_hash
+from cmsspark.transforms.snapshot import build_catalogue, build_replicas
 
 #: lfn, block_id, dataset_id, file_id
 File = tuple[str | None, int | None, int | None, int | None]
@@ -42,7 +35,10 @@ def build(
     folder: Path, files: Sequence[File], datasets: Sequence[Dataset], hash_name: Hash = name_hash, part: int = 3
 ) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
-    return build_catalogue(folder, lambda: file_tables(files, part), dataset_tables(datasets), hash_name)
+    # Two parts with several tables each, as dumps have them.
+    half = len(files) // 2
+    parts = [lambda: file_tables(files[:half], part), lambda: file_tables(files[half:], part)]
+    return build_catalogue(folder, parts, dataset_tables(datasets), hash_name)
 
 
 def opened(
@@ -70,9 +66,7 @@ def opened_replicas(
     folder.mkdir(parents=True, exist_ok=True)
     ids, names = list(zip(*blocks, strict=True)) or [(), ()]
     where = list(zip(*replicas, strict=True)) or [(), ()]
-    build_replicas(
-        folder,
-        [pa.table([pa.array(ids, pa.int64()), pa.array(names, pa.string())], names=["block_id", "block_name"])],
-        [pa.table([pa.array(column, pa.string()) for column in where], names=["block_name", "site"])],
-    )
+    block_table = pa.table([pa.array(ids, pa.int64()), pa.array(names, pa.string())], names=["block_id", "block_name"])
+    replica_table = pa.table([pa.array(column, pa.string()) for column in where], names=["block_name", "site"])
+    build_replicas(folder, [lambda: iter([block_table])], [lambda: iter([replica_table])])
     return Replicas(folder)

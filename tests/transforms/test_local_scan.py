@@ -79,6 +79,23 @@ def test_more_processes_than_tasks_and_no_tasks_at_all(tmp_path: Path, kit: Kit)
         assert list(crew.scan([], kit)) == []
 
 
+def _half(number: int) -> tuple[float, int]:
+    if number < 0:
+        raise DataError("a number from 0 on is wanted", found=number)
+    return number / 2, os.getpid()
+
+
+def test_other_work_is_shared_and_its_results_come_in_order(tmp_path: Path, kit: Kit) -> None:
+    with Crew(2) as crew:
+        found = crew.map(_half, range(20))
+        assert [half for half, _ in found] == [number / 2 for number in range(20)]
+        assert os.getpid() not in {process for _, process in found}
+        assert crew.map(_half, []) == []
+        assert sum(batch.num_rows > 0 for batch in crew.scan(tasks(tmp_path, "1"), kit))
+    with Crew(2) as crew, pytest.raises(DataError, match="from 0 on"):
+        crew.map(_half, [1, -1, 2])
+
+
 def test_an_error_of_ours_crosses_whole(tmp_path: Path, kit: Kit) -> None:
     with Crew(2) as crew, pytest.raises(DataError) as caught:
         list(crew.scan(tasks(tmp_path, "1", "damaged", "3"), kit))
