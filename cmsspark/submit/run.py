@@ -90,14 +90,17 @@ def _say(text: str) -> None:
 
 def _wait(child: subprocess.Popen[bytes], application: Application | None, start_within: float) -> int | None:
     """The child's exit code; None where its application did not start in time."""
+    if application is None:
+        return child.wait()
     end = time.monotonic() + start_within
-    while application is not None and not application.has_started:
+    while True:
         try:
             return child.wait(1)
         except subprocess.TimeoutExpired:
-            if not application.has_started and time.monotonic() > end:
+            if application.has_started:
+                return child.wait()
+            if time.monotonic() > end:
                 return None
-    return child.wait()
 
 
 def _give_up(
