@@ -22,8 +22,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "diff": ("cmsspark.jobs.diff", "command", "Compare two days, or two runs of one day."),
     "period": ("cmsspark.jobs.period", "command", "Make a week, a month or any range from its stored days."),
     "periods": ("cmsspark.jobs.periods", "command", "List stored weeks, months and ranges, and which are stale."),
+    "view": ("cmsspark.jobs.view", "command", "Make a named view of any week, month or range; its time is printed."),
+    "ask": ("cmsspark.jobs.ask", "command", "Who reads a dataset, what is read or lies at a site, what is unused."),
     "prune": ("cmsspark.jobs.prune", "command", "Remove runs that count no more from the store."),
-    "report": ("cmsspark.jobs.report", "command", "Where every record of a day went: text, JSON or a page."),
     "report": ("cmsspark.jobs.report", "command", "Where every record of a day went: text, JSON or a page."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }

@@ -21,7 +21,7 @@ import yaml
 from cmsspark.errors import NotAllowed, SettingsError
 
 FILE_NAME: Final = "cmsspark.yaml"
-_TEXT_KEYS: Final = ("root", "store", "state_dir", "cache_dir", "profile", "jars", "environment")
+_TEXT_KEYS: Final = ("root", "store", "state_dir", "cache_dir", "profile", "jars", "environment", "views")
 _MAP_KEYS: Final = ("sources", "publishing", "daily", "spark")
 _MAX_BYTES: Final = 1_000_000
 
@@ -41,7 +41,8 @@ class Settings:
     ledger, keys. ``cache_dir``: what can be made again. ``sources``: overrides of ``etc/sources.yaml``.
     ``publishing``: defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark options
     laid over the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
-    (spark-avro). ``environment``: packed Python environment for executors. ``origin``: the file they came from.
+    (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of one's own named views.
+    ``origin``: the file they came from.
     """
 
     root: str | None
@@ -56,6 +57,7 @@ class Settings:
     profile: str | None = None
     jars: str | None = None
     environment: str | None = None
+    views: str | None = None
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -100,6 +102,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         profile=values.get("profile"),
         jars=text("jars"),
         environment=text("environment"),
+        views=text("views"),
         lines=lines,
     )
 
@@ -154,6 +157,15 @@ def parse(content: bytes, name: str) -> tuple[dict[str, Any], Lines]:
 
     Raises SettingsError (78) with ``name`` and line.
     """
+    values, lines = plain(content, name)
+    return _checked(values, lines, name), lines
+
+
+def plain(content: bytes, name: str) -> tuple[dict[str, Any], Lines]:
+    """The mapping that a file of plain YAML holds, and the line of every key.
+
+    Raises SettingsError (78) with ``name`` and line.
+    """
     lines: dict[tuple[str, ...], int] = {}
     try:
         text = content.decode("utf-8")
@@ -170,7 +182,7 @@ def parse(content: bytes, name: str) -> tuple[dict[str, Any], Lines]:
         return {}, lines
     if not isinstance(node, yaml.MappingNode):
         raise SettingsError("settings are `key: value` lines", where=_at(name, node), found=f"a {_kind(node)}")
-    return _checked(_plain(node, (), lines, name), lines, name), lines
+    return _plain(node, (), lines, name), lines
 
 
 def _not_yaml(error: yaml.YAMLError, name: str) -> SettingsError:
