@@ -61,7 +61,11 @@ class Cluster:
     @property
     def hdfs(self) -> WebHdfs:
         """The first namespace."""
-        return WebHdfs(f"http://127.0.0.1:{self.ports['namenode-http']}", configuration.user())
+        return self.hdfs_of("namenode")
+
+    def hdfs_of(self, name: str) -> WebHdfs:
+        """The namespace of that NameNode."""
+        return WebHdfs(f"http://127.0.0.1:{self.ports[f'{name}-http']}", configuration.user())
 
     def uri(self, name: str = "namenode") -> str:
         """``hdfs://HOST:PORT`` of a namespace."""
@@ -171,6 +175,14 @@ class Cluster:
         """What the ResourceManager knows of each application."""
         found = self._get("resourcemanager-http", "/ws/v1/cluster/apps")
         return list((found.get("apps") or {}).get("app") or [])
+
+    def end(self, application: str) -> None:
+        """End an application."""
+        base = f"http://127.0.0.1:{self.ports['resourcemanager-http']}/ws/v1/cluster/apps/{application}/state"
+        data = b'{"state": "KILLED"}'
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{base}?user.name={configuration.user()}", data, headers, method="PUT")
+        urllib.request.urlopen(request, timeout=30).close()
 
     def _get(self, port: str, path: str) -> dict[str, Any]:
         try:

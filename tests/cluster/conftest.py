@@ -1,0 +1,208 @@
+"""One cluster for all tests that need it, the day of a small CMS on it, and what this host counts of that day."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from cmsspark.demo import Layout, make
+from cmsspark.submit.host import find_spark
+from tests.cluster import environment
+from tests.cluster.daemons import Cluster, until
+
+DAY = date(2026, 1, 15)
+RUN = "from cmsspark.submit import main; main()"
+#: Small executors, and a package of the environment on HDFS: nodes fetch it once.
+SETTINGS = """
+environment: hdfs:///spark/environment.tar.gz
+spark:
+  spark.executor.memory: 512m
+  spark.executor.memoryOverhead: 1g
+  spark.executor.cores: 2
+  spark.driver.memory: 600m
+  spark.driver.memoryOverhead: 800m
+  spark.dynamicAllocation.maxExecutors: 2
+  spark.sql.shuffle.partitions: 4
+  spark.shuffle.service.port: {port}
+"""
+#: A run may take this long on a machine that others use, too.
+DEADLINE_S = 420
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class World:
+    """The cluster, and a user of it whose logs and dumps lie in the folders of production."""
+
+    cluster: Cluster
+    folder: Path
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def local(self) -> Path:
+        """The same logs and dumps on this host."""
+        return self.folder / "cms"
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """What the user has in the environment; the package is found where these tests are."""
+        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG") if name in os.environ}
+        return {
+            **kept,
+            **self.cluster.env,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "CMSSPARK_STATE_DIR": str(self.folder / "state"),
+            "CMSSPARK_CACHE_DIR": str(self.folder / "cache"),
+            "CMSSPARK_SETTINGS": str(self.folder / "settings.yaml"),
+            **more,
+        }
+
+    def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
+        """Start run_spark with these words."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environ(**more),
+            start_new_session=True,
+        )
+        self.running.append(process)
+        return process
+
+    def end(self, process: subprocess.Popen[str]) -> Ended:
+        """Wait for a command's end."""
+        out, err = process.communicate(timeout=DEADLINE_S)
+        self.running.remove(process)
+        sys.stderr.write(f"$ {' '.join(map(str, process.args[3:]))}\n{out}{err}")  # type: ignore[index,union-attr]
+        return Ended(process.returncode, out, err)
+
+    def run(self, *words: str, **more: str) -> Ended:
+        """run_spark with these words, to its end."""
+        return self.end(self.start(*words, **more))
+
+    def on_yarn(self, job: str, fout: str, *words: str) -> tuple[str, ...]:
+        """The words of a job on YARN; inputs are found where production has them."""
+        return (job, "--date", f"{DAY:%Y%m%d}", "--fout", fout, "--yarn", *words)
+
+    def here(self, job: str) -> Path:
+        """The store with what this host counts of the day; counted once."""
+        store = self.folder / "local"
+        if not (store / job).is_dir():
+            words = (job, "--date", f"{DAY:%Y%m%d}", "--root", str(self.local), "--fout", str(store), "--local")
+            ended = self.run(*words, CMSSPARK_SETTINGS=str(self.folder / "empty.yaml"))
+            assert ended.code == 0, ended.err
+        return store
+
+    def fetched(self, path: str, namenode: str = "namenode") -> Path:
+        """A folder of HDFS, copied to this host."""
+        target = self.folder / "fetched" / namenode / path.strip("/")
+        shutil.rmtree(target, ignore_errors=True)
+        hdfs = self.cluster.hdfs_of(namenode)
+        hdfs.fetch_tree(path, target)
+        return target
+
+    def shell(self, process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
+        """A signal for run_spark and all that it has started."""
+        os.killpg(process.pid, number)
+
+
+def current(store: Path, job: str) -> tuple[Path, dict[str, Any]]:
+    """The folder of the day's result that counts, and its manifest."""
+    day = store / job / DAY.isoformat()
+    run = day / "runs" / json.loads((day / "CURRENT").read_text())["run"]
+    return run, json.loads((run / "manifest.json").read_text())
+
+
+def cells(run: Path, table: str) -> pl.DataFrame:
+    """A table's rows in an order of their own."""
+    rows = pl.read_parquet(sorted((run / table).glob("*.parquet")))
+    plain = [name for name, kind in rows.schema.items() if not isinstance(kind, pl.List)]
+    return rows.select(sorted(rows.columns)).sort(sorted(plain), nulls_last=True)
+
+
+def assert_same(world: World, job: str, store: Path) -> dict[str, Any]:
+    """The result in ``store`` has, cell by cell, what this host counts; return its manifest."""
+    run, manifest = current(store, job)
+    wanted_run, wanted = current(world.here(job), job)
+    assert manifest.get("reconciliation") == wanted.get("reconciliation")
+    assert manifest["tables"].keys() == wanted["tables"].keys()
+    for table in manifest["tables"]:
+        rows, wanted_rows = cells(run, table), cells(wanted_run, table)
+        assert rows.height > 0 and rows.equals(wanted_rows), (table, rows, wanted_rows)
+    return manifest
+
+
+def executors() -> list[int]:
+    """The executors' JVMs that run on this host."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = place.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend" in words and words[0].endswith(b"java"):
+            found.append(int(place.parent.name))
+    return found
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The cluster with two nodes and two namespaces, the day's logs and dumps on the first, ended after the tests."""
+    folder = tmp_path_factory.mktemp("cluster")
+    packed = environment.packed()
+    cluster = Cluster(folder / "daemons", find_spark({}).home, shutil.which("java") or "java")
+    there = World(cluster, folder)
+    try:
+        cluster.up(("namenode-2", "nodemanager-2"))
+        (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"]))
+        (folder / "empty.yaml").write_text("{}")
+        make(there.local, DAY, records=8_000, files=2_000, datasets=60, people=40, layout=Layout(per_part=500))
+        cluster.hdfs.put_tree(there.local, "/")
+        cluster.hdfs.put(packed, "/spark/environment.tar.gz")
+        yield there
+    finally:
+        for process in there.running:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        cluster.down()
+
+
+@pytest.fixture(autouse=True)
+def all_work(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test finds all daemons at work, and no application of the one before."""
+    yield
+    if "world" not in request.fixturenames:
+        return
+    world: World = request.getfixturevalue("world")
+    for process in list(world.running):
+        os.killpg(process.pid, signal.SIGKILL)
+        world.end(process)
+    for name in world.cluster.state["names"]:
+        if name != "history":
+            world.cluster.start(name)
+    world.cluster.wait()
+    for application in world.cluster.applications():
+        if application["state"] not in ("FINISHED", "FAILED", "KILLED"):
+            world.cluster.end(application["id"])
+    until(lambda: not executors(), "the end of the executors")
