@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cmsspark import days
 from cmsspark.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.errors import DataError
-from cmsspark.transforms import prefixes
+from cmsspark.transforms import buffers, prefixes
 from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas, check_hash, hashes_of
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def fold(columns: Columns, first: str, second: str, stream: str) -> Columns:
     high, low = _there(columns[first]), _there(columns[second])
     width = int(low.max()) + 1 if len(low) else 1
     keys = high * width + low
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys)
     keys = keys[order]
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else np.zeros(0, np.intp)
     found: Columns = {first: keys[starts] // width, second: keys[starts] % width}
@@ -380,6 +380,5 @@ def record_batch(rows: dict[str, list[Any]], columns: Sequence[tuple[str, str]])
     """``rows`` as an Arrow batch of ``columns`` (name, type word)."""
     import pyarrow as pa
 
-    kinds = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in columns])
-    return pa.RecordBatch.from_pydict({name: rows[name] for name, _ in columns}, schema=schema)
+    names = [name for name, _ in columns]
+    return pa.RecordBatch.from_arrays([buffers.array(rows[name], kind) for name, kind in columns], names=names)
