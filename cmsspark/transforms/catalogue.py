@@ -16,6 +16,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,11 +41,8 @@ CHECK_SEED: Final = 0x43_4D_53
 NOT_THERE: Final = -1
 
 name_hash: Hash = xxhash.xxh3_64_intdigest
-
-
-def check_hash(name: bytes) -> int:
-    """The second hash of a name, which tells apart names that share the first."""
-    return xxhash.xxh3_64_intdigest(name, seed=CHECK_SEED)
+#: The second hash of a name, which tells apart names that share the first.
+check_hash: Hash = partial(xxhash.xxh3_64_intdigest, seed=CHECK_SEED)
 
 
 def hashes_of(names: Iterable[bytes], count: int, hash_name: Hash = name_hash) -> Hashes:
