@@ -21,6 +21,15 @@ NEEDED = {
     "spark.sql.sources.partitionOverwriteMode": "static",
 }
 
+#: Why an executor is gone, as the driver tells it.
+_LOST = re.compile(r"ExecutorLostFailure \([^)]*\) Reason: (.*)")
+#: What is said when YARN ended the application, or its JVM is gone, while the job was at work.
+_ENDED = re.compile(
+    r"SparkContext was shut ?down|[Ss]topped SparkContext|Answer from Java side is empty"
+    r"|^\[Errno 111\] Connection refused|Error while sending or receiving"
+)
+_UNREACHED = re.compile(r"Failed to connect to driver at (\S+?),? ")
+
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
 _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
 #: What file systems say when there is no room, and where Spark could not write.
@@ -49,7 +58,10 @@ def session(app: str, **conf: str) -> SparkSession:
         }.items():
             if name not in conf:
                 builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise _not_started(str(error)) or error from None
 
 
 def cause_of(error: Exception) -> Exception:
@@ -88,11 +100,41 @@ def _not_done(text: str) -> errors.CmssparkError | None:
             found=full[0] if full else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ") if causes else None,
             next_step="make room or get permission there (shuffled rows lie in spark.local.dir), then run it again",
         )
-    if "Python worker exited unexpectedly" in text or "ExecutorLostFailure" in text:
+    lost = _LOST.findall(text)
+    if "Python worker exited unexpectedly" in text or lost:
         return errors.NotReady(
             "a task was ended from outside",
-            found="its Python worker or executor is gone",
-            next_step="was there memory enough? run it again, with more memory or fewer cores",
+            found=lost[-1][:300] if lost else "its Python worker is gone",
+            next_step="was there memory enough? run it again, with more memory (spark.executor.memoryOverhead is what "
+            "Python has on YARN) or fewer cores",
+        )
+    if _ENDED.search(text):
+        return errors.NotReady(
+            "Spark's application ended before the job did",
+            found=text.strip().splitlines()[0][:300],
+            next_step="its logs say why, such as a lost node or too many executors that failed; run it again",
+        )
+    return None
+
+
+def _not_started(text: str) -> errors.CmssparkError | None:
+    """What it means that there is no session; None where Spark's own words must do."""
+    unreached = _UNREACHED.search(text)
+    if unreached:
+        return errors.SettingsError(
+            "the cluster's nodes must reach the driver, which runs on this host in client mode",
+            where=unreached[1],
+            found="they do not",
+            next_step="set spark.driver.host to an address of this host that they reach, open its ports "
+            "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
+        )
+    failed = re.search(r"Application (application_\d+_\d+) (failed|was killed)[^\n]*", text)
+    if failed or "YARN application has already ended" in text:
+        return errors.NotReady(
+            "YARN ended the application before it began",
+            where=failed[1] if failed else None,
+            found=failed[0][:300] if failed else None,
+            next_step=f"yarn logs -applicationId {failed[1] if failed else '…'} says why; run it again",
         )
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cmsspark import errors
-from cmsspark.session import cause_of
+from cmsspark.session import _not_started, cause_of
 
 IN_A_WORKER = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent call last):
@@ -84,3 +84,54 @@ def test_a_sum_beyond_64_bits_is_the_datas() -> None:
 def test_any_other_error_stays_what_it_is() -> None:
     error = KeyError("x")
     assert cause_of(error) is error
+
+
+LOST = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in \
+stage 1.0 (TID 7) (h executor 4): ExecutorLostFailure (executor 4 exited caused by one of the running tasks) Reason: \
+Container killed by YARN for exceeding physical memory limits. 1.5 GB of 1.5 GB physical memory used.
+Driver stacktrace:
+"""
+
+
+def test_an_executor_that_yarn_ended_is_told_with_yarns_reason() -> None:
+    error = cause_of(RuntimeError(LOST))
+    assert isinstance(error, errors.NotReady)
+    assert "exceeding physical memory limits. 1.5 GB" in str(error.found)
+    assert "spark.executor.memoryOverhead" in str(error.next_step)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Job 3 cancelled because SparkContext was shut down",
+        "Cannot call methods on a stopped SparkContext.",
+        "[Errno 111] Connection refused",
+        "Answer from Java side is empty",
+    ],
+)
+def test_an_application_that_ends_under_its_job_may_be_tried_again(text: str) -> None:
+    assert isinstance(cause_of(RuntimeError(text)), errors.NotReady)
+
+
+def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
+    error = RuntimeError("Job aborted: java.net.ConnectException: Call to nn:8020 failed: Connection refused")
+    assert cause_of(error) is error
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "where"),
+    [
+        (
+            "Application application_1_0002 failed 1 times due to AM Container\nERROR ApplicationMaster: Failed to connect"
+            " to driver at 10.0.0.1:4040, retrying ...",
+            78,
+            "10.0.0.1:4040",
+        ),
+        ("X: Application application_1_0002 failed 1 times due to Y", 75, "application_1_0002"),
+        ("The YARN application has already ended! It might have been killed", 75, None),
+    ],
+)
+def test_a_session_that_yarn_did_not_start_is_told_with_what_to_change(text: str, code: int, where: str | None) -> None:
+    error = _not_started(text)
+    assert error is not None and (error.exit_code, error.where) == (code, where)
+    assert _not_started("java.lang.OutOfMemoryError") is None

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,9 @@ class Cluster:
     folder: Path
     spark_home: Path
     java: str = "java"
+
+    #: Those that this process started.
+    own: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.state: dict[str, Any] = {"ports": {}, "pids": {}, "names": []}
@@ -109,20 +112,22 @@ class Cluster:
                 env={**_environment(), "HADOOP_CONF_DIR": str(self.folder / f"conf-{name}")},
                 start_new_session=True,
             )
+        self.own[name] = process
         self.state["pids"][name] = [process.pid, _birth(process.pid)]
         self._save()
 
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         """End one daemon and wait until its ports are free."""
         pid = self.pid(name)
-        if not pid:
-            return
-        os.kill(pid, number)
-        try:
-            until(lambda: self.pid(name) is None, f"the end of {name}", 30)
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            until(lambda: self.pid(name) is None, f"the end of {name}")
+        if pid:
+            os.kill(pid, number)
+            try:
+                until(lambda: self.pid(name) is None, f"the end of {name}", 30)
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                until(lambda: self.pid(name) is None, f"the end of {name}")
+        if name in self.own:
+            self.own.pop(name).wait()
 
     def signal(self, name: str, number: int) -> None:
         """Send a running daemon a signal (SIGSTOP, SIGCONT)."""

@@ -1,0 +1,241 @@
+"""What becomes of a job when parts of the cluster end under it (group C of docs/faults.md).
+
+After each fault the job finishes right, or fails with a message that says what to do and a code of its own; the result
+that was there before stays readable, and the next run finishes right.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cmsspark.submit.run import descendants, with_signal
+from tests.cluster.conftest import DAY, World, assert_same, executors
+from tests.cluster.daemons import until
+
+pytestmark = pytest.mark.cluster
+
+JOB = "data_aggregation"
+FOUT = "hdfs:///cms/faults"
+DAY_FOLDER = f"/cms/faults/{JOB}/{DAY.isoformat()}"
+
+
+@pytest.fixture()
+def counted(world: World) -> str:
+    """The day is counted and stored; the run that its CURRENT names."""
+    if "CURRENT" not in world.cluster.hdfs.names(DAY_FOLDER):
+        assert world.run(*world.on_yarn(JOB, FOUT)).code == 0
+    return current(world)
+
+
+def current(world: World) -> str:
+    return world.cluster.hdfs.read(f"{DAY_FOLDER}/CURRENT").decode()
+
+
+def reading() -> list[int]:
+    """Executors whose Python works on a task, or is about to."""
+    return [pid for pid in executors() if any(b"python" in name(child) for child in descendants(pid))]
+
+
+def name(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    except OSError:
+        return b""
+
+
+def node_of(pid: int) -> str:
+    """The NodeManager that started a container's process, by the folder that it works in."""
+    place = os.readlink(f"/proc/{pid}/cwd")
+    return "nodemanager-2" if "/data/nodemanager-2/" in place else "nodemanager"
+
+
+def masters() -> list[int]:
+    """The processes that run an application's first container in client mode."""
+    return [
+        int(place.parent.name)
+        for place in Path("/proc").glob("[0-9]*/cmdline")
+        if b"org.apache.spark.deploy.yarn.ExecutorLauncher" in words(place) and words(place)[0].endswith(b"java")
+    ]
+
+
+def words(place: Path) -> list[bytes]:
+    try:
+        return place.read_bytes().split(b"\0")
+    except OSError:
+        return [b""]
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        for each in [*descendants(pid), pid]:
+            with_signal(each, signal.SIGKILL)
+
+
+def stored_right(world: World) -> None:
+    assert_same(world, JOB, world.fetched("/cms/faults"))
+
+
+# Parts that end ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.lean
+def test_an_executor_that_is_killed_is_made_up_for(world: World) -> None:
+    running = world.start(*world.on_yarn(JOB, FOUT))
+    until(lambda: bool(reading()), "a task")
+    kill(reading()[:1])
+    ended = world.end(running)
+    assert ended.code == 0
+    stored_right(world)
+
+
+@pytest.mark.lean
+def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_clears_up(
+    world: World, counted: str
+) -> None:
+    hdfs = world.cluster.hdfs
+    before = set(hdfs.names(f"{DAY_FOLDER}/runs"))
+    running = world.start(*world.on_yarn(JOB, FOUT))
+
+    def staged() -> bool:
+        return any(
+            hdfs.names(f"{DAY_FOLDER}/runs/{one}/{JOB}") for one in set(hdfs.names(f"{DAY_FOLDER}/runs")) - before
+        )
+
+    until(staged, "a table that is written aside")
+    world.shell(running)
+    world.end(running)
+    assert current(world) == counted
+    stored_right(world)
+    again = world.run(*world.on_yarn(JOB, FOUT))
+    assert again.code == 0 and "removed what a run that was killed had left" in again.err
+    assert current(world) != counted
+    stored_right(world)
+
+
+def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> None:
+    running = world.start(*world.on_yarn(JOB, FOUT, "--conf", "spark.dynamicAllocation.minExecutors=2"))
+    until(lambda: bool(reading()) and bool(masters()), "a task")
+    other = "nodemanager" if node_of(masters()[0]) == "nodemanager-2" else "nodemanager-2"
+    on_it = [pid for pid in executors() if node_of(pid) == other]
+    world.cluster.stop(other, signal.SIGKILL)
+    kill(on_it)
+    ended = world.end(running)
+    assert ended.code == 0
+    stored_right(world)
+
+
+def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world: World, counted: str) -> None:
+    running = world.start(*world.on_yarn(JOB, FOUT))
+    until(lambda: bool(reading()) and bool(masters()), "a task")
+    (master,) = masters()
+    node = node_of(master)
+    on_it = [master, *(pid for pid in executors() if node_of(pid) == node)]
+    world.cluster.stop(node, signal.SIGKILL)
+    kill(on_it)
+    ended = world.end(running)
+    assert ended.code == 75
+    assert "cmsspark: Spark's application ended before the job did" in ended.err
+    assert "a bug of ours" not in ended.err
+    assert current(world) == counted
+    stored_right(world)
+
+
+@pytest.mark.parametrize("seconds", [8, 0], ids=["a-while", "for-good"])
+def test_a_datanode_that_stops_while_it_is_read(world: World, counted: str, seconds: int) -> None:
+    running = world.start(*world.on_yarn(JOB, FOUT, "--conf", "spark.hadoop.dfs.client.retry.window.base=500"))
+    until(lambda: bool(executors()), "an executor")
+    world.cluster.stop("datanode", signal.SIGKILL)
+    if seconds:
+        until(lambda: bool(reading()), "a task")
+        world.cluster.start("datanode")
+    ended = world.end(running)
+    world.cluster.start("datanode")
+    world.cluster.wait()
+    if seconds:
+        assert ended.code == 0
+    else:
+        assert ended.code in (73, 75) and "a bug of ours" not in ended.err
+        assert current(world) == counted
+    stored_right(world)
+
+
+def test_a_quota_that_is_used_up_is_73_and_leaves_the_result(world: World, counted: str) -> None:
+    hdfs = world.cluster.hdfs
+    used = int(hdfs.call("GET", "/cms/faults", "GETCONTENTSUMMARY")["ContentSummary"]["spaceConsumed"])
+    hdfs.call("PUT", "/cms/faults", "SETQUOTA", namespacequota="9223372036854775807", storagespacequota=str(used + 9))
+    try:
+        ended = world.run(*world.on_yarn(JOB, FOUT))
+    finally:
+        hdfs.call("PUT", "/cms/faults", "SETQUOTA", namespacequota="-1", storagespacequota="-1")
+    assert ended.code == 73
+    assert "quota" in ended.err.lower() and "a bug of ours" not in ended.err
+    assert current(world) == counted
+    stored_right(world)
+
+
+def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World, counted: str) -> None:
+    small = ("--executor-memory", "460m", "--conf", "spark.executor.memoryOverhead=20m", "--executor-cores", "4")
+    ended = world.run(*world.on_yarn(JOB, FOUT, *small, "--conf", "spark.executor.maxNumFailures=3"))
+    assert ended.code == 75
+    assert "memory" in ended.err and "a bug of ours" not in ended.err
+    assert current(world) == counted
+
+
+# Things that do not fit --------------------------------------------------------------------------------------------
+
+
+def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_does(world: World) -> None:
+    both = [world.start(*world.on_yarn(JOB, FOUT)) for _ in range(2)]
+    ended = [world.end(one) for one in both]
+    assert sorted(one.code for one in ended) == [0, 75]
+    (late,) = (one for one in ended if one.code == 75)
+    assert "works on" in late.err or "held by" in late.err
+    stored_right(world)
+
+
+def test_a_tmp_folder_that_turns_final_while_it_is_read_is_65(world: World, counted: str) -> None:
+    hdfs, folder = world.cluster.hdfs, f"/project/monitoring/archive/xrootd/enr/gled/{DAY:%Y/%m/%d}"
+    hdfs.rename(folder, f"{folder}.tmp")
+    try:
+        running = world.start(*world.on_yarn(JOB, FOUT, "--allow-tmp"))
+        until(lambda: bool(executors()), "an executor")
+    finally:
+        hdfs.rename(f"{folder}.tmp", folder)
+    ended = world.end(running)
+    assert ended.code in (65, 66)
+    assert "a bug of ours" not in ended.err and "gled" in ended.err
+    assert current(world) == counted
+    stored_right(world)
+
+
+def test_with_no_active_node_a_submission_ends_at_once(world: World) -> None:
+    for node in ("nodemanager", "nodemanager-2"):
+        world.cluster.stop(node)
+    until(lambda: world.cluster.active_nodes() == 0, "no nodes")
+    ended = world.run(*world.on_yarn(JOB, FOUT))
+    assert ended.code == 75
+    assert "0 active nodes" in ended.err and "submitted" not in ended.err
+
+
+def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None:
+    for node in ("nodemanager", "nodemanager-2"):
+        world.cluster.signal(node, signal.SIGSTOP)
+    try:
+        ended = world.run(*world.on_yarn(JOB, FOUT, "--start-within", "25"))
+    finally:
+        for node in ("nodemanager", "nodemanager-2"):
+            world.cluster.signal(node, signal.SIGCONT)
+    assert ended.code == 75
+    assert "given up: YARN did not start it within 25 s" in ended.err
+    assert [one["state"] for one in world.cluster.applications() if one["id"] in ended.err] == ["KILLED"]
+
+
+def test_a_driver_that_the_nodes_cannot_reach_is_told_with_the_setting(world: World) -> None:
+    unreachable = ("--conf", "spark.driver.host=127.0.0.9", "--conf", "spark.yarn.am.waitTime=10s")
+    ended = world.run(*world.on_yarn(JOB, FOUT, *unreachable))
+    assert ended.code == 78
+    assert "spark.driver.host" in ended.err and "a bug of ours" not in ended.err
