@@ -61,7 +61,7 @@ def session(app: str, **conf: str) -> SparkSession:
     try:
         return builder.getOrCreate()
     except Exception as error:
-        raise _not_started(str(error)) or error from None
+        raise why_not_started(str(error)) or error from None
 
 
 def cause_of(error: Exception) -> Exception:
@@ -117,7 +117,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
     return None
 
 
-def _not_started(text: str) -> errors.CmssparkError | None:
+def why_not_started(text: str) -> errors.CmssparkError | None:
     """What it means that there is no session; None where Spark's own words must do."""
     unreached = _UNREACHED.search(text)
     if unreached:

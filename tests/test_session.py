@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cmsspark import errors
-from cmsspark.session import _not_started, cause_of
+from cmsspark.session import why_not_started, cause_of
 
 IN_A_WORKER = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent call last):
@@ -122,8 +122,8 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
     ("text", "code", "where"),
     [
         (
-            "Application application_1_0002 failed 1 times due to AM Container\nERROR ApplicationMaster: Failed to connect"
-            " to driver at 10.0.0.1:4040, retrying ...",
+            "Application application_1_0002 failed 1 times due to AM Container\n"
+            "ERROR ApplicationMaster: Failed to connect to driver at 10.0.0.1:4040, retrying ...",
             78,
             "10.0.0.1:4040",
         ),
@@ -132,6 +132,6 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
     ],
 )
 def test_a_session_that_yarn_did_not_start_is_told_with_what_to_change(text: str, code: int, where: str | None) -> None:
-    error = _not_started(text)
+    error = why_not_started(text)
     assert error is not None and (error.exit_code, error.where) == (code, where)
-    assert _not_started("java.lang.OutOfMemoryError") is None
+    assert why_not_started("java.lang.OutOfMemoryError") is None
