@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 JOB: Final = "data_aggregation"
 TABLE: Final = "partials"
 #: Rows that are folded at once: a hundred bytes each.
-BATCH_ROWS: Final = 4_000_000
+BATCH_ROWS: Final = 8_000_000
 
 
 @dataclass(frozen=True)

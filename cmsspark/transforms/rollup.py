@@ -8,7 +8,7 @@ nor of rows shows in a result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from cmsspark.errors import DataError
 from cmsspark.names import dataset_parts, site_tier
+from cmsspark.transforms.packing import Codes, Unpack, distinct, joined, pack, ranks_of
 
 #: Keys that partials have, and those that follow from one of them.
 STORED: Final = ("stream", "dataset_name", "site_name", "app")
@@ -41,7 +42,6 @@ MEASURES: Final = ("nacc", "distinct_users", *SUMS[1:], "day_count", "dataset_co
 _SECONDS: Final = ("cpu_time", "wc_time")
 #: What a sum can hold; a float's own error at that size is far below the margin.
 _MOST: Final = 2.0**63
-_Codes = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Texts:
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {None: 0}
 
-    def codes(self, values: Sequence[Any]) -> _Codes:
+    def codes(self, values: Sequence[Any]) -> Codes:
         """The numbers of ``values``."""
         numbers = self._numbers
         return np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values))
@@ -96,14 +96,30 @@ class Texts:
         return list(self._numbers)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """Distinct pairs of a group's number and a value's, in the order of groups."""
+
+    groups: Codes
+    values: Codes
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a batch comes to: the sums of each group, what was seen in it, and the keys' numbers from the group's."""
+
+    unpack: Unpack
+    sums: pl.DataFrame
+    seen: Mapping[str, _Seen]
+
+
 class Fold:
     """Takes in partials, batch by batch, and gives the rollup's rows."""
 
     def __init__(self, asked: Rollup) -> None:
         self.asked = asked
         self.texts: dict[str, Texts] = {}
-        self._sums: list[pl.DataFrame] = []
-        self._seen: dict[str, list[pl.DataFrame]] = {name: [] for name in asked.counts}
+        self._batches: list[_Batch] = []
         #: Of each filter: whether a value fits.
         self._fitting: dict[str, dict[Any, bool]] = {}
 
@@ -133,7 +149,7 @@ class Fold:
     def _of(self, name: str) -> Texts:
         return self.texts.setdefault(name, Texts())
 
-    def _codes(self, name: str, rows: pa.Table) -> _Codes:
+    def _codes(self, name: str, rows: pa.Table) -> Codes:
         """Each row's number of a text column."""
         column = rows.column(name)
         if column.num_chunks == 0:
@@ -142,7 +158,7 @@ class Fold:
         # -1 stands for null, and takes the last.
         lookup = np.append(known, 0)
         indices = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks]
-        found: _Codes = lookup[np.concatenate(indices)]
+        found: Codes = lookup[np.concatenate(indices)]
         return found
 
     def _fits(self, table: pa.Table) -> pa.ChunkedArray:
@@ -163,31 +179,25 @@ class Fold:
             fits &= np.concatenate(of_rows) if of_rows else fits
         return pa.chunked_array([pa.array(fits)])
 
-    def _derived(self, name: str) -> _Codes:
+    def _derived(self, name: str) -> Codes:
         """The number of a derived text by that of the text that it follows from."""
         stored, derive = DERIVED[name]
         values = [None if value is None else derive(value) for value in self._of(stored).values]
         return self._of(name).codes(values)
 
-    def _take_in(self, codes: Mapping[str, _Codes], rows: pa.Table) -> None:
+    def _take_in(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:
+        """Reduce a batch to its groups, and to the distinct values of each group."""
         count = rows.num_rows
-        packed, unpack = _packed([codes[name] for name in self.asked.grouped], count)
+        packed, unpack = pack([codes[name] for name in self.asked.grouped], count)
         measures = {name: _whole(pl.Series(values=rows.column(name))) for name in self.asked.sums}
-        sums = pl.DataFrame({"key": packed, **measures}).group_by("key").agg(*_summed(self.asked.sums))
-        self._sums.append(self._unpacked(sums, unpack))
+        sums = _summed(pl.DataFrame({"key": packed, **measures}), self.asked.sums)
+        seen = {}
         for name in self.asked.counts:
             counted = codes[COUNTS[name]]
-            both, split = _packed([packed, counted], count)
-            of_key, seen = split(np.unique(both[counted > 0]))
-            self._seen[name].append(self._unpacked(pl.DataFrame({"key": of_key, "seen": seen}), unpack))
-
-    def _unpacked(self, frame: pl.DataFrame, unpack: _Unpack) -> pl.DataFrame:
-        """The frame with a column of numbers for each key instead of the packed ones."""
-        if not self.asked.grouped:
-            return frame
-        keys = unpack(frame["key"].to_numpy())
-        columns = [pl.Series(name, key, pl.Int64) for name, key in zip(self.asked.grouped, keys, strict=True)]
-        return pl.DataFrame([*columns, *frame.drop("key").get_columns()])
+            both, split = pack([packed, counted], count)
+            groups, values = split(distinct(both[counted > 0]))
+            seen[name] = _Seen(groups, values)
+        self._batches.append(_Batch(unpack, sums, seen))
 
     def rows(self) -> pl.DataFrame:
         """The rows, sorted by their keys: keys and measures, as asked for; without keys one row, also of nothing.
@@ -195,34 +205,33 @@ class Fold:
         A sum of which nothing is known is null, a count of nothing 0. Raises DataError (65) where a sum is beyond
         what 64 bits hold.
         """
-        # Without keys all rows have the packed key 0.
-        keys = list(self.asked.grouped) or ["key"]
-        total = _regrouped(self._sums, keys, self.asked.sums)
-        if not self.asked.keys and total.is_empty():
-            total = pl.DataFrame({"key": [0]}, schema={"key": pl.Int64}).join(total, on="key", how="left")
-        _check_sums(total, self.asked.sums)
+        batches, unpack = _aligned(self._batches, len(self.asked.grouped))
+        total = _together([batch.sums for batch in batches], self.asked.sums)
+        if total.is_empty() and not self.asked.keys:
+            total = pl.DataFrame({"key": [0], **dict.fromkeys(self.asked.sums)}, schema=total.schema)
         for name in self.asked.counts:
-            pairs = pl.concat([_nothing((*keys, "seen")), *self._seen[name]])
-            pairs = pairs.unique() if len(self._seen[name]) > 1 else pairs
-            counted = pairs.group_by(keys).agg(pl.len().cast(pl.Int64).alias(name))
-            total = total.join(counted, on=keys, how="left", validate="1:1").with_columns(pl.col(name).fill_null(0))
-        return self._worded(total)
+            counts = _counted(name, [batch.seen[name] for batch in batches])
+            total = total.join(counts, on="key", how="left", validate="1:1")
+            total = total.with_columns(pl.col(name).fill_null(0))
+        keys = dict(zip(self.asked.grouped, unpack(total["key"].to_numpy()), strict=True))
+        return self._worded(total, keys)
 
-    def _worded(self, total: pl.DataFrame) -> pl.DataFrame:
+    def _worded(self, total: pl.DataFrame, codes: dict[str, Codes]) -> pl.DataFrame:
         """Texts and days instead of their numbers, seconds instead of milliseconds; sorted."""
+        for name in self.asked.keys:
+            if name not in codes:
+                codes[name] = self._derived(name)[codes[DERIVED[name][0]]]
+        values = {name: self._of(name).values for name in self.asked.keys}
+        ranks, _ = pack([ranks_of(values[name])[codes[name]] for name in self.asked.keys], total.height)
+        order = np.argsort(ranks)
         columns = []
         for name in self.asked.keys:
             kind = pl.Date if name == "day" else pl.String
-            stored, values = name, self._of(name).values
-            if name not in self.asked.grouped:
-                stored, derive = DERIVED[name]
-                values = [None if value is None else derive(value) for value in self._of(stored).values]
-            columns.append(pl.Series(name, values, kind).gather(total[stored]))
+            columns.append(pl.Series(name, values[name], kind).gather(codes[name][order]))
         for name in self.asked.measures:
-            measure = total[name]
+            measure = total[name].gather(order)
             columns.append(_in_seconds(measure) if name in _SECONDS else measure)
-        frame = pl.DataFrame(columns)
-        return frame.sort(self.asked.keys) if self.asked.keys else frame
+        return pl.DataFrame(columns)
 
 
 def roll_up(asked: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> tuple[pl.DataFrame, Fold]:
@@ -256,36 +265,6 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile("".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in text), re.DOTALL)
 
 
-_Unpack = Callable[[_Codes], list[_Codes]]
-
-
-def _packed(columns: Sequence[_Codes], count: int) -> tuple[_Codes, _Unpack]:
-    """One number for each row's combination, and the way back. Combinations too many for 64 bits are numbered anew."""
-    packed = np.zeros(count, np.int64)
-    steps: list[tuple[int, _Codes | None]] = []
-    most = 1
-    for column in columns:
-        size = int(column.max(initial=0)) + 1
-        before = None
-        if most * size >= 2**62:
-            before, packed = np.unique(packed, return_inverse=True)
-            most = len(before)
-        packed = packed * size + column
-        most *= size
-        steps.append((size, before))
-
-    def unpack(numbers: _Codes) -> list[_Codes]:
-        found = []
-        for size, before in reversed(steps):
-            numbers, own = np.divmod(numbers, size)
-            found.append(own)
-            if before is not None:
-                numbers = before[numbers]
-        return found[::-1]
-
-    return packed, unpack
-
-
 def _as_dictionaries(table: pa.Table) -> pa.Table:
     for number, column in enumerate(table.schema):
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -298,43 +277,73 @@ def _whole(column: pl.Series) -> pl.Series:
     return (column * 1000.0).round(0).cast(pl.Int64) if column.dtype == pl.Float64 else column
 
 
+def _summed(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """The sums of each ``key``, null where nothing is known. Raises DataError (65) for one beyond 64 bits."""
+    counts = {name: f"known {name}" for name in names if rows[name].null_count()}
+    sums = [pl.col(name).sum() for name in names]
+    found = rows.group_by("key").agg(*sums, *(pl.col(name).count().alias(count) for name, count in counts.items()))
+    for name in names:
+        # Floats do not wrap around. Values are never negative: where all together fit, each group does.
+        if _float_sum(rows[name]) >= _MOST:
+            floats = rows.group_by("key").agg(pl.col(name).cast(pl.Float64).sum())
+            if _float_max(floats[name]) >= _MOST:
+                raise DataError(
+                    f"a sum of {name} is beyond 2^63-1",
+                    next_step="look for absurd sizes with cmsspark diff, day by day",
+                )
+    known = [pl.when(pl.col(count) > 0).then(pl.col(name)).alias(name) for name, count in counts.items()]
+    return found.with_columns(known).select("key", *names)
+
+
+def _together(frames: Sequence[pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
+    """The sums of all batches."""
+    if len(frames) == 1:
+        return frames[0]
+    schema = dict.fromkeys(("key", *names), pl.Int64)
+    return _summed(pl.concat([pl.DataFrame(schema=schema), *frames]), names)
+
+
+def _aligned(batches: Sequence[_Batch], keys: int) -> tuple[list[_Batch], Unpack]:
+    """The batches with one number for a group in all of them, and the keys' numbers from that."""
+    if len(batches) == 1:
+        return list(batches), batches[0].unpack
+    groups = [part for batch in batches for part in (batch.sums["key"].to_numpy(), *_groups(batch))]
+    unpacked = [batch.unpack(part) for batch in batches for part in (batch.sums["key"].to_numpy(), *_groups(batch))]
+    columns = [joined([parts[place] for parts in unpacked]) for place in range(keys)]
+    packed, unpack = pack(columns, sum(map(len, groups)))
+    numbers = iter(np.split(packed, np.cumsum([len(part) for part in groups[:-1]], dtype=np.int64)))
+    found = []
+    for batch in batches:
+        sums = batch.sums.with_columns(pl.Series("key", next(numbers)))
+        seen = {name: _Seen(next(numbers), one.values) for name, one in batch.seen.items()}
+        found.append(_Batch(unpack, sums, seen))
+    return found, unpack
+
+
+def _groups(batch: _Batch) -> list[Codes]:
+    return [one.groups for one in batch.seen.values()]
+
+
+def _counted(name: str, parts: Sequence[_Seen]) -> pl.DataFrame:
+    """How many distinct values each group has."""
+    groups = joined([one.groups for one in parts])
+    if len(parts) > 1:
+        both, split = pack([groups, joined([one.values for one in parts])], len(groups))
+        groups, _ = split(distinct(both))
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    counts = np.diff(np.append(starts, len(groups)))
+    return pl.DataFrame({"key": groups[starts], name: counts}, schema=dict.fromkeys(("key", name), pl.Int64))
+
+
 def _in_seconds(milliseconds: pl.Series) -> pl.Series:
     """As Spark and Python divide; polars multiplies by the reciprocal, which differs in the last digit."""
     values = pl.Series(milliseconds.name, milliseconds.fill_null(0).to_numpy() / 1000.0)
     return values.set(milliseconds.is_null(), None)
 
 
-def _summed(names: Sequence[str]) -> Iterator[pl.Expr]:
-    """Each sum, null where nothing is known, and the same in floating point, which does not wrap around."""
-    for name in names:
-        column = pl.col(name)
-        yield pl.when(column.is_not_null().any()).then(column.sum()).alias(name)
-        yield column.cast(pl.Float64).sum().alias(f"{name} of")
+def _float_sum(column: pl.Series) -> float:
+    return float(column.cast(pl.Float64).sum())
 
 
-def _regrouped(parts: Sequence[pl.DataFrame], keys: Sequence[str], sums: Sequence[str]) -> pl.DataFrame:
-    """The sums of all batches together."""
-    if len(parts) == 1:
-        return parts[0]
-    nothing = pl.DataFrame(
-        schema=dict.fromkeys(keys, pl.Int64)
-        | {word: kind for name in sums for word, kind in ((name, pl.Int64), (f"{name} of", pl.Float64))}
-    )
-    again = []
-    for name in sums:
-        column = pl.col(name)
-        again += [pl.when(column.is_not_null().any()).then(column.sum()).alias(name), pl.col(f"{name} of").sum()]
-    return pl.concat([nothing, *parts]).group_by(keys).agg(again)
-
-
-def _nothing(names: Sequence[str]) -> pl.DataFrame:
-    return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-
-
-def _check_sums(total: pl.DataFrame, sums: Sequence[str]) -> None:
-    for name in sums:
-        most = total[f"{name} of"].max()
-        if isinstance(most, float) and most >= _MOST:
-            raise DataError(
-                f"a sum of {name} is beyond 2^63-1", next_step="look for absurd sizes with cmsspark diff, day by day"
-            )
+def _float_max(column: pl.Series) -> float:
+    return float(column.max() or 0.0)  # type: ignore[arg-type]  # a column of floats

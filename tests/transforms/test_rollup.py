@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cmsspark.errors import DataError
 from cmsspark.schemas import stored_table
 from cmsspark.transforms import rollup
+from cmsspark.transforms.packing import pack
 from cmsspark.transforms.rollup import KEYS, MEASURES, Fold, Rollup, matches, roll_up
 from tests.jobs.partial_days import KINDS, Row, counted, partial, user
 
@@ -139,7 +140,7 @@ def test_a_sum_beyond_64_bits_is_told_and_never_wraps_around() -> None:
 
 def test_more_combinations_than_64_bits_hold_are_still_told_apart() -> None:
     codes = [pl.Series([0, 2**40, 2**40, 1]).to_numpy(), pl.Series([2**30, 5, 5, 0]).to_numpy()]
-    packed, unpack = rollup._packed(codes, 4)
+    packed, unpack = pack(codes, 4)
     assert len(set(packed.tolist())) == 3
     assert [column.tolist() for column in unpack(packed)] == [column.tolist() for column in codes]
 

@@ -1,0 +1,58 @@
+"""Whole numbers that stand for combinations of others, and what is quick to do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Codes = np.ndarray[Any, np.dtype[np.int64]]
+#: From the number of a combination the numbers that it was made of.
+Unpack = Callable[[Codes], list[Codes]]
+
+
+def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
+    """One number for each row's combination, and the way back. Combinations too many for 64 bits are numbered anew."""
+    packed = np.zeros(count, np.int64)
+    steps: list[tuple[int, Codes | None]] = []
+    most = 1
+    for column in columns:
+        size = int(column.max(initial=0)) + 1
+        before = None
+        if most * size >= 2**62:
+            before, packed = np.unique(packed, return_inverse=True)
+            most = len(before)
+        packed = packed * size + column
+        most *= size
+        steps.append((size, before))
+
+    def unpack(numbers: Codes) -> list[Codes]:
+        found = []
+        for size, before in reversed(steps):
+            numbers, own = np.divmod(numbers, size)
+            found.append(own)
+            if before is not None:
+                numbers = before[numbers]
+        return found[::-1]
+
+    return packed, unpack
+
+
+def distinct(numbers: Codes) -> Codes:
+    """The numbers that there are, sorted."""
+    in_order = np.sort(numbers)
+    found: Codes = in_order[np.flatnonzero(np.diff(in_order, prepend=-1))]
+    return found
+
+
+def joined(arrays: Sequence[Codes]) -> Codes:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+def ranks_of(values: Sequence[Any]) -> Codes:
+    """The place of each value among all of them in order, null first."""
+    order = sorted(range(1, len(values)), key=values.__getitem__)
+    ranks = np.zeros(len(values), np.int64)
+    ranks[order] = np.arange(1, len(values))
+    return ranks
