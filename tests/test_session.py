@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cmsspark import errors
-from cmsspark.session import why_not_started, cause_of
+from cmsspark.session import cause_of, why_not_started
 
 IN_A_WORKER = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent call last):

@@ -57,9 +57,16 @@ def shuffle_partitions(host: Host) -> str:
     return str(host.cores)
 
 
+def pod_template(host: Host) -> str:
+    """The pod template of this installation: inside the package, or beside it in a checkout."""
+    inside = host.package / "etc"
+    return str((inside if inside.is_dir() else host.package.parent / "etc") / "k8s" / "pod.yaml")
+
+
 COMPUTED: Final[Mapping[str, Callable[[Host], str]]] = {
     "driver_memory": driver_memory,
     "shuffle_partitions": shuffle_partitions,
+    "pod_template": pod_template,
 }
 
 
