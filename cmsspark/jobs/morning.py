@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from cmsspark.access import STREAMS
 from cmsspark.errors import SettingsError
 from cmsspark.jobs import Job, find_job
 from cmsspark.jobs.plan import POLICIES
-from cmsspark.runs.alarms import Mail
+from cmsspark.runs.alarms import PORTS, Mail, Push
 from cmsspark.runs.readiness import Rules
 from cmsspark.settings import Settings
 
@@ -25,9 +26,13 @@ _KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "run_spark": list,
     "metrics": str,
     "mail": dict,
+    "push": dict,
     **dict.fromkeys(_NUMBERS, (int, float)),
 }
-_MAIL: Final[Mapping[str, type]] = {"to": list, "from": str, "server": str, "port": int, "security": str}
+_SECRET: Final[Mapping[str, type]] = {"user": str, "password_file": str, "ca": str}
+_MAIL: Final[Mapping[str, type]] = {"to": list, "from": str, "server": str, "port": int, "security": str, **_SECRET}
+_PUSH: Final[Mapping[str, type]] = {"url": str, **_SECRET}
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Morning:
     options: tuple[str, ...]
     metrics: Path | None
     mail: Mail | None
+    push: Push | None
 
 
 def morning(settings: Settings) -> Morning:
@@ -64,7 +70,6 @@ def morning(settings: Settings) -> Morning:
                 found=f"{source}: {policy}",
             )
     metrics = given.get("metrics")
-    base = Path(settings.origin).parent if settings.origin else Path.cwd()
     return Morning(
         jobs=tuple(find_job(str(name)) for name in given.get("jobs", ["data_aggregation"])),
         days=given.get("days", 7),
@@ -73,8 +78,9 @@ def morning(settings: Settings) -> Morning:
         rules=Rules(**{key: given[key] for key in _NUMBERS if key in given}),
         policies=policies,
         options=tuple(str(word) for word in given.get("run_spark", ())),
-        metrics=base / metrics if metrics else None,
+        metrics=_base(settings) / metrics if metrics else None,
         mail=_mail(settings, given["mail"]) if given.get("mail") else None,
+        push=_push(settings, given["push"]) if given.get("push") else None,
     )
 
 
@@ -82,10 +88,42 @@ def _mail(settings: Settings, given: Mapping[str, Any]) -> Mail:
     _check(settings, given, _MAIL, "daily", "mail")
     if not given.get("to") or not given.get("from"):
         raise SettingsError("mail needs `to`, a list, and `from`", where=settings.where("daily", "mail"))
-    if given.get("security", "none") not in ("none", "starttls"):
+    if given.get("security", "none") not in PORTS:
         raise _wrong(settings, given["security"], "daily", "mail", "security")
+    is_open = given.get("security", "none") == "none" and given.get("server", "localhost") not in _LOOPBACK
     told = {key: given[key] for key in ("server", "port", "security") if key in given}
-    return Mail(tuple(map(str, given["to"])), given["from"], **told)
+    return Mail(tuple(map(str, given["to"])), given["from"], **told, **_secret(settings, given, "mail", is_open))
+
+
+def _push(settings: Settings, given: Mapping[str, Any]) -> Push:
+    _check(settings, given, _PUSH, "daily", "push")
+    parts = urlsplit(given.get("url", ""))
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        raise SettingsError(
+            "push needs `url`: http(s)://HOST:PORT/metrics/job/NAME, without a password in it",
+            where=settings.where("daily", "push"),
+        )
+    is_open = parts.scheme == "http" and parts.hostname not in _LOOPBACK
+    return Push(given["url"], **_secret(settings, given, "push", is_open))
+
+
+def _secret(settings: Settings, given: Mapping[str, Any], name: str, is_open: bool) -> dict[str, Any]:
+    """How to log in; ``is_open``: the way there is not encrypted."""
+    if ("user" in given) != ("password_file" in given):
+        raise SettingsError("`user` and `password_file` go together", where=settings.where("daily", name))
+    if is_open and "user" in given:
+        raise SettingsError(
+            f"a password goes over TLS only, and {name} has none",
+            where=settings.where("daily", name),
+            next_step="use `security: starttls` or `tls`" if name == "mail" else "use https",
+        )
+    files = {key: _base(settings) / given[key] for key in ("password_file", "ca") if key in given}
+    return {**files, **({"user": given["user"]} if "user" in given else {})}
+
+
+def _base(settings: Settings) -> Path:
+    """The folder that paths in the settings begin in."""
+    return Path(settings.origin).parent if settings.origin else Path.cwd()
 
 
 def _check(

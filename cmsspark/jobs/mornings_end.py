@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,7 @@ import click
 
 from cmsspark.errors import CmssparkError, Exit
 from cmsspark.jobs.daily import exit_code
-from cmsspark.runs.alarms import write_metrics
+from cmsspark.runs.alarms import Metrics, write_metrics
 from cmsspark.runs.readiness import clock, is_overdue
 
 if TYPE_CHECKING:
@@ -29,9 +28,15 @@ def told(daily: Daily, first: date, last: date, outcomes: Sequence[Outcome]) -> 
     code = exit_code(outcomes)
     overdue = [one for one in outcomes if one.word in ("waiting", "unsent") and _is_overdue(daily, one)]
     problems = []
-    for tell in (_metrics, _mail):
+    metrics, wanted = _metrics(daily, outcomes, overdue, code), daily.morning
+    targets: list[Callable[[], None]] = [lambda: _mail(daily, first, last, outcomes, overdue, code)]
+    if (path := wanted.metrics) is not None:
+        targets.append(lambda: write_metrics(path, metrics))
+    if (push := wanted.push) is not None:
+        targets.append(lambda: push.send(metrics))
+    for tell in targets:
         try:
-            tell(daily, first, last, outcomes, overdue, code)
+            tell()
         except CmssparkError as error:
             problems.append(f"{error.wanted}: {error.where}: {error.found}")
     click.echo(summary(first, last, outcomes, len(overdue), code, problems))
@@ -58,23 +63,16 @@ def _is_overdue(daily: Daily, outcome: Outcome) -> bool:
     return is_overdue(outcome.task.day, int(daily.now() * 1000), daily.morning.rules)
 
 
-def _metrics(
-    daily: Daily, first: date, last: date, outcomes: Sequence[Outcome], overdue: Sequence[Outcome], code: int
-) -> None:
-    if daily.morning.metrics is None:
-        return
+def _metrics(daily: Daily, outcomes: Sequence[Outcome], overdue: Sequence[Outcome], code: int) -> Metrics:
     words = Counter(one.word for one in outcomes)
     tasks = {f'outcome="{word}"': float(words[word]) for word in _WORDS}
-    write_metrics(
-        daily.morning.metrics,
-        {
-            "cmsspark_daily_end_timestamp_seconds": ("When cmsspark daily last ended.", {"": float(int(time.time()))}),
-            "cmsspark_daily_exit_code": ("Its exit code.", {"": float(code)}),
-            "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(one.seconds for one in outcomes)}),
-            "cmsspark_daily_tasks": ("Days of jobs that were to be done, by how that ended.", tasks),
-            "cmsspark_daily_overdue": ("Those that have waited for too long.", {"": float(len(overdue))}),
-        },
-    )
+    return {
+        "cmsspark_daily_end_timestamp_seconds": ("When cmsspark daily last ended.", {"": float(int(daily.now()))}),
+        "cmsspark_daily_exit_code": ("Its exit code.", {"": float(code)}),
+        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(one.seconds for one in outcomes)}),
+        "cmsspark_daily_tasks": ("Days of jobs that were to be done, by how that ended.", tasks),
+        "cmsspark_daily_overdue": ("Those that have waited for too long.", {"": float(len(overdue))}),
+    }
 
 
 def _mail(

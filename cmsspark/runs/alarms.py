@@ -1,62 +1,182 @@
-"""How a morning is told to those who were not there: metrics for Prometheus's textfile collector, and mail on trouble.
+"""How a morning is told to those who were not there: metrics for Prometheus, and mail on trouble.
 
-What cannot be told never changes what was done: both raise OutputError (73), which the caller tells in its summary.
+What cannot be told never changes what was done: all raise an error, which the caller tells in its summary, and end by
+their own deadline, whatever the other side does.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import smtplib
+import socket
 import ssl
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from cmsspark.errors import OutputError
+from cmsspark.errors import NotAllowed, OutputError
+from cmsspark.secret_files import blanked, read_password
 
-#: Seconds that a mail server may take for each answer.
+#: Seconds that a server may take for each answer, and for all.
 PATIENCE_S: Final = 20.0
+DEADLINE_S: Final = 60.0
+#: How a mail server is spoken to, and the port that goes with it.
+PORTS: Final[Mapping[str, int]] = {"none": 25, "starttls": 587, "tls": 465}
+
+#: name → (help, {labels as they stand in braces, or empty: value})
+Metrics = Mapping[str, tuple[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
 class Mail:
-    """Where mail on trouble goes, and by which server; ``security`` is none or starttls."""
+    """Where mail on trouble goes, and by which server: ``security`` is one of :data:`PORTS`. ``password_file`` is
+    read when it is needed; ``ca`` is trusted instead of what the system trusts.
+    """
 
     to: tuple[str, ...]
     sender: str
     server: str = "localhost"
-    port: int = 25
+    port: int | None = None
     security: str = "none"
+    user: str | None = None
+    password_file: Path | None = None
+    ca: Path | None = None
+
+    @property
+    def where(self) -> str:
+        """The server for people."""
+        return f"{self.server}:{self.port or PORTS[self.security]}"
 
     def send(self, subject: str, text: str) -> None:
-        """Send one mail. Raises OutputError (73) where the server is not there or refuses."""
+        """Send one mail.
+
+        Raises OutputError (73) where the server is not there or refuses, NotAllowed (77) for a wrong certificate or
+        password and for a password file that others can read, SettingsError (78) for one that is not there.
+        """
         message = EmailMessage()
         message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(self.to)
         message.set_content(text)
+        password = read_password(self.password_file) if self.password_file else None
         try:
-            with smtplib.SMTP(self.server, self.port, timeout=PATIENCE_S) as smtp:
-                if self.security == "starttls":
-                    smtp.starttls(context=ssl.create_default_context())
-                smtp.send_message(message)
+            self._talk(message, password)
+        except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
+            raise NotAllowed("mail cannot be sent", where=self.where, found=_said(error, password)) from None
         except (OSError, smtplib.SMTPException) as error:
-            where = f"{self.server}:{self.port}"
-            raise OutputError("mail cannot be sent", where=where, found=" ".join(str(error).split())[:200]) from None
+            raise OutputError("mail cannot be sent", where=self.where, found=_said(error, password)) from None
+
+    def _talk(self, message: EmailMessage, password: str | None) -> None:
+        port = self.port or PORTS[self.security]
+        if self.security == "tls":
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=PATIENCE_S, context=_tls(self.ca))
+        else:
+            smtp = smtplib.SMTP(self.server, port, timeout=PATIENCE_S)
+        with smtp, _deadline(lambda: smtp.sock):
+            if self.security == "starttls":
+                smtp.starttls(context=_tls(self.ca))
+            if self.user and password:
+                smtp.login(self.user, password)
+            smtp.send_message(message)
 
 
-def write_metrics(path: Path, metrics: Mapping[str, tuple[str, Mapping[str, float]]]) -> None:
-    """Write metrics for Prometheus's textfile collector, whole or not at all.
+@dataclass(frozen=True)
+class Push:
+    """A Pushgateway that takes the metrics too; ``url`` has the group they replace: ``http://host/metrics/job/NAME``."""
 
-    ``metrics``: name → (help, {labels as they stand in braces, or empty: value}). Raises OutputError (73).
-    """
+    url: str
+    user: str | None = None
+    password_file: Path | None = None
+    ca: Path | None = None
+
+    def send(self, metrics: Metrics) -> None:
+        """Put the metrics there. Raises as :meth:`Mail.send`."""
+        parts = urlsplit(self.url)
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        password = read_password(self.password_file) if self.password_file else None
+        if self.user and password:
+            headers["Authorization"] = f"Basic {_coded(self.user, password)}"
+        host = parts.hostname or ""
+        connection = HTTPConnection(host, parts.port, timeout=PATIENCE_S)
+        try:
+            if parts.scheme == "https":
+                connection = HTTPSConnection(host, parts.port, timeout=PATIENCE_S, context=_tls(self.ca))
+            connection.connect()
+            with _deadline(lambda: connection.sock):
+                connection.request("PUT", parts.path, exposition(metrics).encode(), headers)
+                with connection.getresponse() as answer:
+                    text = answer.read(300).decode("utf-8", "replace")
+        except ssl.SSLCertVerificationError as error:
+            raise NotAllowed("metrics cannot be pushed", where=self.url, found=_said(error, password)) from None
+        except (OSError, HTTPException) as error:
+            raise OutputError("metrics cannot be pushed", where=self.url, found=_said(error, password)) from None
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            found = blanked(f"{answer.status} {answer.reason} {' '.join(text.split())}".strip(), password)
+            wrong = NotAllowed if answer.status in (401, 403) else OutputError
+            raise wrong("metrics cannot be pushed", where=self.url, found=found[:200])
+
+
+def write_metrics(path: Path, metrics: Metrics) -> None:
+    """Write metrics for Prometheus's textfile collector, whole or not at all. Raises OutputError (73)."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(exposition(metrics), encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        raise OutputError("metrics cannot be written", where=path, found=error.strerror) from None
+
+
+def exposition(metrics: Metrics) -> str:
+    """Metrics in Prometheus's text form."""
     lines = []
     for name, (about, values) in metrics.items():
         lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
         lines += [f"{name}{f'{{{labels}}}' if labels else ''} {value!r}" for labels, value in values.items()]
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
+    """Cut the connection when the time for all is over: who answers a letter at a time keeps every timeout."""
+
+    def cut() -> None:
+        if (open_one := sock()) is not None:
+            with suppress(OSError):
+                open_one.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(DEADLINE_S, cut)
+    timer.daemon = True
+    timer.start()
     try:
-        aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        raise OutputError("metrics cannot be written", where=path, found=error.strerror) from None
+        yield
+    finally:
+        timer.cancel()
+
+
+def _tls(ca: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _coded(user: str, password: str) -> str:
+    return base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _said(error: Exception, password: str | None) -> str:
+    """The error in a line, without the password in any of the forms that it travels in."""
+    said = str(error) or type(error).__name__
+    if isinstance(error, smtplib.SMTPResponseException):
+        answer = error.smtp_error
+        said = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
+    coded = base64.b64encode(password.encode()).decode() if password else None
+    return blanked(" ".join(said.split()), password, coded)[:200]

@@ -279,13 +279,15 @@ def test_metrics_are_written_for_prometheus(place: Mornings) -> None:
 
 def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, capsys: pytest.CaptureFixture[str]) -> None:
     place.daily_settings = (
-        "daily: {metrics: nowhere/cms.prom, mail: {to: [a@b], from: c@d, server: 127.0.0.1, port: 1}}\n"
+        "daily: {metrics: nowhere/cms.prom, mail: {to: [a@b], from: c@d, server: 127.0.0.1, port: 1},"
+        " push: {url: 'http://127.0.0.1:1/metrics/job/cmsspark'}}\n"
     )
     place.codes["run", LAST] = 65
     assert end(place, place.work()) == 65
     line = capsys.readouterr().out
     assert "metrics cannot be written" in line
     assert "mail cannot be sent: 127.0.0.1:1" in line
+    assert "metrics cannot be pushed: http://127.0.0.1:1/metrics/job/cmsspark" in line
 
 
 @contextmanager
@@ -385,16 +387,34 @@ def test_a_real_day_is_run_by_run_spark_published_and_then_left_alone(tmp_path: 
 @pytest.mark.parametrize(
     "wrong",
     ["dais: 3", "days: 0", "days: many", "sources: {eos: maybe}", "sources: {dbs: require}", "quiet_minutes: -1",
-     "mail: {to: [a@b]}", "mail: {to: [a@b], from: c@d, security: none at all}", "publish: 1"],
+     "mail: {to: [a@b]}", "mail: {to: [a@b], from: c@d, security: none at all}", "publish: 1",
+     "mail: {to: [a@b], from: c@d, user: me}", "mail: {to: [a@b], from: c@d, password_file: x}",
+     "mail: {to: [a@b], from: c@d, server: far.example.org, user: me, password_file: x}",
+     "mail: {to: [a@b], from: c@d, password: planted}", "push: {user: me}", "push: {url: 'ftp://x'}",
+     "push: {url: 'https://me:planted@x/metrics/job/y'}", "push: {url: 'http://x:9091/m', user: me, password_file: x}"],
 )  # fmt: skip
 def test_wrong_settings_are_told_with_their_line(place: Mornings, wrong: str) -> None:
     place.daily_settings = f"daily:\n  {wrong}\n"
-    with pytest.raises(SettingsError, match="line 4"):
+    with pytest.raises(SettingsError, match="line 4") as error:
         morning(place.settings())
+    assert "planted" not in error.value.text()
+
+
+def test_files_of_mail_and_push_lie_beside_the_settings(place: Mornings) -> None:
+    place.daily_settings = (
+        "daily:\n  mail: {to: [a@b], from: c@d, security: tls, user: me, password_file: secret, ca: ca.pem}\n"
+        "  push: {url: 'https://x:9091/metrics/job/y', user: me, password_file: /etc/secret}\n"
+    )
+    wanted = morning(place.settings())
+    assert wanted.mail is not None
+    assert wanted.push is not None
+    assert (wanted.mail.password_file, wanted.mail.ca) == (place.folder / "secret", place.folder / "ca.pem")
+    assert wanted.mail.where == "localhost:465"
+    assert (str(wanted.push.password_file), wanted.push.user) == ("/etc/secret", "me")
 
 
 def test_the_example_settings_say_what_holds_without_them(tmp_path: Path) -> None:
     example = load_settings(str(Path(__file__).parents[2] / "etc" / "cmsspark.example.yaml"), {"HOME": str(tmp_path)})
     bare = load_settings(None, {"HOME": str(tmp_path)})
-    told = {"metrics": None, "mail": None, "policies": {}, "publish": False}
+    told = {"metrics": None, "mail": None, "push": None, "policies": {}, "publish": False}
     assert replace(morning(example), **told) == morning(bare)
