@@ -19,8 +19,8 @@ from cmsspark.errors import DataError
 from cmsspark.sources import avro_blocks
 from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
 
-#: Records handed on at once.
-BATCH = 50_000
+#: Records handed on at once: few enough for the caches, many enough for numpy's and polars' fixed costs.
+BATCH = 8192
 
 
 def decode(
@@ -31,7 +31,8 @@ def decode(
     damaged: Callable[[str], None] | None = None,
 ) -> Iterator[AccessBatch]:
     """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record``
-    and ``take``. ``look`` is shown the file's fields with their types, and its number of records.
+    and ``take``, and may have ``take_columns``. ``look`` is shown the file's fields with their types, and its number
+    of records.
 
     An empty file has no records. Raises DataError (65) naming a file that is of another schema, and one that is
     damaged or no Avro, unless ``damaged`` is there to be told the reason: then the blocks before the damage are read.
@@ -52,61 +53,60 @@ def decode(
     table = _with_polars(content, wanted) if is_plain else None
     if table is not None and table.height != records:
         table = None
-    parts = _slices(table, decoder) if table is not None else _slow_parts(content, decoder, file, damaged)
     position = 0
-    for columns, all_text in parts:
-        batch = AccessBatch(read=len(columns[decoder.avro_required]))
-        if not (all_text and _take_whole(decoder, columns, batch)):
-            _take_each(decoder, columns, batch, position, file)
+    for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, decoder, file, damaged):
+        batch = AccessBatch()
+        if isinstance(part, list):
+            _take_each(decoder, part, batch, position, file)
+        else:
+            _take_columns(decoder, part, batch, position, file)
         position += batch.read
         yield batch
     look(fields, position)
 
 
-#: Values of the needed fields, a list for each, and whether all of them are known to be text or null.
-Part = tuple[dict[str, list[Any]], bool]
+#: Rows of an Avro file, by name.
+Rows = list[Mapping[str, Any]]
 
 
-def _slices(table: Any, decoder: Any) -> Iterator[Part]:
+def _slow_parts(content: bytes, decoder: Any, file: str, damaged: Callable[[str], None] | None) -> Iterator[Rows]:
+    rows: Rows = []
+    for row in _with_fastavro(content, file) if damaged is None else _whole_blocks(content, damaged):
+        rows.append({name: row.get(name) for name in decoder.avro_fields})
+        if len(rows) == BATCH:
+            yield rows
+            rows = []
+    yield rows
+
+
+def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, file: str) -> None:
+    """Take a frame's records at once where all are text or null and the decoder can; only bad ones by themselves."""
     import polars
 
-    all_text = all(kind in (polars.String, polars.Null) for kind in table.dtypes)
-    for part in table.iter_slices(BATCH):
-        columns = {name: part[name].to_list() for name in table.columns}
-        yield {name: columns.get(name) or [None] * part.height for name in decoder.avro_fields}, all_text
+    all_text = all(kind in (polars.String, polars.Null) for kind in frame.dtypes)
+    lacking = [polars.lit(None).alias(name) for name in decoder.avro_fields if name not in frame.columns]
+    frame = frame.with_columns(lacking).select(decoder.avro_fields)
+    if not (all_text and hasattr(decoder, "take_columns")):
+        _take_each(decoder, frame.to_dicts(), batch, position, file)
+        return
+    batch.read += frame.height
+    for row, reason in decoder.take_columns(frame.cast(polars.String), batch).items():
+        batch.malformed.append(_quarantined(frame.row(row, named=True), reason, position + row, file))
 
 
-def _slow_parts(content: bytes, decoder: Any, file: str, damaged: Callable[[str], None] | None) -> Iterator[Part]:
-    rows: list[Mapping[str, Any]] = []
-    for row in _with_fastavro(content, file) if damaged is None else _whole_blocks(content, damaged):
-        rows.append(row)
-        if len(rows) == BATCH:
-            yield {name: [row.get(name) for row in rows] for name in decoder.avro_fields}, False
-            rows = []
-    yield {name: [row.get(name) for row in rows] for name in decoder.avro_fields}, False
-
-
-def _take_whole(decoder: Any, columns: dict[str, list[Any]], batch: AccessBatch) -> bool:
-    """Take all records at once; False, with nothing taken, where one of them is malformed or the decoder has no such
-    way.
-    """
-    if not hasattr(decoder, "avro_records"):
-        return False
-    try:
-        records = decoder.avro_records(columns)
-    except Malformed:
-        return False
-    decoder.take(records, batch)
-    return True
-
-
-def _take_each(decoder: Any, columns: dict[str, list[Any]], batch: AccessBatch, position: int, file: str) -> None:
-    for number, values in enumerate(zip(*columns.values(), strict=True), position):
-        row = dict(zip(columns, values, strict=True))
+def _take_each(decoder: Any, rows: Rows, batch: AccessBatch, position: int, file: str) -> None:
+    batch.read += len(rows)
+    records = []
+    for number, row in enumerate(rows, position):
         try:
-            decoder.take([decoder.avro_record(row)], batch)
+            records.append(decoder.avro_record(row))
         except Malformed as error:
-            batch.malformed.append(Quarantined(file, number, str(error), repr(row).encode()[:RAW_LIMIT]))
+            batch.malformed.append(_quarantined(row, str(error), number, file))
+    decoder.take(records, batch)
+
+
+def _quarantined(row: Mapping[str, Any], reason: str, position: int, file: str) -> Quarantined:
+    return Quarantined(file, position, reason, repr(row).encode()[:RAW_LIMIT])
 
 
 #: What polars reads without a panic, which would print a trace of its own.

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from cmsspark.access import AccessBatch, Group, Remote
 from cmsspark.sources.avro import avro_text
-from cmsspark.sources.decoder import Coder
-from cmsspark.sources.fields import UNKNOWN, Apps, normalise_lfn
+from cmsspark.sources.decoder import Coder, named
+from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
 from cmsspark.sources.strict_json import MAX_LONG, Malformed
 
+#: Seconds of which whole milliseconds are exact in a float.
+_PLAIN_SECONDS = r"^[0-9]{1,12}(?:\.[0-9]{1,9})?$"
 _SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
@@ -39,7 +41,7 @@ class CrabDecoder:
         del day  # CRAB records carry no delivery time: the folder's day is theirs (rule 6).
         self.apps = apps
         self.coder = Coder()
-        self._codes: dict[tuple[str | None, ...], int] = {}
+        self._codes = Remembered(self._number)
 
     @property
     def groups(self) -> list[Group]:
@@ -57,38 +59,64 @@ class CrabDecoder:
             milliseconds(avro_text(row, "WrapWC"), "WrapWC"),
         )
 
-    def avro_records(self, columns: Mapping[str, list[Any]]) -> list[Record]:
-        """The records of columns that are known to be text or null. Raises Malformed without saying which record."""
-        lfns, sites, users, tools, cpu, wall = (columns[name] for name in self.avro_fields)
-        cpu_ms = [milliseconds(seconds, "WrapCPU") for seconds in cpu]
-        wall_ms = [milliseconds(seconds, "WrapWC") for seconds in wall]
-        return list(map(Record, lfns, sites, users, tools, cpu_ms, wall_ms))
-
-    def take(self, records: list[Any], batch: AccessBatch) -> None:
+    def take(self, records: list[Record], batch: AccessBatch) -> None:
         """Bin no_lfn; all else are accesses."""
-        batch.cpu_ms = [] if batch.cpu_ms is None else batch.cpu_ms
-        batch.wall_ms = [] if batch.wall_ms is None else batch.wall_ms
-        add_lfn, add_group = batch.lfns.append, batch.groups.append
-        add_cpu, add_wall, codes = batch.cpu_ms.append, batch.wall_ms.append, self._codes
-        for lfn, site, user, tool, cpu_ms, wall_ms in records:
-            if lfn and (lfn[:7] != "/store/" or "//" in lfn):
-                lfn = normalise_lfn(lfn)
-            if not lfn:
-                batch.no_lfn += 1
-                continue
-            key = (site, user, tool)
-            group = codes.get(key)
-            if group is None:
-                group = codes[key] = self._number(key)
-            add_lfn(lfn)
-            add_group(group)
-            add_cpu(cpu_ms)
-            add_wall(wall_ms)
+        self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in Record._fields], batch=batch)
 
-    def _number(self, key: tuple[str | None, ...]) -> int:
-        site = key[0] or UNKNOWN
+    def take_columns(self, frame: Any, batch: AccessBatch) -> dict[int, str]:
+        """As ``take``, of a polars frame of ``avro_fields``, all text or null; the reasons of malformed rows, in order.
+
+        These are left out.
+        """
+        bad: dict[int, str] = {}
+        wall = _all_milliseconds(frame["WrapWC"], bad)
+        cpu = _all_milliseconds(frame["WrapCPU"], bad)  # its reason is told where both are bad
+        columns = [*(frame[name].to_list() for name in self.avro_fields[:4]), cpu, wall]
+        if bad:
+            columns = [[value for row, value in enumerate(column) if row not in bad] for column in columns]
+        self._take(*columns, batch=batch)
+        return dict(sorted(bad.items()))
+
+    def _take(
+        self,
+        lfns: list[str | None],
+        sites: list[str | None],
+        users: list[str | None],
+        tools: list[str | None],
+        cpu_ms: list[int | None],
+        wall_ms: list[int | None],
+        *,
+        batch: AccessBatch,
+    ) -> None:
+        apps = map(self.apps.of.__getitem__, tools)
+        groups = map(self._codes.__getitem__, zip(sites, users, apps, strict=True))
+        # A record without a name counts nowhere else: its group is one for nothing, at worst.
+        found = named(list(zip(groups, cpu_ms, wall_ms, strict=True)), lfns, batch)
+        batch.groups += [group for group, _, _ in found]
+        batch.cpu_ms = (batch.cpu_ms or []) + [cpu for _, cpu, _ in found]
+        batch.wall_ms = (batch.wall_ms or []) + [wall for _, _, wall in found]
+
+    def _number(self, key: tuple[str | None, str | None, str]) -> int:
+        logged, user, app = key
+        site = logged or UNKNOWN
         remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA
-        return self.coder.number(site, self.apps.of[key[2]], key[1] or None, remote)
+        return self.coder.number(site, app, user or None, remote)
+
+
+def _all_milliseconds(seconds: Any, bad: dict[int, str]) -> list[int | None]:
+    """:func:`milliseconds` of a polars column of text; the reasons for which rows are malformed go to ``bad``."""
+    import polars
+
+    plain = seconds.str.contains(_PLAIN_SECONDS)
+    found: list[int | None] = (
+        (seconds.cast(polars.Float64, strict=False) * 1000 + 0.5).floor().cast(polars.Int64, strict=False).to_list()
+    )
+    for row in (~plain).arg_true().to_list():
+        try:
+            found[row] = milliseconds(seconds[row], seconds.name)
+        except Malformed as error:
+            bad[row] = str(error)
+    return found
 
 
 def milliseconds(seconds: str | None, field: str) -> int | None:

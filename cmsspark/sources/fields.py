@@ -12,8 +12,6 @@ UNKNOWN: Final = "unknown"
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_ROOT_URL = re.compile(r"\Aroot://[^/]+/")
-_SLASHES = re.compile(r"/{2,}")
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _PROXIES = frozenset(("proxy", "limited proxy"))
 
@@ -29,9 +27,11 @@ def normalise_lfn(name: str) -> str:
     if name.startswith("file:"):
         name = name[5:]
     if name.startswith("root://"):
-        name = _ROOT_URL.sub("/", name, count=1)
-    if "//" in name:
-        name = _SLASHES.sub("/", name)
+        end = name.find("/", 7)
+        if end > 7:
+            name = name[end:]
+    while "//" in name:
+        name = name.replace("//", "/")
     if name.startswith("/eos/cms/"):
         name = name[8:]
     return name

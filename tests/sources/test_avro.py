@@ -88,9 +88,8 @@ def slowly(content: bytes) -> Counted:
     decoder = CrabDecoder(DAY, APPS)
     counted = Counted(b"", decoder)
     rows = list(fastavro.reader(io.BytesIO(content), handle_unicode_errors="surrogateescape"))
-    batch = AccessBatch(read=len(rows))
-    columns = {name: [row.get(name) for row in rows] for name in decoder.avro_fields}
-    avro._take_each(decoder, columns, batch, 0, "part-0.avro")
+    batch = AccessBatch()
+    avro._take_each(decoder, [{name: row.get(name) for name in decoder.avro_fields} for row in rows], batch, 0, "f")
     counted.read, counted.no_lfn = batch.read, batch.no_lfn
     counted.malformed = [(record.position, record.reason) for record in batch.malformed]
     counted.accesses = _accesses(decoder, batch)
