@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
@@ -114,6 +114,8 @@ class Look:
             options |= {"--allow-tmp"} if one.is_tmp else set()
             sizes = [_sizes(earlier, stream) for earlier in before]
             verdicts.append(readiness.judge_stream(_listing(one), sizes, day, self.now_ms, self.rules))
+            names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
+            verdicts.append(readiness.judge_parts(stream, _names(file.path for file in one.files), names))
         if job.streams and not found:
             verdicts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
         # The dumps of a day that was counted stay those it was counted with.
@@ -157,8 +159,16 @@ def _seen(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
     return sorted((str(path).rsplit("/", 1)[-1], size, mtime_ms) for path, size, mtime_ms in files)
 
 
+def _files(manifest: Mapping[str, Any], stream: str) -> list[Sequence[Any]]:
+    return [file for one in manifest.get("inputs", ()) if one.get("stream") == stream for file in one["files"]]
+
+
 def _sizes(manifest: Mapping[str, Any], stream: str) -> list[int]:
-    return [size for one in manifest.get("inputs", ()) if one.get("stream") == stream for _, size, _ in one["files"]]
+    return [size for _, size, _ in _files(manifest, stream)]
+
+
+def _names(paths: Iterable[str]) -> list[str]:
+    return [path.rsplit("/", 1)[-1] for path in paths]
 
 
 def _listing(one: DayInput) -> Listing:

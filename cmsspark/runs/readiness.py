@@ -6,6 +6,7 @@ waited for for ever: after ``patience_hours`` what is there is taken, with a war
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 #: Earlier days below which nothing is usual.
 USUAL_DAYS: Final = 3
+#: Parts that are not there and are named.
+_NAMED_GAPS: Final = 5
+_PART: Final = re.compile(r"part-(?:[mr]-)?([0-9]{1,9})(?![0-9])", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
 def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules) -> Verdict:
     """Whether a source's files are all there. ``before``: sizes of the files of each trailing day.
 
-    Empty parts and gaps in part numbers are what Spark and sqoop write, and say nothing.
+    Empty parts are what Spark and sqoop write, and say nothing.
     """
     quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
     age_ms = now_ms - listing.newest_ms
@@ -91,6 +95,37 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
     if parts < rules.smallest_share * usual_parts:
         return Verdict((), (f"{listing.source}: {parts} files, the median of days before is {usual_parts:g}",))
     return Verdict()
+
+
+def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str]]) -> Verdict:
+    """A warning where numbers of parts are left out, and never were on the days ``before``: a part may be lost.
+
+    Where they usually are, nothing is said: Spark and sqoop write no file for what is empty.
+    """
+    usual = [numbers for numbers in map(_numbers, before) if numbers]
+    numbers = _numbers(names)
+    gaps = _gaps(numbers)
+    if not gaps or len(usual) < USUAL_DAYS or any(map(_gaps, usual)):
+        return Verdict()
+    there, first = set(numbers), []
+    for number in range(numbers[-1]):
+        if number not in there:
+            first.append(str(number))
+        if len(first) == min(gaps, _NAMED_GAPS):
+            break
+    told = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
+    warning = f"{source}: no part {told} of 0 to {numbers[-1]}; the {len(usual)} days before left out none"
+    return Verdict((), (warning,))
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    """The numbers of part files, in order."""
+    return sorted({int(match[1]) for match in map(_PART.match, names) if match})
+
+
+def _gaps(numbers: Sequence[int]) -> int:
+    """How many numbers below the last are not there."""
+    return numbers[-1] + 1 - len(numbers) if numbers else 0
 
 
 def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules) -> Verdict:

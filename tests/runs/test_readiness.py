@@ -15,6 +15,7 @@ from cmsspark.runs.readiness import (
     Verdict,
     is_overdue,
     judge_dump,
+    judge_parts,
     judge_stream,
     missing,
     together,
@@ -59,6 +60,41 @@ def test_few_large_files_where_many_are_usual_warn() -> None:
     found = judged((200,), before=[[50, 50, 50, 50]] * 3)
     assert found.is_ready
     assert found.warnings == ("aaa: 1 files, the median of days before is 4",)
+
+
+WHOLE = [f"part-{number:05}.json.gz" for number in range(9)]
+
+
+def gaps(names: list[str], *before: list[str]) -> Verdict:
+    return judge_parts("aaa", names, before)
+
+
+def test_parts_that_are_left_out_and_never_were_before_warn() -> None:
+    lacking = [name for name in WHOLE if "3" not in name and "5" not in name]
+    found = gaps(lacking, WHOLE, WHOLE, WHOLE[:4])
+    assert found.is_ready
+    assert found.warnings == ("aaa: no part 3, 5 of 0 to 8; the 3 days before left out none",)
+
+
+def test_many_parts_that_are_left_out_are_counted() -> None:
+    (warning,) = gaps(["part-m-999999999"], WHOLE, WHOLE, WHOLE).warnings
+    assert warning.startswith("aaa: no part 0, 1, 2, 3, 4 and 999999994 more of 0 to 999999999;")
+
+
+@pytest.mark.parametrize(
+    ("names", "before"),
+    [
+        (WHOLE, [WHOLE, WHOLE, WHOLE]),
+        (WHOLE[3:], [WHOLE, WHOLE, WHOLE[2:]]),  # gaps are usual
+        (WHOLE[3:], [WHOLE, WHOLE]),  # nothing is usual yet
+        (["one", "two"], [WHOLE, WHOLE, WHOLE]),  # no numbers
+        (["part-0", "part-0.json", "part-00001-a-b-c.gz"], [WHOLE, WHOLE, WHOLE]),
+        (WHOLE[3:], [["one"], ["two"], ["three"]]),
+        ([], [WHOLE, WHOLE, WHOLE]),
+    ],
+)
+def test_parts_without_gaps_and_gaps_that_are_usual_say_nothing(names: list[str], before: list[list[str]]) -> None:
+    assert gaps(names, *before) == Verdict()
 
 
 def test_nothing_is_usual_before_three_days_with_data() -> None:
