@@ -8,6 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from cmsspark.jobs import engine
 from cmsspark.jobs.scanned import Told
 from cmsspark.sinks.store import Run
@@ -90,8 +92,13 @@ class BySpark:
         return run.write(rows(self.folded, self.day), table, fmt)
 
     def close(self) -> None:
-        """Let go of the rows that are kept for several results."""
+        """Let go of the rows that are kept for several results, and tell how near the tasks were to the logs."""
+        from cmsspark.transforms import locality
+
         self.folded.unpersist()
+        told = locality.told(self.folded.sparkSession)
+        if told:
+            click.echo(told, err=True)
 
 
 def _by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) -> DataFrame:

@@ -206,10 +206,7 @@ class Cluster:
         size = sum(jar.stat().st_size for jar in jars)
         if self.state.get("spark") == [str(self.spark_home), size]:
             return
-        archive = self.folder / "spark.zip"
-        with zipfile.ZipFile(archive, "w") as target:
-            for jar in jars:
-                target.write(jar, jar.name)
+        archive = zipped(self.spark_home, self.folder / "spark.zip")
         hdfs.put(archive, "/spark/spark.zip")
         archive.unlink()
         self.state["spark"] = [str(self.spark_home), size]
@@ -236,6 +233,14 @@ class Cluster:
         aside = self.folder / "state.json.part"
         aside.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
         aside.replace(self.folder / "state.json")
+
+
+def zipped(spark_home: Path, archive: Path) -> Path:
+    """Spark's jars as ``spark.yarn.archive`` wants them."""
+    with zipfile.ZipFile(archive, "w") as target:
+        for jar in sorted((spark_home / "jars").glob("*.jar")):
+            target.write(jar, jar.name)
+    return archive
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> None:

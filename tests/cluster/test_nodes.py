@@ -1,0 +1,62 @@
+"""What nodes give to a job: data that lie on them, memory, executors that come and go."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cluster.conftest import World
+from tests.cluster.daemons import until
+
+pytestmark = pytest.mark.cluster
+
+MAPPED = Path(__file__).with_name("scripts") / "mapped.py"
+
+
+def test_tasks_run_where_their_data_lie_and_the_share_is_told(world: World) -> None:
+    one = ("--num-executors", "1", "--conf", "spark.dynamicAllocation.maxExecutors=1")
+    ended = world.run(*world.on_yarn("data_aggregation", "hdfs:///cms/near", *one))
+    assert ended.code == 0
+    told = re.search(r"(\d+) of (\d+) tasks that read files ran where these lie \(\d+%\)", ended.err)
+    assert told is not None
+    # The files lie on the first node: with one executor they are near to all of its tasks, or to none.
+    assert int(told[2]) >= 4 and int(told[1]) in (0, int(told[2]))
+
+
+def test_executors_come_with_the_work_and_go_when_they_idle(world: World) -> None:
+    world.cluster.start("history")
+    idle = ("--conf", "spark.dynamicAllocation.executorIdleTimeout=1s")
+    ended = world.run(*world.on_yarn("data_aggregation", "hdfs:///cms/idle", *idle))
+    assert ended.code == 0
+    (application,) = set(re.findall(r"application_\d+_\d+", ended.err))
+    base = f"http://127.0.0.1:{world.cluster.ports['history-http']}/api/v1/applications/{application}"
+    until(lambda: bool(asked(base)), "the history server")
+    executors = [one for one in asked(f"{base}/allexecutors") if one["id"] != "driver"]
+    assert executors and sum(one["totalTasks"] for one in executors) > 0
+    assert any("idle" in one.get("removeReason", "") for one in executors)
+
+
+def asked(url: str) -> Any:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)
+    except OSError:
+        return None
+
+
+def test_a_mapped_catalogue_counts_once_so_that_no_container_is_ended_for_it(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "a-catalogue"
+    folder.mkdir()
+    np.save(folder / "hashes.npy", np.ones(40_000_000, np.uint64))
+    small = ("--executor-memory", "512m", "--executor-cores", "3", "--conf", "spark.executor.memoryOverhead=512m")
+    words = (str(MAPPED), "--yarn", *small, "--num-executors", "1", "--conf", "spark.dynamicAllocation.maxExecutors=1")
+    ended = world.run(*words, str(folder), "40")
+    assert ended.code == 0
+    told = re.search(r"3 workers, (\d+) MB resident", ended.out)
+    assert told is not None and int(told[1]) > 1024, "more than the container has, if each worker's pages counted"
