@@ -44,6 +44,7 @@ def accesses(
     from pyspark.sql import functions as F
 
     from cmsspark.jobs import day as day_job
+    from cmsspark.jobs.request import DayRequest
     from cmsspark.jobs.snapshots import open_snapshots
     from cmsspark.sources.folders import Layout
     from cmsspark.sources.reader import Reader
@@ -51,7 +52,7 @@ def accesses(
     from cmsspark.transforms import scan
 
     settings = settings_of(settings_file)
-    request = day_job.DayRequest(
+    request = DayRequest(
         "data_aggregation",
         days.parse_day(day),
         "",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cmsspark.errors import UsageError
 
 if TYPE_CHECKING:
-    from cmsspark.jobs.day import DayRequest
+    from cmsspark.jobs.request import DayRequest
 
 PROCESSES: Final = "processes"
 SPARK: Final = "spark"

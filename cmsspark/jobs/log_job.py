@@ -44,13 +44,18 @@ def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> cli
     ) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.jobs import report
-        from cmsspark.jobs.day import DayRequest, run
+        from cmsspark.jobs.day import run
+        from cmsspark.jobs.request import DayRequest
 
         settings = settings_of(settings_file)
         options.setdefault("streams", streams)
         request = DayRequest(name, day, store_of(fout, settings), settings, tables=tables, **options)
         report.leave(request.fout, name, run(request), lambda text: click.echo(text, err=True))
 
+    if "partials" not in tables:
+        command = click.option(
+            "--recount", is_flag=True, help="Read the logs, also where data_aggregation has counted the same files."
+        )(command)
     if len(streams) > 1:
         choose = click.option(
             "--streams", type=StreamsType(), default=STREAMS, help="Streams to read (default: aaa,eos,cmssw,crab)."

@@ -19,8 +19,8 @@ from cmsspark import days
 from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import attended, note_published
 from cmsspark.jobs.daily import Daily, Outcome, worked
-from cmsspark.jobs.day import _input
 from cmsspark.jobs.morning import Morning, morning
+from cmsspark.jobs.result import input_told
 from cmsspark.schemas import stored_table
 from cmsspark.settings import load_settings
 from cmsspark.sinks import store
@@ -122,7 +122,7 @@ class Mornings:
             files.write_bytes(join(staged.table_path(JOB), "part-0.parquet"), b"")
             self.step()
             staged.tables[JOB] = {"rows": 1, "schema": stored_table(JOB).fingerprint()}
-            manifest = {"inputs": [_input(read)], "partial": read.is_tmp, "seconds": 0.1, **changes}
+            manifest = {"inputs": [input_told(read)], "partial": read.is_tmp, "seconds": 0.1, **changes}
             run_of_day.manifest = staged.commit(manifest).manifest
 
     def publish(self, day: date) -> None:

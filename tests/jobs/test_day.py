@@ -17,7 +17,8 @@ import pytest
 from cmsspark import errors
 from cmsspark.errors import CmssparkError
 from cmsspark.jobs import find_job, load_command
-from cmsspark.jobs.day import DayRequest, run
+from cmsspark.jobs.day import run
+from cmsspark.jobs.request import DayRequest
 from cmsspark.settings import load_settings
 from cmsspark.sinks.store import current
 from cmsspark.storage import LocalFiles

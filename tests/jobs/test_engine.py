@@ -13,7 +13,7 @@ import pytest
 
 from cmsspark.errors import UsageError
 from cmsspark.jobs import engine
-from cmsspark.jobs.day import DayRequest
+from cmsspark.jobs.request import DayRequest
 from cmsspark.settings import Settings
 
 ASKED = DayRequest("dbs_aaa", date(2026, 1, 15), "/out", Settings(None, None, Path("/state"), Path("/cache")))

@@ -1,0 +1,95 @@
+"""The second report of a day without reading the logs again: what ``data_aggregation`` has counted already is taken.
+
+It is taken only where a count would find the same: the same files (names, sizes, times), the same dumps, the same code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from cmsspark.errors import DataError, InputMissing
+from cmsspark.jobs.provenance import dumps_told, versions
+from cmsspark.jobs.request import DayRequest, Inputs
+from cmsspark.jobs.result import Outcome, input_told
+from cmsspark.runs.reconciliation import StreamBins
+from cmsspark.schemas import stored_table
+from cmsspark.sinks import store
+from cmsspark.storage import local_path
+
+#: Whose run holds the streams of all single-stream reports.
+SOURCE: Final = "data_aggregation"
+
+
+def find(request: DayRequest, inputs: Inputs) -> store.CurrentTable | None:
+    """The day's current ``data_aggregation``, where it has counted the same streams of the same input; else None."""
+    asks_for_count = request.recount or request.join != "auto" or request.accept_damaged or inputs.missing
+    if request.job == SOURCE or request.tables != (request.job,) or asks_for_count:
+        return None
+    try:
+        found = store.current(inputs.files, request.fout, SOURCE, SOURCE, request.day)
+    except (InputMissing, DataError):
+        return None
+    return found if _is_same(found.manifest, request, inputs) else None
+
+
+def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> bool:
+    table = manifest["tables"][SOURCE]
+    read = {one["stream"]: one for one in manifest.get("inputs", ())}
+    damaged = {one["stream"] for one in manifest.get("damaged", ())}
+    return (
+        manifest.get("versions") == versions()
+        and table["format"] == "parquet"
+        and table["schema"] == stored_table(SOURCE).fingerprint()
+        and stored_table(SOURCE).names == stored_table(request.job).names
+        and not damaged & set(request.streams)
+        and all(read.get(one.stream) == input_told(one) for one in inputs.streams)
+        and all(manifest["dumps"].get(kind) == told for kind, told in dumps_told(inputs.dumps).items())
+    )
+
+
+def outcome_of(found: store.CurrentTable, streams: tuple[str, ...]) -> Outcome:
+    """What that run found in ``streams``."""
+    manifest = found.manifest
+    bins = {stream: _bins(manifest, stream) for stream in streams}
+    has_malformed = any(one.malformed for one in bins.values())
+    told: dict[str, Any] = {
+        "damaged": [],
+        "drift": _of(manifest, "drift", streams),
+        "quarantine": manifest.get("quarantine") if has_malformed else None,
+        "unmatched_prefixes": _of(manifest, "unmatched_prefixes", streams),
+        "made_from": {"job": SOURCE, "run": manifest["run"]},
+    }
+    told |= {name: manifest[name] for name in ("engine", "join", "catalogue")}
+    starts = tuple(f"{stream}: fields are not" for stream in streams)
+    warnings = [text for text in manifest.get("warnings", ()) if text.startswith(starts)]
+    return Outcome(bins, told, warnings, asked=f"the run {manifest['run']} of {SOURCE}")
+
+
+def write(found: store.CurrentTable, streams: tuple[str, ...], run: store.Run, table: str) -> int:
+    """Write the rows of ``streams`` as ``table`` and return how many there are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    schema = stored_table(table)
+    rows = pq.read_table(local_path(found.path), columns=schema.names, partitioning=None)
+    chosen = rows.filter(pc.is_in(rows["stream"], value_set=pa.array(streams)))
+    return run.write_arrow(chosen.cast(schema.arrow()), table)
+
+
+def _of(manifest: dict[str, Any], name: str, streams: tuple[str, ...]) -> dict[str, Any]:
+    return {stream: told for stream, told in (manifest.get(name) or {}).items() if stream in streams}
+
+
+def _bins(manifest: dict[str, Any], stream: str) -> StreamBins:
+    told = manifest["reconciliation"][stream]
+    return StreamBins(
+        read=told["read"],
+        matched=told["matched"],
+        unmatched=dict(told["unmatched"]),
+        malformed=told["malformed"],
+        write_only=told["write_only"],
+        out_of_day=Counter(manifest["out_of_day_by_day"][stream]),
+        generations=Counter(manifest["generations"].get(stream, {})),
+    )

@@ -1,0 +1,59 @@
+"""What a job on log streams is asked for, and the fixed list of what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING
+
+from cmsspark.access import STREAMS
+from cmsspark.sources.folders import DayInput, Dump
+from cmsspark.storage import Files
+
+if TYPE_CHECKING:
+    from cmsspark.settings import Settings
+
+
+@dataclass(frozen=True)
+class DayRequest:
+    """What a job on log streams is asked for. ``tables``: the report's name, and ``partials`` where they are kept."""
+
+    job: str
+    day: date
+    fout: str
+    settings: Settings
+    root: str | None = None
+    streams: tuple[str, ...] = STREAMS
+    tables: tuple[str, ...] = ("data_aggregation", "partials")
+    allow_tmp: bool = False
+    allow_missing: bool = False
+    max_malformed: str | None = None
+    accept_damaged: tuple[str, ...] = ()
+    refresh_dumps: bool = False
+    #: Read the logs, whatever another job has counted already.
+    recount: bool = False
+    join: str = "auto"
+    feed: str = "auto"
+    fmt: str = "parquet"
+    #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and Spark was not asked for.
+    engine: str = "auto"
+
+
+@dataclass
+class Inputs:
+    """The fixed list of what a run reads."""
+
+    files: Files
+    streams: list[DayInput]
+    missing: list[str]
+    dbs: Dump
+    #: None where no stream of the run asks where replicas lie.
+    phedex: Dump | None
+    warnings: list[str] = field(default_factory=list)
+    #: Files that are read as far as they are intact.
+    accepted: frozenset[str] = frozenset()
+
+    @property
+    def dumps(self) -> list[Dump]:
+        """The dumps that are read."""
+        return [self.dbs] if self.phedex is None else [self.dbs, self.phedex]

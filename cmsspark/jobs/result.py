@@ -1,0 +1,158 @@
+"""What becomes of a counted day: its bins are checked, its tables written, its manifest told, and all made current."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cmsspark import days, pseudonyms
+from cmsspark.errors import OutputError
+from cmsspark.jobs.provenance import check_unchanged, dumps_told, versions
+from cmsspark.jobs.quarantine import keep
+from cmsspark.jobs.request import DayRequest, Inputs
+from cmsspark.jobs.scanned import Counted, Scanned
+from cmsspark.runs import reconciliation
+from cmsspark.runs.reconciliation import StreamBins
+from cmsspark.sinks import store
+from cmsspark.sources.folders import DayInput
+from cmsspark.storage import is_local
+
+
+@dataclass
+class Outcome:
+    """What a count found beside the rows of its tables, and how it was made."""
+
+    bins: dict[str, StreamBins]
+    #: For the manifest as it is.
+    told: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+    #: Malformed records without their values.
+    examples: list[str] = field(default_factory=list)
+    #: The dump that files were looked up in, for errors.
+    asked: str = ""
+
+
+def outcome_of(request: DayRequest, inputs: Inputs, counted: Counted, catalogue: Mapping[str, Any] | None) -> Outcome:
+    """What an engine found; malformed records go to quarantine here. ``catalogue``: what its build found, None for a
+    shuffle join. Raises DataError (65) for a stream of another schema.
+    """
+    scanned = Scanned.of(counted, request.streams, inputs.accepted)
+    quarantine, examples = _quarantine(request, counted, scanned.bins)
+    changes, warnings = scanned.drift()
+    told = {
+        "damaged": scanned.damaged,
+        "drift": changes,
+        "quarantine": quarantine,
+        "unmatched_prefixes": scanned.unmatched_prefixes(),
+        "engine": counted.engine,
+        "join": "shuffle" if catalogue is None else "index",
+        "catalogue": catalogue,
+    }
+    known = f", which names {catalogue['files']:,} files" if catalogue else ""
+    asked = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{known}"
+    return Outcome(scanned.bins, told, scanned.warnings() + warnings, examples, asked)
+
+
+def store_day(
+    request: DayRequest,
+    inputs: Inputs,
+    outcome: Outcome,
+    write: Callable[[store.Run, str], int],
+    run_now: store.Run,
+    tell: Callable[[str], None],
+    began: float,
+) -> store.CurrentTable:
+    """Check the bins, write the tables (``write`` returns a table's rows) and make the run current.
+
+    Raises DataError (65) beyond the tolerances and where inputs changed, OutputError (73).
+    """
+    tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
+    prefixes = outcome.told["unmatched_prefixes"]
+    warnings = inputs.warnings + outcome.warnings
+    warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.asked, prefixes)
+    before = store.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
+    trailing = [manifest.get("reconciliation", {}) for manifest in before]
+    warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
+    for table in request.tables:
+        tell(f"{table}: {write(run_now, table):,} rows")
+    check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
+    manifest = _manifest(request, inputs, outcome, run_now, began)
+    done = run_now.commit({**manifest, "warnings": warnings})
+    for text in warnings:
+        tell(f"warning: {text}")
+    tell(reconciliation.table(done.manifest["reconciliation"]))
+    tell(f"{request.job} of {request.day} stored in {done.path} after {time.monotonic() - began:.1f} s")
+    return done
+
+
+def _quarantine(request: DayRequest, counted: Counted, bins: Mapping[str, StreamBins]) -> tuple[str | None, list[str]]:
+    """Keep malformed records in a private folder; return its file and a few examples without values."""
+    if not any(one.malformed for one in bins.values()):
+        return None, []
+    folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
+    records = counted.quarantined()
+    try:
+        return keep(folder, ({"stream": stream, **json.loads(detail)} for stream, detail in records))
+    except OSError as error:
+        raise OutputError("malformed records cannot be kept", where=folder, found=error.strerror) from None
+
+
+def _manifest(
+    request: DayRequest, inputs: Inputs, outcome: Outcome, run_now: store.Run, began: float
+) -> dict[str, Any]:
+    bins = outcome.bins
+    read = sum(one.read for one in bins.values())
+    rows = run_now.tables[request.tables[0]]["rows"]
+    key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
+    return {
+        "streams": list(request.streams),
+        "partial": bool(inputs.missing or outcome.told["damaged"]) or any(one.is_tmp for one in inputs.streams),
+        "missing_streams": inputs.missing,
+        "reconciliation": {stream: one.as_dict() for stream, one in bins.items()},
+        "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},
+        "generations": {stream: dict(one.generations) for stream, one in bins.items() if one.generations},
+        "reduction_factor": round(read / rows, 3) if rows else None,
+        "dumps": dumps_told(inputs.dumps),
+        "inputs": [input_told(one) for one in inputs.streams],
+        "identical_files": _identical(inputs),
+        "pseudonym_key_id": key.key_id,
+        **outcome.told,
+        "versions": versions(),
+        "seconds": round(time.monotonic() - began, 1),
+        "timestamp": days.start_ms(request.day),
+    }
+
+
+def input_told(one: DayInput) -> dict[str, Any]:
+    """A stream's input as manifests have it."""
+    return {
+        "stream": one.stream,
+        "form": one.form,
+        "folder": one.folder,
+        "is_tmp": one.is_tmp,
+        "files": [[file.path, file.size, file.mtime_ms] for file in one.files],
+    }
+
+
+def _identical(inputs: Inputs) -> list[list[str]]:
+    """Part files of one folder with the same content (rule 3); told, and counted as found. Local folders only."""
+    import hashlib
+
+    told = []
+    for one in inputs.streams:
+        by_size: dict[int, list[str]] = {}
+        for file in one.files:
+            if file.size and is_local(file.path):
+                by_size.setdefault(file.size, []).append(file.path)
+        for paths in by_size.values():
+            if len(paths) < 2:
+                continue
+            by_content: dict[bytes, list[str]] = {}
+            for path in paths:
+                with open(path, "rb") as stream:
+                    by_content.setdefault(hashlib.file_digest(stream, "blake2b").digest(), []).append(path)
+            told += [same for same in by_content.values() if len(same) > 1]
+    return told
