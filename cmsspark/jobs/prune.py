@@ -7,9 +7,10 @@ import time
 import click
 
 from cmsspark.days import DAY_MS
-from cmsspark.errors import NotReady
+from cmsspark.errors import NotReady, UsageError
 from cmsspark.jobs.options import settings_of, store_of, store_options
-from cmsspark.runs import lease
+from cmsspark.runs import lease, leftovers
+from cmsspark.settings import Settings
 from cmsspark.sinks import retention
 from cmsspark.sinks.retention import OldRun
 from cmsspark.storage import Files, LocalFiles, files_for, is_local, join
@@ -18,24 +19,55 @@ from cmsspark.storage import Files, LocalFiles, files_for, is_local, join
 @click.command("prune")
 @click.option("--older-than", "age", type=click.IntRange(1), default=30, show_default=True, metavar="DAYS", help="Age.")
 @click.option("--yes", is_flag=True, help="Remove them; without it only tell.")
+@click.option("--dry-run", is_flag=True, help="Only tell, which is what it does without --yes.")
 @store_options
-def command(age: int, yes: bool, fout: str | None, settings_file: str | None) -> None:
-    """Remove old runs of days that were run again, and what runs that never ended left.
+def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file: str | None) -> None:
+    """Remove old runs of days that were run again, what runs that never ended left, old leases and damaged ledgers.
 
     A day's current result always stays, and so does all of a day whose current result is damaged. What the publisher
     and the quarantine keep is pruned by themselves.
     """
-    place = store_of(fout, settings_of(settings_file))
+    if yes and dry_run:
+        raise UsageError("--yes removes and --dry-run does not", next_step="give one of them")
+    settings = settings_of(settings_file)
+    place = store_of(fout, settings)
     files: Files = LocalFiles()
     if not is_local(place):
         from cmsspark.session import small_session
 
         files = files_for(place, small_session("cmsspark prune"))
-    prune(files, place, int(time.time() * 1000) - age * DAY_MS, remove=yes)
+    before_ms = int(time.time() * 1000) - age * DAY_MS
+    things = prune(files, place, before_ms, remove=yes) + _prune_rest(files, place, settings, before_ms, remove=yes)
+    if not things:
+        click.echo("nothing is to be removed")
+    elif not yes:
+        click.echo("--yes removes them")
+
+
+def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool) -> int:
+    """The same for leases, which are told by their number as each is a few bytes, and for ledgers."""
+    leases = list(leftovers.old_leases(files, fout, before_ms))
+    held = 0
+    for one in leases if remove else ():
+        try:
+            leftovers.remove_lease(files, one)
+        except NotReady as error:
+            held += 1
+            click.echo(f"stays: the lease of {one.what}: {error.wanted}")
+    if leases:
+        count = len(leases) - held
+        told = "1 lease of a day" if count == 1 else f"{count:,} leases of days"
+        click.echo(f"{'removed' if remove else 'would go'}: {told} long done")
+    ledgers = leftovers.old_ledgers(settings.state_dir, before_ms)
+    for path in ledgers:
+        if remove:
+            path.unlink()
+        click.echo(f"{'removed' if remove else 'would go'}: a damaged ledger: {path}")
+    return len(leases) + len(ledgers)
 
 
 def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
-    """Tell, and with ``remove`` delete, runs last written before ``before_ms``. Returns the bytes that (would) go."""
+    """Tell, and with ``remove`` delete, runs last written before ``before_ms``. Returns the number looked at."""
     total = 0
     found = list(retention.old_runs(files, fout, before_ms))
     for run in found:
@@ -48,9 +80,9 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
         else:
             click.echo(f"removed: {told}")
         total += run.size
-    words = "removed" if remove else "would go; --yes removes them"
-    click.echo(f"{len(found):,} runs looked at, {total:,} bytes {words}" if found else "nothing is to be removed")
-    return total
+    if found:
+        click.echo(f"{len(found):,} runs looked at, {total:,} bytes {'removed' if remove else 'would go'}")
+    return len(found)
 
 
 def _remove(files: Files, fout: str, run: OldRun) -> str | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from cmsspark.cli import command
+from cmsspark.errors import UsageError
 from cmsspark.jobs.prune import prune
 from cmsspark.runs import lease
 from cmsspark.runs.lease import Lease
@@ -54,7 +56,7 @@ def test_without_yes_it_only_tells(store: Path) -> None:
 
 
 def test_with_yes_all_but_the_current_run_goes(store: Path) -> None:
-    assert said(store, "--yes").count("removed: ") == 3
+    assert said(store, "--yes").count("removed: data_aggregation") == 3
     assert names(store) == ["r3"]
     assert said(store, "--yes") == "nothing is to be removed\n"
 
@@ -97,3 +99,65 @@ def test_a_run_that_became_current_meanwhile_stays(store: Path) -> None:
 
     prune(Meanwhile(), str(store), OLD_S * 1000 + 1, remove=True)
     assert names(store) == ["r1", "r3"]
+
+
+# Leases and ledgers ------------------------------------------------------------------------------------------------
+
+
+def old_lease(store: Path, day: date = DAY, process: dict[str, object] | None = None, released: bool = True) -> Path:
+    """The lease of a day, last written long ago."""
+    folder = lease.day_folder(str(store), "data_aggregation", day)
+    held = Lease(LocalFiles(), folder, "the day", **({"process": process} if process else {}))
+    held.take()
+    if released:
+        held.release()
+    for path in Path(folder).iterdir():
+        os.utime(path, (OLD_S, OLD_S))
+    return Path(folder)
+
+
+def test_old_leases_go_and_young_ones_stay(tmp_path: Path) -> None:
+    old, young = old_lease(tmp_path), old_lease(tmp_path, DAY + timedelta(days=1))
+    os.utime(next(young.iterdir()))
+    assert said(tmp_path) == "would go: 1 lease of a day long done\n--yes removes them\n"
+    assert old.exists()
+    assert said(tmp_path, "--yes") == "removed: 1 lease of a day long done\n"
+    assert (old.exists(), young.exists()) == (False, True)
+    assert said(tmp_path, "--yes") == "nothing is to be removed\n"
+
+
+def test_a_lease_that_a_living_process_holds_stays_however_old(tmp_path: Path) -> None:
+    folder = old_lease(tmp_path, released=False)
+    assert "stays: the lease of data_aggregation of 2026-01-15" in said(tmp_path, "--yes")
+    assert folder.exists()
+
+
+def test_after_a_lease_was_removed_the_day_can_be_taken_again(tmp_path: Path) -> None:
+    folder = old_lease(tmp_path, process=ELSEWHERE, released=True)
+    said(tmp_path, "--yes")
+    with lease.held(LocalFiles(), str(folder), "the day") as held:
+        held.check()
+
+
+def test_old_damaged_ledgers_go_while_there_is_one_that_works(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    settings = tmp_path / "cmsspark.yaml"
+    settings.write_text("state_dir: state\n")
+    aside = [state / "runs.sqlite.damaged-20250101T000000", state / "runs.sqlite-wal.damaged-20250101T000000"]
+    young = state / "runs.sqlite.damaged-20260101T000000"
+    for path in (*aside, young):
+        path.write_bytes(b"x")
+    for path in aside:
+        os.utime(path, (OLD_S, OLD_S))
+    arguments = ("--yes", "--settings", str(settings))
+    assert said(tmp_path, *arguments) == "nothing is to be removed\n"
+    (state / "runs.sqlite").touch()
+    assert said(tmp_path, *arguments).count("removed: a damaged ledger: ") == 2
+    assert sorted(path.name for path in state.iterdir()) == ["runs.sqlite", young.name]
+
+
+def test_yes_and_dry_run_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        CliRunner().invoke(command, ["prune", "--fout", str(tmp_path), "--yes", "--dry-run"], catch_exceptions=False)
+    assert said(tmp_path, "--dry-run") == "nothing is to be removed\n"
