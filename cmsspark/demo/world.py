@@ -65,11 +65,6 @@ def _known() -> list[dict[str, str]]:
     return list(csv.DictReader(gzip.decompress(packed).decode().splitlines()))
 
 
-def known_datasets() -> list[str]:
-    """The names of all datasets that the public table has, of three parts each, in order."""
-    return [row["dataset"] for row in _known() if row["dataset"].count("/") == 3]
-
-
 def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: int) -> World:
     """A CMS of about ``files`` files; as many datasets as asked for, fewer where the table or the files run out."""
     known = _known()

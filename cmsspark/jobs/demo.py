@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,17 @@ class Places:
 @click.option(
     "--records", type=click.IntRange(1_000), default=200_000, show_default=True, help="Log records of the day."
 )
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3_660),
+    default=1,
+    show_default=True,
+    help="So many stored days, up to --date; those before it are made up without logs, for weeks, months, a year.",
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Another seed, another CMS.")
 @click.option("--keep", is_flag=True, help="Work on the logs and dumps that are there, if they are those asked for.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-def command(out: Path, day: date, records: int, seed: int, keep: bool, debug: bool) -> int:
+def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool) -> int:
     """Make a small CMS (one day of logs and dumps), run the main job on it, publish it, and show the result.
 
     Everything lies below DIR, which may be deleted afterwards; running it again replaces the day.
@@ -66,7 +73,7 @@ def command(out: Path, day: date, records: int, seed: int, keep: bool, debug: bo
     from cmsspark.demo.steps import Steps
 
     places = Places(out)
-    steps = Steps(total=4)
+    steps = Steps(total=4 if days == 1 else 6)
     asked = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(places)
     with steps.step(f"A small CMS in {places.cms}: one day of logs, and the dumps of DBS and PhEDEx"):
@@ -80,8 +87,27 @@ def command(out: Path, day: date, records: int, seed: int, keep: bool, debug: bo
         if code:
             click.secho(f"\nThe demo ends here: the command above ended with {code}.", fg="red", err=True)
             return code
+    if days > 1 and (code := _past(places, day, records, days, seed, steps)):
+        return code
     _show(places, day, wanted, steps)
     return 0
+
+
+def _past(places: Places, day: date, records: int, days: int, seed: int, steps: Steps) -> int:
+    """Store the days before ``day``, and show the sites' use over all of them. A tenth of the records are its rows."""
+    from cmsspark import pseudonyms
+    from cmsspark.demo.past import History
+    from cmsspark.jobs.history import store_history
+
+    first = day - timedelta(days=days - 1)
+    rows = records // 10
+    with steps.step(f"The days before, made up without logs: {days - 1} with {rows:,} rows each"):
+        key = pseudonyms.load_or_make(places.out / "state" / pseudonyms.KEY_FILE)
+        before = [first + timedelta(days=number) for number in range(days - 1)]
+        made = store_history(History(key.of, seed, rows), str(places.store), before, key.key_id)
+        steps.say(f"{made:,} made, {days - 1 - made:,} were there")
+    period = ("--from", first.isoformat(), "--to", day.isoformat())
+    return _run(steps, places, ("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(places.store)))
 
 
 def _claim(places: Places) -> None:

@@ -16,7 +16,7 @@ from cmsspark.storage import LocalFiles, join
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cmsspark.demo.history import History
+    from cmsspark.demo.past import History
 
 JOB = "data_aggregation"
 

@@ -6,6 +6,8 @@ than others; nulls stand where the streams have none.
 
 from __future__ import annotations
 
+import csv
+import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -17,7 +19,7 @@ import numpy.typing as npt
 
 from cmsspark.access import STREAMS
 from cmsspark.demo.people import T1, T2, T3
-from cmsspark.demo.world import known_datasets
+from cmsspark.resources import resource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +46,9 @@ class History:
 
     @cached_property
     def _texts(self) -> dict[str, Sequence[str]]:
-        known = known_datasets()
+        packed = resource("demo/datasets.csv.gz").read_bytes()
+        rows = csv.DictReader(gzip.decompress(packed).decode().splitlines())
+        known = [row["dataset"] for row in rows if row["dataset"].count("/") == 3]
         versions = -(-self.datasets // len(known))
         names = [_version(name, number) for number in range(versions) for name in known]
         return {
