@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from typing import NoReturn
 
@@ -145,28 +146,43 @@ def report(error: BaseException) -> Exit:
     An error that is none of ours is a bug (70): it is told in one line, with its traceback only when debugging.
     """
     if debugging():
-        traceback.print_exception(error)
-    if isinstance(error, CmssparkError):
-        sys.stderr.write(f"cmsspark: {error.text()}\n")
-        return error.exit_code
+        _say("".join(traceback.format_exception(error)))
     if isinstance(error, KeyboardInterrupt):
-        sys.stderr.write("cmsspark: interrupted; run the same command again to finish\n")
+        _say("cmsspark: interrupted; run the same command again to finish\n")
         return Exit.NOT_READY
+    if (ours := as_ours(error)) is not None:
+        _say(f"cmsspark: {ours.text()}\n")
+        return ours.exit_code
+    reason = " ".join(str(error).split())[:300]
+    _say(
+        f"cmsspark: a bug of ours: {type(error).__name__}: {reason}\n"
+        "  next: run it again with --debug and send us what it prints\n"
+    )
+    return Exit.BUG
+
+
+def as_ours(error: BaseException) -> CmssparkError | None:
+    """The error as one of ours: itself, or what a disk or a permission refused; None for all others."""
+    if isinstance(error, CmssparkError):
+        return error
     if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-        refused = _OF_THE_DISK[error.errno](
+        return _OF_THE_DISK[error.errno](
             "a file cannot be written or read",
             where=error.filename,
             found=error.strerror,
             next_step="make room or get permission there, then run it again",
         )
-        sys.stderr.write(f"cmsspark: {refused.text()}\n")
-        return refused.exit_code
-    reason = " ".join(str(error).split())[:300]
-    sys.stderr.write(
-        f"cmsspark: a bug of ours: {type(error).__name__}: {reason}\n"
-        "  next: run it again with --debug and send us what it prints\n"
-    )
-    return Exit.BUG
+    return None
+
+
+def _say(text: str) -> None:
+    """Write to stderr. Where that is a file on a full disk the exit code still tells."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def run_click(command: click.Command, name: str, arguments: list[str] | None = None) -> object:

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.errors import CmssparkError, Exit
+from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.periods import Period, When, first_day
 from cmsspark.runs import lease, ledger, processes
 from cmsspark.runs.ledger import Published, Run, State
@@ -105,8 +105,8 @@ def _begun(run_of_day: Attended) -> Run:
 
 
 def _failed(run: Run, error: BaseException) -> Run:
-    if isinstance(error, CmssparkError):
-        state, code, text = State.FAILED, int(error.exit_code), error.text()
+    if (ours := as_ours(error)) is not None:
+        state, code, text = State.FAILED, int(ours.exit_code), ours.text()
     elif isinstance(error, Exception):
         state, code, text = State.FAILED, int(Exit.BUG), f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     else:
