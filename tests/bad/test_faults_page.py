@@ -11,8 +11,10 @@ TOP = Path(__file__).resolve().parents[2]
 PAGE = (TOP / "docs" / "faults.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("case", [f"I{number}" for number in range(1, 15)])
-def test_every_case_of_bad_input_names_its_tests(case: str) -> None:
+@pytest.mark.parametrize(
+    "case", [*(f"I{number}" for number in range(1, 15)), *(f"R{number}" for number in range(1, 9))]
+)
+def test_every_case_of_bad_input_and_of_runs_names_its_tests(case: str) -> None:
     (row,) = re.findall(rf"^\| {case} \|.*$", PAGE, re.MULTILINE)
     assert re.search(r"`tests/[\w/]+\.py::test_\w+`", row)
 

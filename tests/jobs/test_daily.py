@@ -20,7 +20,7 @@ from cmsspark.errors import NotReady, SettingsError
 from cmsspark.jobs.daily import exit_code
 from cmsspark.jobs.morning import morning
 from cmsspark.jobs.mornings_end import told
-from cmsspark.runs.lease import Lease
+from cmsspark.runs.lease import Lease, held
 from cmsspark.runs.ledger import FILE
 from cmsspark.settings import load_settings
 from cmsspark.storage import LocalFiles
@@ -359,6 +359,17 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(place: Mornings) -> 
         "unpublished  would be published", "missing  would be run",
     ]  # fmt: skip
     assert not (Path(place.fout) / JOB / DAYS[1].isoformat()).exists()
+
+
+def test_a_second_daily_ends_with_75_and_names_the_first(place: Mornings) -> None:
+    place.settings()
+    words = (place.folder / "cmsspark.yaml", "--from", LAST.isoformat(), "--to", LAST.isoformat(), "--fout", place.fout)
+    with held(LocalFiles(), f"{place.fout}/.leases/daily", "the daily work"):
+        second = daily(*words)
+    assert second.returncode == 75
+    assert f"process {os.getpid()} on " in second.stderr
+    assert second.stdout == ""
+    assert not (Path(place.fout) / JOB).exists()
 
 
 def test_days_in_the_wrong_order_end_in_2(place: Mornings) -> None:
