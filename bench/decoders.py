@@ -1,7 +1,9 @@
-"""CPU time of the decoders on clean input, this checkout against another revision of it, in pairs.
+"""CPU time of a record's way through a task, stage by stage: ``python -m bench.decoders`` from the top of a checkout.
 
-``python bench/decoders.py --against REV [--pairs 7] [--records 60000]`` from the top of the checkout. Both sides decode
-the same generated files, each run in a process of its own, by turns; the table gives the median of the pairs' ratios.
+For each stream, on clean input and with 0.02 % malformed records, in µs of CPU a record: *floor* (the file read in
+pieces and parsed, msgspec or polars alone), *decode* (binned accesses) and *kernel* (hashed, looked up, folded, too).
+``--against REV`` runs another revision of the checkout by turns on the same files, each in processes of its own, and
+adds the median of the pairs' ratios. Others on the machine make all of it dearer: ratios say more than microseconds.
 """
 
 from __future__ import annotations
@@ -14,59 +16,84 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from datetime import date
+from collections.abc import Iterator
 from pathlib import Path
 
+from bench.inputs import DAY, Day, files_for, provide
+from cmsspark.sources.reader import Reader
+
 TOP = Path(__file__).resolve().parents[1]
-DAY = date(2019, 6, 15)
-#: Name → stream and form.
-FEEDS = {
-    "aaa": ("aaa", "enr"),
-    "cmssw": ("cmssw", "json"),
-    "eos-g1": ("eos", "json"),
-    "eos-g2": ("eos", "json"),
-    "eos-g3": ("eos", "json"),
-    "crab": ("crab", "avro"),
-}
+#: Stream → the form of its files.
+FORMS = {"aaa": "enr", "eos": "json", "cmssw": "json", "crab": "avro"}
+STAGES = ("floor", "decode", "kernel")
 #: What each process runs: only what both revisions have.
 MEASURE = """
-import sys, time
+import json, sys, time
 from datetime import date
+from pathlib import Path
+from cmsspark.jobs.snapshots import open_snapshots
+from cmsspark.sources.dumps import dump_at
 from cmsspark.sources.reader import Reader
-name, stream, form, rounds = sys.argv[1:5]
-day = date(2019, 6, 15)
-def once():
-    reader = Reader(stream, form, day)
-    with open(name, "rb") as file:
-        return sum(batch.read for batch in reader.file(file, "part-0"))
-times = []
-for _ in range(int(rounds) + 1):
-    began = time.process_time()
-    once()
-    times.append(time.process_time() - began)
-# The quickest round is the one that neighbours disturbed least.
-print(min(times[1:]))
-"""
+from cmsspark.storage import LocalFiles
+from cmsspark.transforms.catalogue import Catalogue
+from cmsspark.transforms.fold import StreamFold
 
+stream, form, day, dbs, cache, rounds, *paths = sys.argv[1:]
+day = date.fromisoformat(day)
+dump = dump_at(LocalFiles(), "dbs", dbs, day, None, ("FILES", "DATASETS"))
+catalogue = Catalogue(open_snapshots(LocalFiles(), dump, None, Path(cache)).catalogue)
+reader = Reader(stream, form, day)
 
-def write_inputs(folder: Path, records: int) -> None:
-    """A file for each feed, from the examples of ``tests`` with other names in each record."""
-    import fastavro
+def pieces(path, size=512 * 1024):
+    buffer, have = bytearray(size), 0
+    view = memoryview(buffer)
+    with open(path, "rb", buffering=0) as file:
+        while got := file.readinto(view[have:]):
+            cut = buffer.rfind(b"\\n", 0, have + got) + 1
+            yield view[:cut]
+            rest = have + got - cut
+            buffer[:rest] = buffer[cut : have + got]
+            have = rest
 
-    for name in FEEDS:
-        source = {"aaa": "aaa-enr", "cmssw": "cmssw-json", "crab": "crab-avro"}.get(name, name)
-        example = json.loads((TOP / "tests/examples" / f"{source}.json").read_text(encoding="utf-8"))
-        if name == "crab":
-            rows = [example | {"FileName": f"/store/mc/r/{n % 5000}.root", "WrapCPU": f"{n}.5"} for n in range(records)]
-            kinds = {key: "long" if isinstance(value, int) else "string" for key, value in example.items()}
-            fields = [{"name": key, "type": ["null", kind]} for key, kind in kinds.items()]
-            stored = io.BytesIO()
-            fastavro.writer(stored, {"type": "record", "name": "r", "fields": fields}, rows, codec="snappy")
-            (folder / name).write_bytes(stored.getvalue())
+def floor():
+    for path in paths:
+        if form == "avro":
+            import polars
+            frame = polars.read_avro(path, columns=list(reader.decoder.avro_fields))
+            for name in frame.columns:
+                frame[name].to_list()
             continue
-        text = json.dumps(example, separators=(",", ":")) + "\n"
-        lines = (text.replace("72C78841", f"{n % 5000:08}") for n in range(records))
-        (folder / name).write_text("".join(lines), encoding="utf-8")
+        for piece in pieces(path):
+            reader.decoder.decode_lines(piece)
+
+def decode():
+    records = 0
+    for path in paths:
+        with open(path, "rb") as file:
+            records += sum(batch.read for batch in reader.file(file, path))
+    return records
+
+def kernel():
+    fold = StreamFold(stream, catalogue)
+    for path in paths:
+        with open(path, "rb") as file:
+            for batch in reader.file(file, path):
+                fold.add(batch)
+    fold.rows(reader.groups, None, str)
+
+stages = {"floor": floor, "decode": decode, "kernel": kernel}
+if "bad" in Path(paths[0]).name and form != "avro":
+    del stages["floor"]  # it cannot pass the first bad line
+records = decode()
+times = {name: [] for name in stages}
+for _ in range(int(rounds)):
+    for name, stage in stages.items():
+        began = time.process_time()
+        stage()
+        times[name].append((time.process_time() - began) / records * 1e6)
+# The quickest round is the one that neighbours disturbed least.
+print(json.dumps({name: min(found) for name, found in times.items()}))
+"""
 
 
 def checkout(revision: str, folder: Path) -> None:
@@ -76,38 +103,96 @@ def checkout(revision: str, folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
-def measure(tree: Path, file: Path, stream: str, form: str, rounds: int) -> float:
-    """CPU seconds of one decoding of the file by the package in ``tree``."""
-    command = [sys.executable, "-c", MEASURE, str(file), stream, form, str(rounds)]
+def write_inputs(stream: str, parts: list[str], folder: Path) -> dict[str, Path]:
+    """A stream's records in one file as they are made (``bad``), and without those that are malformed (``clean``)."""
+    bad, clean = folder / f"{stream}-bad", folder / f"{stream}-clean"
+    if stream == "crab":
+        _write_avro(parts, bad, clean)
+    else:
+        with bad.open("wb") as all_lines, clean.open("wb") as good_lines:
+            for part in parts:
+                content = Path(part).read_bytes()
+                all_lines.write(content)
+                good_lines.writelines(_without(content, set(_malformed(stream, part))))
+    return {"clean": clean, "0.02 % bad": bad}
+
+
+def _malformed(stream: str, path: str) -> Iterator[int]:
+    with open(path, "rb") as file:
+        for batch in Reader(stream, FORMS[stream], DAY).file(file, path):
+            yield from (record.position for record in batch.malformed)
+
+
+def _without(content: bytes, lines: set[int]) -> Iterator[bytes]:
+    return (line for number, line in enumerate(io.BytesIO(content), 1) if number not in lines)
+
+
+def _write_avro(parts: list[str], bad: Path, clean: Path) -> None:
+    import fastavro
+
+    every, good = [], []
+    for part in parts:
+        malformed = set(_malformed("crab", part))
+        with open(part, "rb") as file:
+            found = fastavro.reader(file)
+            schema, rows = found.writer_schema, list(found)
+        every += rows
+        good += [row for number, row in enumerate(rows) if number not in malformed]
+    for path, some in ((bad, every), (clean, good)):
+        with path.open("wb") as file:
+            fastavro.writer(file, schema, some, codec="snappy")
+
+
+def measure(tree: Path, stream: str, files: list[Path], dbs: Path, rounds: int) -> dict[str, float]:
+    """µs of CPU a record of each stage, by the package in ``tree``, whose catalogue is kept beside the files."""
+    cache = files[0].parent / f"cache-{tree.name}"
+    command = [sys.executable, "-c", MEASURE, stream, FORMS[stream], DAY.isoformat(), str(dbs), str(cache), str(rounds)]
+    command += map(str, files)
     done = subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True, env={"PYTHONPATH": str(tree)})
-    return float(done.stdout)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def row(name: str, kind: str, here: list[dict[str, float]], before: list[dict[str, float]], floor: float) -> str:
+    """A line of the table: medians, what the kernel costs beside the floor, and beside the other revision."""
+    medians = {stage: statistics.median(one[stage] for one in here) for stage in STAGES if stage in here[0]}
+    told = [f"{medians[stage]:.2f}" if stage in medians else "" for stage in STAGES]
+    told.append(f"{medians['kernel'] / floor:.2f}")
+    if before:
+        told.append(f"{statistics.median(one['kernel'] for one in before):.2f}")
+        pairs = zip(here, before, strict=True)
+        told.append(f"{statistics.median(now['kernel'] / then['kernel'] for now, then in pairs):.2f}")
+    return f"| {name:6} | {kind:10} | " + " | ".join(f"{text:>7}" for text in told) + " |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", required=True, metavar="REV")
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--records", type=int, default=40_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=sorted(FEEDS))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", metavar="REV")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3, help="in each process, of which the quickest counts")
+    parser.add_argument("--records", type=int, default=400_000, help="of the day that all streams share")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench")
+    parser.add_argument("--only", choices=sorted(FORMS))
     chosen = parser.parse_args()
+    inputs = provide(Day(chosen.records, files_for(chosen.records)), chosen.cache, 2)
+    heads = [*STAGES, "x floor", *(("before", "ratio") if chosen.against else ())]
+    print("| stream | input      | " + " | ".join(f"{head:>7}" for head in heads) + " |", flush=True)
+    print("| ------ | ---------- | " + " | ".join("-------" for _ in heads) + " |", flush=True)
     with tempfile.TemporaryDirectory(prefix="decoders-") as scratch:
-        before, inputs = Path(scratch) / "before", Path(scratch) / "inputs"
-        inputs.mkdir()
-        checkout(chosen.against, before)
-        write_inputs(inputs, chosen.records)
-        print(f"{'feed':8} {'before µs/record':>17} {'now':>8} {'ratio':>7}   (median of {chosen.pairs} pairs)")
-        for name, (stream, form) in FEEDS.items():
-            if chosen.only not in (None, name):
-                continue
-            pairs = []
-            for turn in range(chosen.pairs):
-                trees = (before, TOP) if turn % 2 else (TOP, before)
-                times = {tree: measure(tree, inputs / name, stream, form, chosen.rounds) for tree in trees}
-                pairs.append((times[before], times[TOP]))
-            ratio = statistics.median(now / then for then, now in pairs)
-            then, now = (statistics.median(times) / chosen.records * 1e6 for times in zip(*pairs, strict=True))
-            print(f"{name:8} {then:17.3f} {now:8.3f} {ratio:7.3f}", flush=True)
+        trees = [TOP]
+        if chosen.against:
+            trees.append(Path(scratch) / "before")
+            checkout(chosen.against, trees[1])
+        for stream in (chosen.only,) if chosen.only else FORMS:
+            floor = 0.0
+            for kind, file in write_inputs(stream, inputs.parts(stream), Path(scratch)).items():
+                found: list[list[dict[str, float]]] = [[] for _ in trees]
+                for turn in range(chosen.pairs):
+                    for place in range(len(trees)) if turn % 2 else reversed(range(len(trees))):
+                        done = measure(trees[place], stream, [file], inputs.folders["dbs"], chosen.rounds)
+                        found[place].append(done)
+                floor = floor or statistics.median(one["floor"] for one in found[0])
+                print(row(stream, kind, found[0], found[1] if chosen.against else [], floor), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from cmsspark.sources.decoder import JsonDecoder
 #: Bytes read at once: they and the records made of them fit a core's cache, which is worth a third of the time.
 CHUNK: Final = 512 * 1024
 #: Records handed on at once, or a chunk's more: numpy's fixed costs are shared by so many.
-GATHERED: Final = 8192
+GATHERED: Final = 4096
 
 #: Is shown the first lines of each file.
 Look = Callable[[bytes], None]

@@ -262,6 +262,45 @@ LEGACY = ("FILE_LFN", "SITE_NAME", "USER_DN", "APP_INFO")
 NUMBERS = ("READ_BYTES", "READ_BYTES_AT_CLOSE")
 
 
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.none()
+        | st.sampled_from(["", "nan", "unknown", "-1", "-0", "1e3", ".5", "5.", " 5", "1_0", "٣", "9" * 15, "9" * 400])
+        | st.floats(0, 1e13, allow_nan=False).map(lambda value: f"{value:.12f}".rstrip("0"))
+        | st.integers(0, 2**60).map(lambda value: f"{value / 1e4:.4f}")
+        | st.decimals(0, 10**6, places=9).map(str),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_column_of_seconds_has_the_milliseconds_of_each(values: list[str | None]) -> None:
+    found = same(container(crab_schema(), [job(number, WrapCPU=value) for number, value in enumerate(values)]))
+    wanted, bad = [], []
+    for number, value in enumerate(values):
+        try:
+            wanted.append(milliseconds(value, "WrapCPU"))
+        except Malformed:
+            bad.append(number)
+    assert [access[2] for access in found.accesses] == wanted
+    assert [position for position, _ in found.malformed] == bad
+
+
+def test_a_number_that_is_none_costs_its_own_record_only() -> None:
+    class Counting(CrabDecoder):
+        alone = 0
+
+        def avro_record(self, row: Mapping[str, Any]) -> Any:
+            self.alone += 1
+            return super().avro_record(row)
+
+    decoder = Counting(DAY, APPS)
+    rows = [job(number, WrapWC="nan" if number == 150 else "5") for number in range(300)]
+    counted = Counted(container(crab_schema(), rows), decoder)
+    assert (counted.read, len(counted.accesses), counted.malformed[0][0]) == (300, 299, 150)
+    assert decoder.alone == 0
+
+
 @pytest.mark.parametrize("kind", ["long", "int", "double", "float"])
 def test_legacy_reports_have_numbers_of_any_kind(kind: str) -> None:
     fields = {name: ["null", "string"] for name in LEGACY} | {name: ["null", kind] for name in NUMBERS}

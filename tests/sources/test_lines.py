@@ -145,3 +145,24 @@ def test_a_flipped_bit_in_a_gzip_file_is_damage_or_changes_nothing(data: st.Data
     except DataError:
         return
     assert sum(batch.read for batch in batches) == 4
+
+
+def test_a_line_longer_than_what_is_read_at_once_is_whole() -> None:
+    long = b'{"data":{"file_lfn":"/store/b","x":"' + b"y" * (10 << 20) + b'"}}\n'
+    batches = decoded(RECORD + b"\n" + long + RECORD)
+    assert [lfn for batch in batches for lfn in batch.lfns] == ["/store/data/a.root", "/store/b", "/store/data/a.root"]
+
+
+def test_batches_gather_chunks_and_lose_none() -> None:
+    count = 3 * lines.GATHERED
+    batches = decoded((RECORD + b"\n") * count)
+    assert sum(batch.read for batch in batches) == sum(len(batch.lfns) for batch in batches) == count
+    assert all(batch.read < 2 * lines.GATHERED + lines.CHUNK // len(RECORD) for batch in batches)
+    assert all(batch.read >= lines.GATHERED for batch in batches[:-1])
+
+
+@given(st.lists(st.sampled_from([b"a\n", b"bbb\n", b"\n"]), min_size=1, max_size=20), st.integers(0, 9))
+def test_pieces_of_lines_are_whole_lines(some: list[bytes], size: int) -> None:
+    found = [bytes(piece) for piece in lines.pieces(b"".join(some), size)]
+    assert b"".join(found) == b"".join(some)
+    assert all(piece.endswith(b"\n") for piece in found)

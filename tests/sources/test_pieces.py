@@ -1,4 +1,4 @@
-"""A chunk with bad lines is decoded in pieces: nothing is lost, whatever the lines' lengths are."""
+"""Bad lines are cut out of a chunk: nothing else is lost, whatever the lines' lengths are."""
 
 from __future__ import annotations
 
