@@ -24,7 +24,9 @@ from tests.cluster.daemons import Cluster, until
 
 DAY = date(2026, 1, 15)
 RUN = "from cmsspark.submit import main; main()"
-#: Small executors, and a package of the environment on HDFS: nodes fetch it once.
+#: JVMs that live shortly.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Small executors, and the environment on HDFS: nodes fetch it once.
 SETTINGS = """
 environment: hdfs:///spark/environment.tar.gz
 spark:
@@ -33,7 +35,10 @@ spark:
   spark.executor.cores: 2
   spark.driver.memory: 600m
   spark.driver.memoryOverhead: 800m
-  spark.dynamicAllocation.maxExecutors: 2
+  spark.dynamicAllocation.maxExecutors: 1
+  spark.driver.extraJavaOptions: {java}
+  spark.executor.extraJavaOptions: {java}
+  spark.yarn.am.extraJavaOptions: {java}
   spark.sql.shuffle.partitions: 4
   spark.shuffle.service.port: {port}
 """
@@ -175,7 +180,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     there = World(cluster, folder)
     try:
         cluster.up(("namenode-2", "nodemanager-2"))
-        (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"]))
+        (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=JAVA))
         (folder / "empty.yaml").write_text("{}")
         make(there.local, DAY, records=8_000, files=2_000, datasets=60, people=40, layout=Layout(per_part=500))
         cluster.hdfs.put_tree(there.local, "/")

@@ -117,7 +117,8 @@ def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_cl
 
 
 def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> None:
-    running = world.start(*world.on_yarn(JOB, FOUT, "--conf", "spark.dynamicAllocation.minExecutors=2"))
+    two = [f"spark.dynamicAllocation.{which}Executors=2" for which in ("min", "initial", "max")]
+    running = world.start(*world.on_yarn(JOB, FOUT, *(word for conf in two for word in ("--conf", conf))))
     until(lambda: bool(reading()) and bool(masters()), "a task")
     other = "nodemanager" if node_of(masters()[0]) == "nodemanager-2" else "nodemanager-2"
     on_it = [pid for pid in executors() if node_of(pid) == other]

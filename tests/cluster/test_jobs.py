@@ -34,7 +34,6 @@ def test_in_cluster_mode_the_day_has_the_same_cells_as_here(world: World) -> Non
     assert_same(world, "data_aggregation", world.fetched("/cms/cluster"))
 
 
-@pytest.mark.lean
 def test_in_cluster_mode_the_jobs_own_error_and_exit_code_come_back(world: World) -> None:
     words = ("data_aggregation", "--date", "20260220", "--fout", "hdfs:///cms/none", "--yarn")
     ended = world.run(*words, "--deploy-mode", "cluster")
