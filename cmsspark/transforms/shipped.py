@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ def archive(folder: Path) -> Path:
                     stream.add(file, file.name)
             aside.replace(target)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         raise OutputError("the catalogue's archive cannot be written", where=target, found=error.strerror) from None
     return target
 
