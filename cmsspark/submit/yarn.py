@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -165,7 +166,8 @@ def kill(application: str, submit: str, environ: Mapping[str, str]) -> bool:
 def _ask_yarn(words: list[str], submit: str, environ: Mapping[str, str]) -> bool:
     # Spark's jars have YARN's client, but not its commands: a JVM that does only this.
     script = str(Path(__file__).with_name("yarn_client.py"))
-    command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", script, *words]
+    python = f"spark.pyspark.driver.python={sys.executable}"
+    command = [submit, "--master", "local[1]", "--conf", python, script, *words]
     try:
         run = subprocess.run(
             command, env=dict(environ), capture_output=True, timeout=_LOGS_DEADLINE_S, check=False, cwd=os.sep
