@@ -189,14 +189,18 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
 
 
 def _told(files: Files, fout: str, period: Period) -> dict[str, Any]:
-    manifest = store.current(files, fout, "period", "period_aggregation", period).manifest
+    table = "period_aggregation"
+    manifest = store.current(files, fout, "period", table, period).manifest
+    changed = stale(manifest, look(files, fout, period))
+    if manifest["tables"][table].get("schema") != stored_table(table).fingerprint():
+        changed.append("the schema has changed")
     return {
         "period": str(period),
         "run": manifest.get("run"),
         "days": len(manifest.get("days", ())),
-        "rows": manifest["tables"]["period_aggregation"]["rows"],
+        "rows": manifest["tables"][table]["rows"],
         "partial": bool(manifest.get("partial")),
-        "stale": stale(manifest, look(files, fout, period)),
+        "stale": changed,
     }
 
 

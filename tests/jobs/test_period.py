@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.cli import command
-from cmsspark.errors import CmssparkError, DataError, InputMissing, UsageError
+from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady, UsageError
 from cmsspark.jobs import period as job
 from cmsspark.jobs import periods as stored
 from cmsspark.periods import Period, between, named, week
 from cmsspark.publish.documents import Shape, document
 from cmsspark.publish.validate import validator_for
+from cmsspark.runs import lease
 from cmsspark.schemas import document_schema, stored_table
 from cmsspark.settings import load_settings
 from cmsspark.sinks import store
@@ -246,6 +247,36 @@ def test_a_store_that_is_elsewhere_gives_the_same_cells(rows: list[Row]) -> None
     assert far.rows.equals(near.rows)
 
 
+def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_cells(
+    tmp_path: Path, spark: Any
+) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    rows = [partial(day, user=user(day.day % 2), cpu_time=0.043, remote_nacc=day.day) for day in WEEK.days]
+    for place in (near, far):
+        place.mkdir()
+        whole_week(place, rows)
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.far.link./store", far.as_uri())
+    there = "viewfs://far/store"
+    done = job.run(WEEK, there, load_settings(), say=lambda text: None)
+    assert done.path.startswith(there)
+    (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
+    assert rows_of(store.CurrentTable(str(far_run), {})) == rows_of(run(near))
+    for place in (there, str(near)):
+        said("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
+        assert "2026-W01" in said("periods", "--fout", place)
+    spooled = [sorted(path.read_bytes() for path in (tmp_path / name).rglob("*.jsonl")) for name in ("tore", "near")]
+    assert said("view", "sites", "--week", "2026-W01", "--json", "--fout", there) == said(
+        "view", "sites", "--week", "2026-W01", "--json", "--fout", str(near)
+    )
+    assert said("ask", "who-reads", "/*", "--json", "--fout", there) == said(
+        "ask", "who-reads", "/*", "--json", "--fout", str(near)
+    )
+    assert "nothing has changed" in said(
+        "publish", "--week", "2026-W01", "--spool", str(tmp_path / "tore"), "--fout", there
+    )
+    assert spooled[0] == spooled[1] != []
+
+
 def test_many_rows_are_taken_in_some_days_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole_week(tmp_path, [partial(day, site_name=site) for day in WEEK.days for site in "ABC"])
     days = stored.look(LocalFiles(), str(tmp_path), WEEK)
@@ -328,6 +359,31 @@ def test_a_day_that_was_run_again_makes_its_periods_stale(tmp_path: Path) -> Non
     run(tmp_path, between(WEEK.first, WEEK.days[1]), allow_missing=True)
     store_partials(tmp_path, WEEK.days[1], [], run="r3")
     assert "new: 2025-12-30" in said("periods", *fout)
+
+
+def test_a_table_of_an_older_schema_is_stale(tmp_path: Path) -> None:
+    whole_week(tmp_path)
+    manifest = Path(run(tmp_path).path) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(stored_table(job.TABLE).fingerprint(), "0" * 12))
+    assert "the schema has changed" in said("periods", "--fout", str(tmp_path))
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    whole_week(tmp_path)
+    dead = tmp_path / "period" / "2026-W01" / "runs" / "dead" / job.TABLE
+    dead.mkdir(parents=True)
+    run(tmp_path)
+    assert not dead.exists()
+
+
+def test_of_two_at_once_one_works_and_the_other_is_told(tmp_path: Path) -> None:
+    whole_week(tmp_path)
+    with (
+        lease.held(LocalFiles(), lease.day_folder(str(tmp_path), "period", WEEK), "period of 2026-W01"),
+        pytest.raises(NotReady, match="period of 2026-W01 is being worked on"),
+    ):
+        run(tmp_path)
+    run(tmp_path, between(WEEK.first, WEEK.days[2]))
 
 
 def test_prune_knows_periods_and_keeps_the_current_one(tmp_path: Path) -> None:
