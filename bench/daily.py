@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from bench import compare, inputs, report
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--gzip", choices=("no", "yes", "both"), default="no", help="packed part files and dumps")
     parser.add_argument("--engines", default="cold,warm,duckdb,polars")
     parser.add_argument("--generations", choices=("today", "mixed"), default="today", help="mixed: ours alone")
+    parser.add_argument("--favourite", type=float, default=0.0, help="also days on which one dataset has this share")
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument(
         "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
@@ -136,9 +138,10 @@ def main() -> None:
     bench = Bench(chosen.cache / "work", chosen.cpus)
     bench.run("warm-up", [*run_spark(), "--warm-up"])
     rows = []
-    for is_packed in packed:
+    shares = [0.0, chosen.favourite] if chosen.favourite else [0.0]
+    for is_packed, share in product(packed, shares):
         for records, turns in zip(sizes, repeats, strict=False):
-            day = Day(records, chosen.files or inputs.files_for(records), is_packed, chosen.generations)
+            day = Day(records, chosen.files or inputs.files_for(records), is_packed, chosen.generations, share)
             made = inputs.provide(day, chosen.cache, chosen.cpus)
             print(f"{day.name}: {made.log_bytes / 1e9:.2f} GB of logs", flush=True)
             rows.append(measure_day(bench, made, engines, turns, lambda text: print(text, flush=True)))

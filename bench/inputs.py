@@ -21,18 +21,22 @@ _TOP = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Day:
-    """A day to measure: how many records on how many files in DBS, packed or not, which EOS records."""
+    """A day to measure: how many records on how many files in DBS, packed or not, which EOS records, and what share of
+    the accesses one dataset has (0: as it comes).
+    """
 
     records: int
     files: int
     gzip: bool = False
     generations: str = "today"
+    favourite: float = 0.0
 
     @property
     def name(self) -> str:
         """As its folder is called, and its rows in tables."""
         forms = "" if self.generations == "today" else f"-{self.generations}"
-        return f"{self.records / 1e6:g}M-{self.files / 1e6:g}Mfiles-{'gzip' if self.gzip else 'plain'}{forms}"
+        skew = f"-{self.favourite:.0%}" if self.favourite else ""
+        return f"{self.records / 1e6:g}M-{self.files / 1e6:g}Mfiles-{'gzip' if self.gzip else 'plain'}{forms}{skew}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def provide(day: Day, cache: Path, processes: int) -> Inputs:
         print(f"making {day.name} in {root}", flush=True)
         # A process of its own: it forks, and this one has threads.
         command = [sys.executable, "-m", "bench.inputs", str(root), str(day.records), str(day.files), maker]
-        command += ["all" if day.gzip else "none", day.generations, str(processes)]
+        command += ["all" if day.gzip else "none", day.generations, str(processes), str(day.favourite)]
         subprocess.run(command, check=True, cwd=_TOP)
     return load(day, root)
 
@@ -98,7 +102,7 @@ def _maker() -> str:
 def main() -> None:
     from cmsspark.demo import Layout, make
 
-    root, records, files, maker, packed, generations, processes = sys.argv[1:]
+    root, records, files, maker, packed, generations, processes, favourite = sys.argv[1:]
     made = make(
         Path(root),
         DAY,
@@ -107,6 +111,7 @@ def main() -> None:
         files=int(files),
         datasets=1_000,
         people=2_000,
+        favourite=float(favourite),
         layout=Layout(gzip=packed, eos_forms=generations, per_part=50_000),  # type: ignore[arg-type]
         processes=int(processes),
         progress=lambda what: print(f"  {what}", flush=True),

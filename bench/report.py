@@ -114,7 +114,14 @@ def write(path: Path, rows: Sequence[Row], cpus: int) -> None:
     """Put the tables between the marks of ``path``; the text around them stays."""
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     found = f"Measured {when} UTC, medians of runs in turns. {machine(cpus)}\n\n{table(rows)}"
-    text = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{after}")
+    between(path, BEGIN, END, found)
+
+
+def between(path: Path, begin: str, end: str, found: str) -> None:
+    """Put ``found`` between two marks of ``path``; the text around them stays. Without the marks it comes last."""
+    text = path.read_text() if path.exists() else "# Performance\n"
+    if begin not in text:
+        text = f"{text.rstrip()}\n\n{begin}\n{end}\n"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n\n{found}\n\n{end}{after}")

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
@@ -84,13 +84,15 @@ def make(
     datasets: int = 500,
     people: int = 300,
     streams: Sequence[Stream] = STREAMS,
+    favourite: float = 0.0,
     layout: Layout | None = None,
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Made:
     """Write a small CMS under ``root``; what stood in its folders before is replaced.
 
-    ``records`` is a day's total over all four streams; ``streams`` asks for less of them. With several ``days`` the
+    ``records`` is a day's total over all four streams; ``streams`` asks for less of them. ``favourite``: the share of
+    accesses that the most popular dataset gets, where that is more than it has anyway. With several ``days`` the
     dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
     and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
     """
@@ -99,6 +101,8 @@ def make(
     shutil.rmtree(root / "project", ignore_errors=True)
     tell("datasets, files and replicas")
     world = make_world(np.random.default_rng([seed, 0]), datasets=datasets, files=files, people=people)
+    if favourite:
+        world = _with_favourite(world, favourite)
     after = day + timedelta(days=days)
     tasks = _dumps(root, after, layout)
     for today in (day + timedelta(days=offset) for offset in range(days)):
@@ -117,6 +121,16 @@ def make(
     folders = {str(stream): folder_of(root, stream, day, layout) for stream in streams}
     folders |= {"dbs": dbs_folder(root, after, layout.dbs), "phedex": phedex}
     return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
+
+
+def _with_favourite(world: World, share: float) -> World:
+    popularity = world.popularity.copy()
+    first = int(popularity.argmax())
+    before = popularity[first]
+    if before < share < 1:
+        popularity *= (1 - share) / (1 - before)
+        popularity[first] = share
+    return replace(world, popularity=popularity)
 
 
 def _dumps(root: Path, day: date, layout: Layout) -> list[tuple[str, Task]]:

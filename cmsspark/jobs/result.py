@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -139,8 +141,6 @@ def input_told(one: DayInput) -> dict[str, Any]:
 
 def _identical(inputs: Inputs) -> list[list[str]]:
     """Part files of one folder with the same content (rule 3); told, and counted as found. Local folders only."""
-    import hashlib
-
     told = []
     for one in inputs.streams:
         by_size: dict[int, list[str]] = {}
@@ -148,11 +148,31 @@ def _identical(inputs: Inputs) -> list[list[str]]:
             if file.size and is_local(file.path):
                 by_size.setdefault(file.size, []).append(file.path)
         for paths in by_size.values():
-            if len(paths) < 2:
-                continue
-            by_content: dict[bytes, list[str]] = {}
-            for path in paths:
-                with open(path, "rb") as stream:
-                    by_content.setdefault(hashlib.file_digest(stream, "blake2b").digest(), []).append(path)
-            told += [same for same in by_content.values() if len(same) > 1]
+            # Most files of one size differ at their begin already: few are read whole.
+            for alike in _same(paths, _start) if len(paths) > 1 else ():
+                told += _same(alike, _content)
     return told
+
+
+def _same(paths: list[str], of: Callable[[str], Any]) -> list[list[str]]:
+    """Groups of at least two files that ``of`` finds the same of."""
+    groups: dict[Any, list[str]] = {}
+    files: dict[tuple[int, int], Any] = {}
+    for path in paths:
+        stat = os.stat(path)
+        # Two names of one file need no second look.
+        key = (stat.st_dev, stat.st_ino)
+        if key not in files:
+            files[key] = of(path)
+        groups.setdefault(files[key], []).append(path)
+    return [same for same in groups.values() if len(same) > 1]
+
+
+def _start(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read(65_536)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "blake2b").digest()

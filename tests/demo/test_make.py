@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import json
+from collections import Counter
 from datetime import date
 from pathlib import Path
 
@@ -202,3 +203,14 @@ def test_todays_eos_records_are_of_one_form_and_as_wide_as_those_before(tmp_path
     assert 2_400 < sum(map(len, lines)) / len(lines) < 2_800
     assert sum('"path":' in line and '"raw":' not in line for line in lines) > 0.99 * len(lines)
     assert count_day(tmp_path, DAY, ("eos",)).streams["eos"].reconciliation() == made.reconciliation(DAY)["eos"]
+
+
+def test_a_favourite_dataset_gets_its_share_of_the_accesses(tmp_path: Path) -> None:
+    made = small(tmp_path, streams=("crab",), records=8_000, favourite=0.9)
+    count = count_day(tmp_path, DAY, ("crab",))
+    assert count.streams["crab"].reconciliation() == made.reconciliation(DAY)["crab"]
+    by_dataset = Counter[str]()
+    for row in count.data_aggregation:
+        by_dataset[str(row["dataset_name"])] += int(str(row["nacc"]))
+    share = by_dataset.most_common(1)[0][1] / by_dataset.total()
+    assert 0.8 < share < 0.97
