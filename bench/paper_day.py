@@ -2,8 +2,8 @@
 
 The day of 8 million records (``bench.daily`` makes it), its part files repeated under other names by hard links:
 sixteen times, and a quarter of them once more. So the disk holds it, and the page cache does too: what is measured is
-counting, not reading a disk. The result is checked against those of the 8 million and of the quarter: sums add up sixteen
-times and once, users are those of the 8 million. Ends with 1 where a cell differs.
+counting, not reading a disk. The result is checked against those of the 8 million and of the quarter: sums add up
+sixteen times and once, users are those of the 8 million. Ends with 1 where a cell differs.
 """
 
 from __future__ import annotations
