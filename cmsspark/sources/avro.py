@@ -19,7 +19,7 @@ from cmsspark.errors import DataError
 from cmsspark.sources import avro_blocks
 from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
 
-#: Records handed on at once: few enough for the caches, many enough for numpy's and polars' fixed costs.
+#: Records handed on at once: few enough for the caches, many enough for numpy's fixed costs.
 BATCH = 8192
 
 
@@ -83,18 +83,20 @@ def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, f
     """Take a frame's records at once where all are text or null and the decoder can; only bad ones by themselves."""
     import polars
 
-    all_text = all(kind in (polars.String, polars.Null) for kind in frame.dtypes)
-    lacking = [polars.lit(None).alias(name) for name in decoder.avro_fields if name not in frame.columns]
-    frame = frame.with_columns(lacking).select(decoder.avro_fields)
-    if not (all_text and hasattr(decoder, "take_columns")):
-        _take_each(decoder, frame.to_dicts(), batch, position, file)
+    # Lists from here on: polars' expressions run in threads of its own, which a forked process waits for in vain.
+    there = {name: frame[name].to_list() for name in frame.columns}
+    columns = {name: there.get(name) or [None] * frame.height for name in decoder.avro_fields}
+    if hasattr(decoder, "take_columns") and all(kind in (polars.String, polars.Null) for kind in frame.dtypes):
+        batch.read += frame.height
+        for row, reason in decoder.take_columns(columns, batch).items():
+            values = {name: column[row] for name, column in columns.items()}
+            batch.malformed.append(_quarantined(values, reason, position + row, file))
         return
-    batch.read += frame.height
-    for row, reason in decoder.take_columns(frame.cast(polars.String), batch).items():
-        batch.malformed.append(_quarantined(frame.row(row, named=True), reason, position + row, file))
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    _take_each(decoder, rows, batch, position, file)
 
 
-def _take_each(decoder: Any, rows: Rows, batch: AccessBatch, position: int, file: str) -> None:
+def _take_each(decoder: Any, rows: Sequence[Mapping[str, Any]], batch: AccessBatch, position: int, file: str) -> None:
     batch.read += len(rows)
     records = []
     for number, row in enumerate(rows, position):

@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import date
+from itertools import compress
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from cmsspark.access import AccessBatch, Group, Remote
 from cmsspark.sources.avro import avro_text
@@ -14,8 +17,8 @@ from cmsspark.sources.decoder import Coder, named
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
 from cmsspark.sources.strict_json import MAX_LONG, Malformed
 
-#: Seconds of which whole milliseconds are exact in a float.
-_PLAIN_SECONDS = r"^[0-9]{1,12}(?:\.[0-9]{1,9})?$"
+#: Lines of nothing, or of seconds of which whole milliseconds are exact in a float.
+_PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?+)?+\n)*+", re.ASCII)
 _SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
@@ -63,18 +66,21 @@ class CrabDecoder:
         """Bin no_lfn; all else are accesses."""
         self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in Record._fields], batch=batch)
 
-    def take_columns(self, frame: Any, batch: AccessBatch) -> dict[int, str]:
-        """As ``take``, of a polars frame of ``avro_fields``, all text or null; the reasons of malformed rows, in order.
+    def take_columns(self, columns: Mapping[str, list[str | None]], batch: AccessBatch) -> dict[int, str]:
+        """As ``take``, of columns that are known to be text or null; the reasons of malformed rows, in order.
 
         These are left out.
         """
         bad: dict[int, str] = {}
-        wall = _all_milliseconds(frame["WrapWC"], bad)
-        cpu = _all_milliseconds(frame["WrapCPU"], bad)  # its reason is told where both are bad
-        columns = [*(frame[name].to_list() for name in self.avro_fields[:4]), cpu, wall]
+        wall = _all_milliseconds(columns["WrapWC"], "WrapWC", bad)
+        cpu = _all_milliseconds(columns["WrapCPU"], "WrapCPU", bad)  # its reason is told where both are bad
+        taken: list[list[Any]] = [*(columns[name] for name in self.avro_fields[:4]), cpu, wall]
         if bad:
-            columns = [[value for row, value in enumerate(column) if row not in bad] for column in columns]
-        self._take(*columns, batch=batch)
+            kept = bytearray(b"\1") * len(cpu)
+            for row in bad:
+                kept[row] = 0
+            taken = [list(compress(column, kept)) for column in taken]
+        self._take(*taken, batch=batch)
         return dict(sorted(bad.items()))
 
     def _take(
@@ -103,20 +109,40 @@ class CrabDecoder:
         return self.coder.number(site, app, user or None, remote)
 
 
-def _all_milliseconds(seconds: Any, bad: dict[int, str]) -> list[int | None]:
-    """:func:`milliseconds` of a polars column of text; the reasons for which rows are malformed go to ``bad``."""
-    import polars
-
-    plain = seconds.str.contains(_PLAIN_SECONDS)
-    found: list[int | None] = (
-        (seconds.cast(polars.Float64, strict=False) * 1000 + 0.5).floor().cast(polars.Int64, strict=False).to_list()
-    )
-    for row in (~plain).arg_true().to_list():
+def _all_milliseconds(seconds: list[str | None], field: str, bad: dict[int, str]) -> list[int | None]:
+    """:func:`milliseconds` of each; the reasons for which rows are malformed go to ``bad``."""
+    texts = [text or "" for text in seconds]
+    special = _odd(texts)
+    if "" in texts:
+        special.update(row for row, text in enumerate(texts) if not text)
+    plain = texts.copy()
+    for row in special:
+        plain[row] = "0"  # until it is known better
+    numbers = np.fromiter(map(float, plain), np.float64, len(plain))
+    found: list[int | None] = np.floor(numbers * 1000 + 0.5).astype(np.int64).tolist()
+    for row in special:
         try:
-            found[row] = milliseconds(seconds[row], seconds.name)
+            found[row] = milliseconds(texts[row], field)
         except Malformed as error:
             bad[row] = str(error)
     return found
+
+
+def _odd(texts: list[str]) -> set[int]:
+    """Which texts are neither empty nor plain seconds; found by one search over all of them."""
+    lines = "\n".join(texts) + "\n"
+    if lines.count("\n") != len(texts):
+        return set(range(len(texts)))
+    odd: set[int] = set()
+    row = begin = 0
+    while True:
+        found = _PLAIN_LINES.match(lines, begin)
+        assert found is not None  # it matches nothing, too
+        if found.end() == len(lines):
+            return odd
+        row += lines.count("\n", begin, found.end())
+        odd.add(row)
+        row, begin = row + 1, lines.index("\n", found.end()) + 1
 
 
 def milliseconds(seconds: str | None, field: str) -> int | None:
