@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from cmsspark.errors import UsageError
 from cmsspark.jobs import ask_places, ask_use
 from cmsspark.jobs import periods as stored
 from cmsspark.jobs.ask_use import Answer
@@ -44,7 +45,11 @@ def _window(of: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
-    """The stored days of the period, or of the last weeks. Raises InputMissing (66) where there is none."""
+    """The stored days of the period, or of the last weeks. Raises InputMissing (66) where there is none, UsageError (2)
+    where both are given.
+    """
+    if period is not None and weeks is not None:
+        raise UsageError("--weeks and a period are one too many", next_step="give either")
     if period is None:
         last, _ = newest(files, fout, stored.TABLE)
         period = between(last - timedelta(days=7 * (weeks or WEEKS) - 1), last)

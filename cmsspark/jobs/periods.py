@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -156,13 +156,39 @@ def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
     return sorted(found)
 
 
-def stale(manifest: dict[str, Any], now: StoredDays) -> list[str]:
-    """What has changed since a period's result was made: days that were run again, arrived, or are gone."""
-    made = manifest.get("days", {})
-    runs = {day.isoformat(): str(table.manifest.get("run")) for day, table in now.there.items()}
+def stale(manifest: Mapping[str, Any], runs: Mapping[date, str]) -> list[str]:
+    """What has changed since a period's result was made: days that were run again, arrived, or are gone.
+
+    ``runs``: the run that counts now, of each day of the period that is stored.
+    """
+    made = {date.fromisoformat(day): run for day, run in manifest.get("days", {}).items()}
     again = [day for day, run in runs.items() if made.get(day, run) != run]
     groups = (("run again", again), ("new", runs.keys() - made.keys()), ("gone", made.keys() - runs.keys()))
-    return [f"{word}: {spans([date.fromisoformat(day) for day in days])}" for word, days in groups if days]
+    return [f"{word}: {spans(list(days))}" for word, days in groups if days]
+
+
+class CurrentRuns:
+    """The run that counts of each day, asked of each day once: its manifest may be large, and is not read."""
+
+    def __init__(self, files: Files, fout: str) -> None:
+        self._files = files
+        self._base = join(fout, JOB)
+        self._known: dict[date, str | None] = {}
+
+    def of(self, period: Period) -> dict[date, str]:
+        """The days of a period that are stored, and their runs."""
+        found = {day: self._run(day) for day in period.days}
+        return {day: run for day, run in found.items() if run is not None}
+
+    def _run(self, day: date) -> str | None:
+        if day not in self._known:
+            path = join(self._base, day.isoformat(), "CURRENT")
+            try:
+                there = self._files.stat(path) is not None
+                self._known[day] = str(json.loads(self._files.read_bytes(path))["run"]) if there else None
+            except (ValueError, KeyError, TypeError):
+                self._known[day] = "damaged"
+        return self._known[day]
 
 
 @click.command("periods")
@@ -174,7 +200,8 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
 
     place = store_of(fout, settings_of(settings_file))
     files = files_of(place, "cmsspark periods")
-    found = [_told(files, place, period) for period in stored_periods(files, place, "period")]
+    runs = CurrentRuns(files, place)
+    found = [_told(files, place, period, runs) for period in stored_periods(files, place, "period")]
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -188,10 +215,10 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
     click.echo("\n".join(table(("period", "days", "rows", "", "its days since then"), rows, left=(0, 3, 4))))
 
 
-def _told(files: Files, fout: str, period: Period) -> dict[str, Any]:
+def _told(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:
     table = "period_aggregation"
     manifest = store.current(files, fout, "period", table, period).manifest
-    changed = stale(manifest, look(files, fout, period))
+    changed = stale(manifest, runs.of(period))
     if manifest["tables"][table].get("schema") != stored_table(table).fingerprint():
         changed.append("the schema has changed")
     return {

@@ -178,6 +178,8 @@ def test_what_lies_at_a_tier_comes_from_site_tier_usage_and_at_a_site_from_dbs_p
     assert [(row["site_count"], row["dataset_count"], row["replica_bytes"]) for row in both["rows"]] == [(2, 1, 1_500)]
     with pytest.raises(UsageError):
         said(place, "what-lies-at")
+    with pytest.raises(UsageError):
+        said(place, "who-reads", "/*", "--weeks", "1", "--week", "2026-W01")
 
 
 def test_what_lay_there_on_an_earlier_day_is_found(place: Path) -> None:

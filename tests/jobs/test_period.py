@@ -359,6 +359,8 @@ def test_a_day_that_was_run_again_makes_its_periods_stale(tmp_path: Path) -> Non
     run(tmp_path, between(WEEK.first, WEEK.days[1]), allow_missing=True)
     store_partials(tmp_path, WEEK.days[1], [], run="r3")
     assert "new: 2025-12-30" in said("periods", *fout)
+    (tmp_path / "data_aggregation" / str(WEEK.days[1]) / "CURRENT").write_text("{")
+    assert "run again: 2025-12-30" in said("periods", *fout)
 
 
 def test_a_table_of_an_older_schema_is_stale(tmp_path: Path) -> None:
