@@ -22,6 +22,8 @@ from cmsspark.submit.host import find_spark
 from tests.cluster import environment
 from tests.cluster.daemons import Cluster, until
 
+#: The checkout: the nodes of the cluster do not see it, nor what else only the user's host has.
+ROOT = Path(__file__).resolve().parents[2]
 DAY = date(2026, 1, 15)
 RUN = "from cmsspark.submit import main; main()"
 #: JVMs that live shortly.
@@ -74,7 +76,7 @@ class World:
         return {
             **kept,
             **self.cluster.env,
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "PYTHONPATH": str(ROOT),
             "CMSSPARK_STATE_DIR": str(self.folder / "state"),
             "CMSSPARK_CACHE_DIR": str(self.folder / "cache"),
             "CMSSPARK_SETTINGS": str(self.folder / "settings.yaml"),
@@ -176,7 +178,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The cluster with two nodes and two namespaces, the day's logs and dumps on the first, ended after the tests."""
     folder = tmp_path_factory.mktemp("cluster")
     packed = environment.packed()
-    cluster = Cluster(folder / "daemons", find_spark({}).home, shutil.which("java") or "java")
+    hidden = [ROOT, *(folder / name for name in ("cms", "state", "cache", "local"))]
+    for place in hidden:
+        place.mkdir(exist_ok=True)
+    java = shutil.which("java") or "java"
+    cluster = Cluster(folder / "daemons", find_spark({}).home, java, hidden=tuple(hidden))
     there = World(cluster, folder)
     try:
         cluster.up(("namenode-2", "nodemanager-2"))

@@ -32,6 +32,9 @@ BASE = ("namenode", "datanode", "resourcemanager", "nodemanager")
 #: The Maven jars carry no web pages; without these folders the web servers do not start.
 WEBAPPS = ("hdfs", "datanode", "secondary", "static", "cluster", "node")
 DEADLINE_S = 120
+#: Runs what follows `--` with the folders before it empty.
+_HIDE = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@"'
+_APART = ("unshare", "--mount", "sh", "-c", _HIDE, "sh", "--")
 
 
 @dataclass
@@ -42,6 +45,8 @@ class Cluster:
     spark_home: Path
     java: str = "java"
 
+    #: Folders of this host that its nodes do not see, where this account may hide them.
+    hidden: tuple[Path, ...] = ()
     #: Those that this process started.
     own: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -103,7 +108,7 @@ class Cluster:
         log = self.folder / "logs" / f"{name}.log"
         with log.open("ab") as stream:
             process = subprocess.Popen(
-                [*self._java(name), CLASSES[name]],
+                [*self._apart(name), *self._java(name), CLASSES[name]],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -211,6 +216,17 @@ class Cluster:
         archive.unlink()
         self.state["spark"] = [str(self.spark_home), size]
         self._save()
+
+    @property
+    def hides(self) -> bool:
+        """Whether nodes are kept from the hidden folders: that takes a mount namespace of their own."""
+        command = [*_APART, "true"]
+        return bool(self.hidden) and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def _apart(self, name: str) -> list[str]:
+        if not name.startswith("nodemanager") or not self.hides:
+            return []
+        return [*_APART[:-1], *map(str, self.hidden), "--"]
 
     def _java(self, name: str) -> list[str]:
         logs = self.folder / "logs"

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cluster.conftest import World
+from tests.cluster.conftest import ROOT, World
 from tests.cluster.daemons import until
 
 pytestmark = pytest.mark.cluster
 
+LOOKS = Path(__file__).with_name("scripts") / "looks.py"
 MAPPED = Path(__file__).with_name("scripts") / "mapped.py"
 
 
@@ -27,6 +28,14 @@ def test_tasks_run_where_their_data_lie_and_the_share_is_told(world: World) -> N
     assert told is not None
     # The files lie on the first node: with one executor they are near to all of its tasks, or to none.
     assert int(told[2]) >= 4 and int(told[1]) in (0, int(told[2]))
+
+
+def test_nodes_need_no_file_that_only_the_submitting_host_has(world: World) -> None:
+    ended = world.run(str(LOOKS), "--yarn", str(ROOT / "setup.py"))
+    assert ended.code == 0
+    assert f"is {'not seen' if world.cluster.hides else 'seen'};" in ended.out
+    if world.cluster.hides:
+        assert re.search(r"package from \S+\.zip/cmsspark/__init__.py", ended.out)
 
 
 def test_executors_come_with_the_work_and_go_when_they_idle(world: World) -> None:

@@ -1,0 +1,26 @@
+"""What an executor sees of the host that submitted it. Arguments: a path of that host."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+path = sys.argv[1]
+
+
+def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Whether the path is there, and where the package comes from."""
+    import cmsspark
+
+    for _ in batches:
+        rows = {"is_there": pa.array([os.path.exists(path)]), "package": pa.array([cmsspark.__file__])}
+        yield pa.record_batch(rows)
+
+
+(row,) = spark.range(0, 1, 1, 1).mapInArrow(look, "is_there boolean, package string").collect()
+sys.stdout.write(f"{path} is {'seen' if row['is_there'] else 'not seen'}; package from {row['package']}\n")
