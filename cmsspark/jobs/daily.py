@@ -93,6 +93,7 @@ class Daily:
     _is_hopeless: bool = False
     _ended: int = 0
     _began: float = 0.0
+    _began_at: float = 0.0
 
     def tasks(self, first: date, last: date) -> list[Task]:
         """What is to be done for the days from ``first`` to ``last``, oldest first."""
@@ -117,7 +118,7 @@ class Daily:
         by_day: dict[date, list[Task]] = {}
         for task in tasks:
             by_day.setdefault(task.day, []).append(task)
-        self._began = time.monotonic()
+        self._began, self._began_at = time.monotonic(), time.time()
 
         def one_day(day: date) -> list[Outcome]:
             return [self._do(task, len(tasks)) for task in by_day[day]]
@@ -166,10 +167,20 @@ class Daily:
             root = ("--root", self.root) if self.root else ()
             code = self.runner([*argv, *root])
             if code in (Exit.NO_INPUT, Exit.NOT_READY):
-                return Outcome(task, "waiting", int(Exit.NOT_READY), f"{name} ended with {code}")
+                return Outcome(task, "waiting", int(Exit.NOT_READY), f"{name} ended with {code}{self._reason(task)}")
             if code:
-                return Outcome(task, "failed", code, f"{name} ended with {code}")
+                return Outcome(task, "failed", code, f"{name} ended with {code}{self._reason(task)}")
         return self._publish(task)
+
+    def _reason(self, task: Task) -> str:
+        """What the ledger knows of the run that just ended so; nothing where it ran elsewhere."""
+        from cmsspark.runs import ledger
+
+        with suppress(CmssparkError), ledger.opened(self.settings.state_dir) as book:
+            latest = book.runs(job=task.job.name, first=task.day, last=task.day, limit=1)
+            if latest and latest[0].error and latest[0].began_ms >= int(self._began_at * 1000):
+                return f": {latest[0].error.splitlines()[0]}"
+        return ""
 
     def _publish(self, task: Task) -> Outcome:
         from cmsspark.jobs.plan import public_tables

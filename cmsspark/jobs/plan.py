@@ -108,7 +108,7 @@ class Look:
                     verdicts.append(Verdict(warnings=(f"{stream} is left out: {error.wanted}",)))
                     options.add("--allow-missing")
                 else:
-                    verdicts.append(readiness.missing(_in_a_line(error), self.now_ms))
+                    verdicts.append(readiness.missing(self._lacking(stream, day, error), self.now_ms))
                 continue
             found.append(one)
             options |= {"--allow-tmp"} if one.is_tmp else set()
@@ -122,6 +122,13 @@ class Look:
         if manifest is None:
             verdicts += self._dumps_ready(job, day, [one.stream for one in found])
         return readiness.together(verdicts), tuple(sorted(options))
+
+    def _lacking(self, stream: str, day: date, error: CmssparkError) -> str:
+        try:
+            still_open = folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=True)
+        except (InputMissing, NotReady):
+            return _in_a_line(error)
+        return f"{stream}: {still_open.folder} is not final yet"
 
     def _dumps_ready(self, job: Job, day: date, streams: Sequence[str]) -> list[Verdict]:
         try:

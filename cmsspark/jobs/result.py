@@ -72,9 +72,9 @@ def store_day(
     Raises DataError (65) beyond the tolerances and where inputs changed, OutputError (73).
     """
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
-    prefixes = outcome.told["unmatched_prefixes"]
+    prefixes, kept = outcome.told["unmatched_prefixes"], outcome.told["quarantine"]
     warnings = inputs.warnings + outcome.warnings
-    warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.asked, prefixes)
+    warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.asked, prefixes, kept)
     before = store.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
     trailing = [manifest.get("reconciliation", {}) for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -13,11 +14,12 @@ import click
 from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import from_manifest
 from cmsspark.jobs.options import DayType, settings_of, store_of, store_options
+from cmsspark.jobs.report import PAGE
 from cmsspark.runs import ledger, reconciliation
 from cmsspark.runs.ledger import Ledger, Run, State
 from cmsspark.settings import Settings
 from cmsspark.sinks import store
-from cmsspark.storage import LocalFiles, files_for, is_local
+from cmsspark.storage import LocalFiles, files_for, is_local, local_path
 
 #: Of each state, for people who see colours.
 COLOURS: Final = {State.DONE: "green", State.RUNNING: "blue", State.FAILED: "red", State.INTERRUPTED: "yellow"}
@@ -134,6 +136,14 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         click.echo("\n" + reconciliation.table(bins))
 
 
+def _page(run: Run) -> Path | None:
+    """The run's report in a local store."""
+    if not run.stored_run or not is_local(run.store):
+        return None
+    page = Path(local_path(run.store), run.job, run.day.isoformat(), "runs", run.stored_run, PAGE)
+    return page if page.is_file() else None
+
+
 def _facts(run: Run) -> Iterator[tuple[str, object]]:
     told = run.details
     yield "run", run.run
@@ -151,6 +161,8 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
         yield "table", f"{table}: {one.get('rows', 0):,} rows, {one.get('bytes', 0):,} bytes"
     for kind, dump in (told.get("dumps") or {}).items():
         yield "dump", f"{kind}: {dump.get('folder')}"
+    if page := _page(run):
+        yield "report", page
     if told.get("missing_streams"):
         yield "missing", ", ".join(told["missing_streams"])
     if run.fingerprint:

@@ -1,11 +1,12 @@
-"""``cmsspark status``: days by jobs at a glance, from the ledger alone."""
+"""``cmsspark status``: days by jobs at a glance, from the ledger, and whether a local store still has them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Final
 
 import click
@@ -16,6 +17,7 @@ from cmsspark.jobs import JOBS
 from cmsspark.jobs.options import DayType, settings_of, store_options
 from cmsspark.jobs.runs_command import ledger_of
 from cmsspark.runs.ledger import Published, Run, State
+from cmsspark.storage import is_local, local_path
 
 #: What a cell says, its colour, and what it means.
 WORDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -28,6 +30,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "interrupted": ("yellow", "a process was ended; nothing is stored"),
     "failed": ("red", "the last run failed; nothing is stored"),
     "kept": ("red", "the last run failed; the result before it stands"),
+    "lost": ("red", "it was stored, and is not in the store any more: cmsspark daily makes it again"),
     "-": ("white", "never run"),
 }
 
@@ -40,7 +43,9 @@ class Cell:
     refused: int = 0
 
 
-def cell(runs: Iterable[Run], published: Iterable[Published]) -> Cell:
+def cell(
+    runs: Iterable[Run], published: Iterable[Published], is_lost: Callable[[Run], bool] = lambda run: False
+) -> Cell:
     """What is to be said of a day and job. ``runs``: the latest begun first."""
     latest_first = list(runs)
     if not latest_first:
@@ -53,6 +58,8 @@ def cell(runs: Iterable[Run], published: Iterable[Published]) -> Cell:
         if latest.state is State.INTERRUPTED:
             return Cell("interrupted")
         return Cell("waiting" if latest.exit_code in (Exit.NO_INPUT, Exit.NOT_READY) else "failed")
+    if is_lost(stored):
+        return Cell("lost")
     if latest.state is State.FAILED and latest.exit_code not in (Exit.NO_INPUT, Exit.NOT_READY):
         return Cell("kept")
     sent = [one for one in published if one.stored_run == stored.stored_run]
@@ -97,7 +104,14 @@ def table(
     for one in published:
         sent.setdefault((one.day, one.job), []).append(one)
     keys = [(day, job) for day in span for job in jobs]
-    return {key: cell(by_day.get(key, ()), sent.get(key, ())) for key in keys}
+    return {key: cell(by_day.get(key, ()), sent.get(key, ()), is_lost) for key in keys}
+
+
+def is_lost(run: Run) -> bool:
+    """Whether the store has nothing of the run's day any more; only local stores are asked."""
+    if not is_local(run.store):
+        return False
+    return not Path(local_path(run.store), run.job, run.day.isoformat(), "CURRENT").exists()
 
 
 def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], Cell]) -> None:

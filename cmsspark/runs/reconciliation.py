@@ -87,7 +87,7 @@ class Tolerance:
         return bins.malformed > self.records and bins.malformed > self.share * bins.read
 
     def __str__(self) -> str:
-        return f"{self.records} records" if self.share is None else f"{self.share:.4g} of the records"
+        return f"{self.records} records" if self.share is None else f"{100 * self.share:.4g} %"
 
 
 def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tolerance]:
@@ -131,11 +131,13 @@ def check(
     examples: Sequence[str],
     dump: str | None = None,
     prefixes: Mapping[str, Sequence[Sequence[Any]]] | None = None,
+    quarantine: str | None = None,
 ) -> list[str]:
     """Warnings about the day. Raises DataError (65) beyond the tolerances; a sum that is not right is a bug of ours
     (70).
 
-    ``dump`` says which one of DBS was asked, ``prefixes`` by stream how names of files that it does not know begin.
+    ``dump`` says which one of DBS was asked, ``prefixes`` by stream how names of files that it does not know begin;
+    ``quarantine`` is the file of all malformed records.
     """
     warnings = []
     for stream, one in bins.items():
@@ -143,13 +145,15 @@ def check(
             raise RuntimeError(f"{stream}: {one.read} records were read and {one.binned} are in bins: {one.as_dict()}")
         if tolerances[stream].exceeded(one):
             raise DataError(
-                f"{stream}: {one.malformed} of {one.read} records are malformed, tolerated are {tolerances[stream]}",
+                f"{stream}: {one.malformed:,} of {one.read:,} records are malformed ({one.malformed / one.read:.2%}),"
+                f" tolerated are {tolerances[stream]}",
+                where=quarantine,
                 found="; ".join(examples[:5]) or None,
-                next_step="see the quarantine for all of them; --max-malformed lets more pass",
+                next_step="see what was kept of them; --max-malformed lets more pass",
             )
         if one.read >= NONE_MATCHED_RECORDS and not one.matched:
             raise DataError(
-                f"{stream}: none of {one.read} records matched a file in DBS",
+                f"{stream}: none of {one.read:,} records matched a file in DBS",
                 where=dump,
                 found=_unmatched(one, (prefixes or {}).get(stream, ())),
                 next_step="is the DBS dump the right one, and whole? --refresh-dumps chooses it anew",
@@ -157,7 +161,7 @@ def check(
         out = one.out_of_day.total()
         if out > OUT_OF_DAY_SHARE * one.read:
             named = ", ".join(f"{day}: {count}" for day, count in one.out_of_day.most_common(3))
-            warnings.append(f"{stream}: {out} of {one.read} records are of other days ({named})")
+            warnings.append(f"{stream}: {out:,} of {one.read:,} records are of other days ({named})")
     return warnings
 
 

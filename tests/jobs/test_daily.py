@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import NotReady, SettingsError
-from cmsspark.jobs.daily import exit_code
+from cmsspark.errors import DataError, NotReady, SettingsError
+from cmsspark.jobs.attended import attended
+from cmsspark.jobs.daily import exit_code, worked
 from cmsspark.jobs.morning import morning
 from cmsspark.jobs.mornings_end import told
 from cmsspark.runs.lease import Lease, held
@@ -328,6 +329,19 @@ def test_trouble_is_told_by_mail_and_a_good_morning_is_not(place: Mornings) -> N
     assert b"2026-01-31 dbs_eos: failed: run_spark dbs_eos ended with 65 (missing)" in mail
 
 
+def test_a_run_that_failed_is_told_with_its_reason(place: Mornings) -> None:
+    def fails(argv: list[str]) -> int:
+        with pytest.raises(DataError), attended(place.settings(), place.fout, JOB, LAST, place.told.append):
+            raise DataError("the log is bad", where="somewhere")
+        return 65
+
+    (outcome,) = worked(replace(place.daily(), runner=fails), LAST, LAST)
+    assert outcome.text == "run_spark dbs_eos ended with 65: the log is bad"
+    # A run that ended before this one began is no reason.
+    (outcome,) = worked(replace(place.daily(), runner=lambda argv: 65), LAST, LAST)
+    assert outcome.text == "run_spark dbs_eos ended with 65"
+
+
 def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
     folder = place.log_folder(LAST)
     folder.rename(folder.with_name("31.tmp"))
@@ -337,7 +351,9 @@ def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
         assert came == []
         place.now += 48 * HOUR
         end(place, place.work())
-    assert b"waiting OVERDUE: eos of 2026-01-31 is wanted" in came[0].replace(b"=\r\n", b"")
+    told = came[0].replace(b"=\r\n", b"")
+    assert b"waiting OVERDUE: eos: " in told
+    assert b"2026/01/31.tmp is not final yet" in told
 
 
 # The command -------------------------------------------------------------------------------------------------------

@@ -75,17 +75,17 @@ def test_more_than_a_thousandth_and_more_than_ten_malformed_fail(malformed: int,
         return
     with pytest.raises(DataError) as error:
         check(one, examples=("part-0, record 1: not a JSON object",) * 9)
-    assert f"{malformed} of {malformed + rest} records" in str(error.value)
+    assert f"{malformed} of {malformed + rest:,} records" in str(error.value)
     assert str(error.value).count("part-0") == 5
     assert error.value.exit_code == 65
 
 
 def test_none_matched_of_a_thousand_fails_and_of_fewer_does_not() -> None:
     assert check(bins(not_in_dbs=999)) == []
-    with pytest.raises(DataError, match="none of 1000 records matched"):
+    with pytest.raises(DataError, match="none of 1,000 records matched"):
         check(bins(not_in_dbs=1000))
     assert check(bins(not_in_dbs=1000, matched=1)) == []
-    with pytest.raises(DataError, match="none of 1000"):
+    with pytest.raises(DataError, match="none of 1,000"):
         check(bins(user_file=500, write_only=500))
 
 
@@ -166,3 +166,10 @@ def test_where_nothing_matched_the_dump_and_how_names_begin_are_told() -> None:
     found = str(error.value.found)
     assert found.startswith("1,000 not_in_dbs, 2 write_only; names begin with /store/mc/Run3/* (900), /store/user/* (6")
     assert found.count("/store/") == 5
+
+
+def test_too_many_malformed_are_told_with_their_share_and_where_they_are_kept() -> None:
+    with pytest.raises(DataError) as error:
+        reconciliation.check({"aaa": bins(malformed=402, matched=7598)}, {"aaa": Tolerance()}, ("x",), quarantine="/q")
+    assert error.value.wanted == "aaa: 402 of 8,000 records are malformed (5.03%), tolerated are 0.1 %"
+    assert error.value.where == "/q"
