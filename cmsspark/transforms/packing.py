@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-Codes = np.ndarray[Any, np.dtype[np.int64]]
+#: Of 64 bits where they are packed, of 32 where they number texts.
+Codes = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 #: From the number of a combination the numbers that it was made of.
 Unpack = Callable[[Codes], list[Codes]]
 
@@ -23,7 +24,8 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
         if most * size >= 2**62:
             before, packed = np.unique(packed, return_inverse=True)
             most = len(before)
-        packed = packed * size + column
+        packed *= size
+        packed += column
         most *= size
         steps.append((size, before))
 
@@ -42,8 +44,15 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
 def distinct(numbers: Codes) -> Codes:
     """The numbers that there are, sorted."""
     in_order = np.sort(numbers)
-    found: Codes = in_order[np.flatnonzero(np.diff(in_order, prepend=-1))]
+    found: Codes = in_order[starts_of(in_order)]
     return found
+
+
+def starts_of(in_order: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Of sorted numbers, where another one begins."""
+    starts = np.ones(len(in_order), np.bool_)
+    np.not_equal(in_order[1:], in_order[:-1], out=starts[1:])
+    return starts
 
 
 def joined(arrays: Sequence[Codes]) -> Codes:

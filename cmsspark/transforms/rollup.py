@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cmsspark.errors import DataError
 from cmsspark.names import dataset_parts, site_tier
-from cmsspark.transforms.packing import Codes, Unpack, distinct, joined, pack, ranks_of
+from cmsspark.transforms.packing import Codes, Unpack, distinct, joined, pack, ranks_of, starts_of
 
 #: Keys that partials have, and those that follow from one of them.
 STORED: Final = ("stream", "dataset_name", "site_name", "app")
@@ -113,15 +113,43 @@ class _Batch:
     seen: Mapping[str, _Seen]
 
 
+class _Filter:
+    """Keeps rows whose texts fit: asked of each dictionary's values, not of each row."""
+
+    def __init__(self, filters: Mapping[str, tuple[str, ...]]) -> None:
+        self._filters = filters
+        self._known: dict[str, dict[Any, bool]] = {name: {None: False} for name in filters}
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """The rows of a table, its texts dictionaries, that fit all filters."""
+        if not self._filters:
+            return table
+        fits = np.ones(table.num_rows, np.bool_)
+        for name in self._filters:
+            stored, _ = DERIVED.get(name, (name, None))
+            of_rows = [self._fits(name, chunk) for chunk in table.column(stored).chunks]
+            fits &= np.concatenate(of_rows) if of_rows else fits
+        return table.filter(pa.array(fits))
+
+    def _fits(self, name: str, chunk: pa.DictionaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        known, (_, derive) = self._known[name], DERIVED.get(name, (name, None))
+        values = chunk.dictionary.to_pylist()
+        for value in values:
+            if value not in known:
+                known[value] = matches(value if derive is None else derive(value), self._filters[name])
+        # -1 stands for null, and takes the last.
+        of_values = np.fromiter((known[value] for value in (*values, None)), np.bool_, len(values) + 1)
+        found: np.ndarray[Any, np.dtype[np.bool_]] = of_values[_indices(chunk)]
+        return found
+
+
 class Fold:
-    """Takes in partials, batch by batch, and gives the rollup's rows."""
+    """Takes in partials, batch by batch, and gives the rollup's rows. Filters are not its business."""
 
     def __init__(self, asked: Rollup) -> None:
         self.asked = asked
         self.texts: dict[str, Texts] = {}
         self._batches: list[_Batch] = []
-        #: Of each filter: whether a value fits.
-        self._fitting: dict[str, dict[Any, bool]] = {}
 
     def add(self, batch: Sequence[tuple[date, pa.Table]]) -> None:
         """Take in the partials of some days; a day may come in several tables, never twice with the same rows.
@@ -129,13 +157,11 @@ class Fold:
         Texts may be plain or dictionaries. The columns are those of ``asked.columns``, others are not looked at.
         """
         tables = [_as_dictionaries(table.select(self.asked.columns)) for _, table in batch]
-        if self.asked.filters:
-            tables = [table.filter(self._fits(table)) for table in tables]
         rows = pa.concat_tables(tables).unify_dictionaries()
         codes = {name: self._codes(name, rows) for name in self.asked.columns if name not in SUMS}
         if {"day", "day_count"} & {*self.asked.keys, *self.asked.measures}:
             days = self._of("day").codes([day for day, _ in batch])
-            codes["day"] = np.repeat(days, [table.num_rows for table in tables])
+            codes["day"] = np.repeat(days.astype(np.int32), [table.num_rows for table in tables])
         for name in self.asked.grouped:
             if name in DERIVED:
                 codes[name] = self._derived(name)[codes[DERIVED[name][0]]]
@@ -156,28 +182,9 @@ class Fold:
             return np.zeros(0, np.int64)
         known = self._of(name).codes(column.chunk(0).dictionary.to_pylist())
         # -1 stands for null, and takes the last.
-        lookup = np.append(known, 0)
-        indices = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks]
-        found: Codes = lookup[np.concatenate(indices)]
+        lookup = np.append(known, 0).astype(np.int32)
+        found: Codes = lookup[np.concatenate([_indices(chunk) for chunk in column.chunks])]
         return found
-
-    def _fits(self, table: pa.Table) -> pa.ChunkedArray:
-        """Which rows fit all filters: asked of each dictionary's values, not of each row."""
-        fits = np.ones(table.num_rows, np.bool_)
-        for name, patterns in self.asked.filters.items():
-            stored, derive = DERIVED.get(name, (name, None))
-            known = self._fitting.setdefault(name, {None: False})
-            of_rows = []
-            for chunk in table.column(stored).chunks:
-                values = chunk.dictionary.to_pylist()
-                for value in values:
-                    if value not in known:
-                        known[value] = matches(value if derive is None else derive(value), patterns)
-                # -1 stands for null, and takes the last.
-                of_values = np.fromiter((known[value] for value in (*values, None)), np.bool_, len(values) + 1)
-                of_rows.append(of_values[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
-            fits &= np.concatenate(of_rows) if of_rows else fits
-        return pa.chunked_array([pa.array(fits)])
 
     def _derived(self, name: str) -> Codes:
         """The number of a derived text by that of the text that it follows from."""
@@ -241,12 +248,15 @@ def roll_up(asked: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) -
 
 
 def roll_all_up(asked: Sequence[Rollup], batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> list[Fold]:
-    """Several rollups over the same batches, which are read once."""
-    folds = [Fold(one) for one in asked]
+    """Several rollups with the same filters over the same batches, which are read and filtered once."""
+    assert all(one.filters == asked[0].filters for one in asked)
+    chosen = _Filter(asked[0].filters)
+    folds = [Fold(replace(one, filters={})) for one in asked]
     for batch in batches:
         if batch:
+            fitting = [(day, chosen.of(_as_dictionaries(table))) for day, table in batch]
             for fold in folds:
-                fold.add(batch)
+                fold.add(fitting)
     return folds
 
 
@@ -270,6 +280,12 @@ def _as_dictionaries(table: pa.Table) -> pa.Table:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             table = table.set_column(number, column.name, table.column(number).dictionary_encode())
     return table
+
+
+def _indices(chunk: pa.DictionaryArray) -> Codes:
+    """Each row's place in the dictionary; -1 is null."""
+    found: Codes = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _whole(column: pl.Series) -> pl.Series:
@@ -330,7 +346,7 @@ def _counted(name: str, parts: Sequence[_Seen]) -> pl.DataFrame:
     if len(parts) > 1:
         both, split = pack([groups, joined([one.values for one in parts])], len(groups))
         groups, _ = split(distinct(both))
-    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    starts = np.flatnonzero(starts_of(groups))
     counts = np.diff(np.append(starts, len(groups)))
     return pl.DataFrame({"key": groups[starts], name: counts}, schema=dict.fromkeys(("key", name), pl.Int64))
 
