@@ -15,21 +15,22 @@ DAYS_KEPT: Final = 90
 _EXAMPLES: Final = 5
 
 
-def keep(folder: Path, records: Iterator[Mapping[str, Any]]) -> tuple[str, list[str]]:
+def keep(folder: Path, records: Iterator[Mapping[str, Any]]) -> tuple[str, dict[str, list[str]]]:
     """Write malformed records to a private file below ``<state>/quarantine/<job>/<day>``; what is too old there goes.
 
-    Returns the file, and a few examples without values. Raises OSError.
+    Returns the file, and a few examples without values by stream. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for private in (folder, *list(folder.parents)[:2]):
         private.chmod(0o700)
     target = folder / f"{int(time.time() * 1000)}-{os.getpid()}.jsonl"
-    examples: list[str] = []
+    examples: dict[str, list[str]] = {}
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
         for record in records:
             sink.write(json.dumps(record) + "\n")
-            if len(examples) < _EXAMPLES:
-                examples.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")
+            told = examples.setdefault(record["stream"], [])
+            if len(told) < _EXAMPLES:
+                told.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")
     prune(folder.parents[1], time.time())
     return str(target), examples
 

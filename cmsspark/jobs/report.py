@@ -128,7 +128,8 @@ def _kept(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
                 record = json.loads(line)
                 reasons[record["reason"]] += 1
                 if len(examples) < _EXAMPLES:
-                    examples.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")
+                    place = f"{Path(record['file']).name}, record {record['position']}"
+                    examples.append(f"{record['stream']}: {place}: {record['reason']}")
     except (OSError, ValueError, KeyError):
         return {"file": file, "is_there": False}
     ordered = [{"reason": reason, "records": count} for reason, count in reasons.most_common()]

@@ -32,7 +32,7 @@ class Outcome:
     told: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
     #: Malformed records without their values.
-    examples: list[str] = field(default_factory=list)
+    examples: dict[str, list[str]] = field(default_factory=dict)
     #: The dump that files were looked up in, for errors.
     asked: str = ""
 
@@ -90,10 +90,12 @@ def store_day(
     return done
 
 
-def _quarantine(request: DayRequest, counted: Counted, bins: Mapping[str, StreamBins]) -> tuple[str | None, list[str]]:
-    """Keep malformed records in a private folder; return its file and a few examples without values."""
+def _quarantine(
+    request: DayRequest, counted: Counted, bins: Mapping[str, StreamBins]
+) -> tuple[str | None, dict[str, list[str]]]:
+    """Keep malformed records in a private folder; return its file, and by stream a few examples without values."""
     if not any(one.malformed for one in bins.values()):
-        return None, []
+        return None, {}
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
     records = counted.quarantined()
     try:

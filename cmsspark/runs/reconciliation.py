@@ -128,7 +128,7 @@ def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterabl
 def check(
     bins: Mapping[str, StreamBins],
     tolerances: Mapping[str, Tolerance],
-    examples: Sequence[str],
+    examples: Mapping[str, Sequence[str]],
     dump: str | None = None,
     prefixes: Mapping[str, Sequence[Sequence[Any]]] | None = None,
     quarantine: str | None = None,
@@ -137,7 +137,8 @@ def check(
     (70).
 
     ``dump`` says which one of DBS was asked, ``prefixes`` by stream how names of files that it does not know begin;
-    ``quarantine`` is the file of all malformed records.
+    ``quarantine`` is the file of all malformed records,
+    ``examples`` tells of a few by stream.
     """
     warnings = []
     for stream, one in bins.items():
@@ -148,7 +149,7 @@ def check(
                 f"{stream}: {one.malformed:,} of {one.read:,} records are malformed ({one.malformed / one.read:.2%}),"
                 f" tolerated are {tolerances[stream]}",
                 where=quarantine,
-                found="; ".join(examples[:5]) or None,
+                found="; ".join(examples.get(stream, ())[:5]) or None,
                 next_step="see what was kept of them; --max-malformed lets more pass",
             )
         if one.read >= NONE_MATCHED_RECORDS and not one.matched:

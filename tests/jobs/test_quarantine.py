@@ -20,11 +20,11 @@ def aged(file: Path, days: float) -> Path:
 
 def test_records_are_kept_for_their_owner_and_examples_have_no_values(tmp_path: Path) -> None:
     folder = tmp_path / "quarantine" / "dbs_aaa" / "2026-01-15"
-    target, examples = keep(folder, iter([RECORD, RECORD] * 4))
-    assert examples == ["part-0, record 7: no object"] * 5
+    target, examples = keep(folder, iter([RECORD, RECORD] * 4 + [{**RECORD, "stream": "eos", "position": 9}]))
+    assert examples == {"aaa": ["part-0, record 7: no object"] * 5, "eos": ["part-0, record 9: no object"]}
     assert stat.S_IMODE(os.stat(target).st_mode) == 0o600
     assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, *list(folder.parents)[:2])} == {0o700}
-    assert Path(target).read_text().count("Somebody") == 8
+    assert Path(target).read_text().count("Somebody") == 9
 
 
 def test_what_is_too_old_goes_with_its_folder_and_the_rest_stays(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def bins(**counts: int) -> StreamBins:
 
 
 def check(one: StreamBins, tolerance: Tolerance | None = None, examples: tuple[str, ...] = ()) -> list[str]:
-    return reconciliation.check({"aaa": one}, {"aaa": tolerance or Tolerance()}, examples)
+    return reconciliation.check({"aaa": one}, {"aaa": tolerance or Tolerance()}, {"eos": ("another",), "aaa": examples})
 
 
 def test_rows_of_a_scan_add_up_by_stream_and_bin() -> None:
@@ -77,6 +77,7 @@ def test_more_than_a_thousandth_and_more_than_ten_malformed_fail(malformed: int,
         check(one, examples=("part-0, record 1: not a JSON object",) * 9)
     assert f"{malformed} of {malformed + rest:,} records" in str(error.value)
     assert str(error.value).count("part-0") == 5
+    assert "another" not in str(error.value)
     assert error.value.exit_code == 65
 
 
@@ -99,8 +100,8 @@ def test_many_records_of_other_days_are_a_warning_that_names_the_days() -> None:
 def test_each_stream_is_judged_alone() -> None:
     both = {"aaa": bins(matched=100_000), "eos": bins(malformed=11)}
     with pytest.raises(DataError, match=r"^eos: 11 of 11"):
-        reconciliation.check(both, dict.fromkeys(both, Tolerance()), ())
-    reconciliation.check(both, {"aaa": Tolerance(), "eos": Tolerance(1.0)}, ())
+        reconciliation.check(both, dict.fromkeys(both, Tolerance()), {})
+    reconciliation.check(both, {"aaa": Tolerance(), "eos": Tolerance(1.0)}, {})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_where_nothing_matched_the_dump_and_how_names_begin_are_told() -> None:
     one = bins(not_in_dbs=1000, write_only=2)
     prefixes = {"aaa": [["/store/mc/Run3/*", 900], ["/store/user/*", 60], *(["/store/data/*", 1] for _ in range(9))]}
     with pytest.raises(DataError) as error:
-        reconciliation.check({"aaa": one}, {"aaa": Tolerance()}, (), "DBS dump of 2026-01-16 in /dbs", prefixes)
+        reconciliation.check({"aaa": one}, {"aaa": Tolerance()}, {}, "DBS dump of 2026-01-16 in /dbs", prefixes)
     assert error.value.where == "DBS dump of 2026-01-16 in /dbs"
     found = str(error.value.found)
     assert found.startswith("1,000 not_in_dbs, 2 write_only; names begin with /store/mc/Run3/* (900), /store/user/* (6")
@@ -170,6 +171,8 @@ def test_where_nothing_matched_the_dump_and_how_names_begin_are_told() -> None:
 
 def test_too_many_malformed_are_told_with_their_share_and_where_they_are_kept() -> None:
     with pytest.raises(DataError) as error:
-        reconciliation.check({"aaa": bins(malformed=402, matched=7598)}, {"aaa": Tolerance()}, ("x",), quarantine="/q")
+        reconciliation.check(
+            {"aaa": bins(malformed=402, matched=7598)}, {"aaa": Tolerance()}, {"aaa": ["x"]}, quarantine="/q"
+        )
     assert error.value.wanted == "aaa: 402 of 8,000 records are malformed (5.03%), tolerated are 0.1 %"
     assert error.value.where == "/q"
