@@ -27,9 +27,10 @@ _LOST = re.compile(r"ExecutorLostFailure \([^)]*\) Reason: (.*)")
 #: What is said when YARN ended the application, or its JVM is gone, while the job was at work.
 _ENDED = re.compile(
     r"SparkContext was shut ?down|[Ss]topped SparkContext|Answer from Java side is empty"
+    r'|SparkContext\.dagScheduler\(\)" is null'
     r"|^\[Errno 111\] Connection refused|Error while sending or receiving"
 )
-_UNREACHED = re.compile(r"Failed to connect to driver at (\S+?),? ")
+_UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
 _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
@@ -130,14 +131,19 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
             "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
         )
     failed = re.search(r"Application (application_\d+_\d+) (failed|was killed)[^\n]*", text)
-    if failed or "YARN application has already ended" in text:
+    if failed or "YARN application has already ended" in text or "YarnClientSchedulerBackend.waitFor" in text:
         return errors.NotReady(
             "YARN ended the application before it began",
             where=failed[1] if failed else None,
-            found=failed[0][:300] if failed else None,
+            found=failed[0][:300] if failed else _first_reason(text),
             next_step=f"yarn logs -applicationId {failed[1] if failed else '…'} says why; run it again",
         )
     return None
+
+
+def _first_reason(text: str) -> str | None:
+    reasons = [line for line in text.splitlines() if "Exception" in line and "Py4J" not in line]
+    return reasons[0].strip(": ")[:300] if reasons else None
 
 
 def _not_read(file: str, text: str) -> errors.CmssparkError:

@@ -107,6 +107,7 @@ def test_an_executor_that_yarn_ended_is_told_with_yarns_reason() -> None:
         "Cannot call methods on a stopped SparkContext.",
         "[Errno 111] Connection refused",
         "Answer from Java side is empty",
+        'because the return value of "org.apache.spark.SparkContext.dagScheduler()" is null at org',
     ],
 )
 def test_an_application_that_ends_under_its_job_may_be_tried_again(text: str) -> None:
@@ -128,6 +129,13 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
             "10.0.0.1:4040",
         ),
         ("X: Application application_1_0002 failed 1 times due to Y", 75, "application_1_0002"),
+        (
+            "calling JavaSparkContext.\n: org.apache.spark.SparkException: Uncaught exception: awaitResult:\n"
+            "Caused by: java.io.IOException: Failed to connect to /127.0.0.9:38347\n",
+            78,
+            "127.0.0.9:38347",
+        ),
+        ("X: Max number of executor failures\n\tat x.YarnClientSchedulerBackend.waitForApplication(Y)", 75, None),
         ("The YARN application has already ended! It might have been killed", 75, None),
     ],
 )

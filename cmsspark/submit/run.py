@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -52,7 +52,7 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
         environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     sys.stdout.flush()
     with subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child:
-        watch = Watch(reader, 2, application.hear if application else None)
+        watch = Watch(reader, 2, application)
         with _forwarding(child) as interrupted:
             code = _wait(child, application, command.start_within)
             if code is None:
@@ -71,6 +71,8 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
         return int(Exit.SETTINGS)
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch.status)
+    if application is not None and application.id and application.failed and code == Exit.NOT_READY:
+        _tell_last_error(application.id, command, environ, application.failed)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 
 
@@ -133,11 +135,17 @@ def _end_on_yarn(
         _say(f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}")
         return 0
     _say(f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is told'}")
-    name, error = last_error(fetch_logs(application.id, command.argv[0], {**environ, **command.env}))
+    _tell_last_error(application.id, command, environ)
+    return status or application.exit_code()
+
+
+def _tell_last_error(application: str, command: Command, environ: Mapping[str, str], container: str = "") -> None:
+    """Show the last error of the container that failed: of ``container`` where its name is known."""
+    logs = fetch_logs(application, command.argv[0], {**environ, **command.env})
+    name, error = last_error({container: logs[container]} if container in logs else logs)
     if error:
         sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
-    _say(f"all it wrote: yarn logs -applicationId {application.id}")
-    return status or application.exit_code()
+    _say(f"all it wrote: yarn logs -applicationId {application}")
 
 
 def _tell_unresolved(artifact: str) -> None:
@@ -156,9 +164,9 @@ def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
 class Watch(threading.Thread):
     """Copies a child's stderr as it comes, without the noise; keeps the exit status and missing jar that it names."""
 
-    def __init__(self, source: int, target: int, hear: Callable[[str], None] | None = None) -> None:
+    def __init__(self, source: int, target: int, application: Application | None = None) -> None:
         super().__init__(daemon=True)
-        self.source, self.target, self.hear = source, target, hear
+        self.source, self.target, self.application = source, target, application
         self.status: int | None = None
         self.unresolved: str | None = None
         self._line = b""
@@ -184,19 +192,21 @@ class Watch(threading.Thread):
             is_last = position == len(lines) - 1 and not line.endswith(b"\n")
             if is_last and any(noise.startswith(line) or line.startswith(noise) for noise in self._hidden()):
                 return line
-            if self.hear and line.startswith(_HEARD):
+            if self.application and line.startswith(_HEARD):
                 self._note(line)
-                self.hear(line[len(_HEARD) :].decode(errors="replace").strip())
+                self.application.hear(line[len(_HEARD) :].decode(errors="replace").strip())
             elif not line.startswith(self._hidden()):
                 self._note(line)
                 self._write(line)
         return b""
 
     def _hidden(self) -> tuple[bytes, ...]:
-        return (*NOISE, *_OF_THE_CLIENT, _HEARD) if self.hear else NOISE
+        return (*NOISE, *_OF_THE_CLIENT, _HEARD) if self.application else NOISE
 
     def _note(self, text: bytes) -> None:
         self._line = (self._line + text)[-1000:]
+        if self.application:
+            self.application.overhear(self._line.decode(errors="replace"))
         found = _STATUS.findall(self._line)
         if found:
             self.status = int(found[-1])

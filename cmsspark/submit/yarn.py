@@ -30,7 +30,7 @@ _OURS: Final = re.compile(r"^cmsspark: .*(?:\n  (?:where|found|next): .*)*", re.
 _RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 _OF_THE_JVM: Final = re.compile(r"^(?:Caused by: |Exception in thread \S+ |\S+ \S+ ERROR \S+ ).*", re.MULTILINE)
 #: How a driver tells of a container that ended badly.
-_FAILED: Final = re.compile(r"(container_\w+) on host: \S+ Exit status: -?[1-9]")
+FAILED: Final = re.compile(r"(container_\w+) on host: \S+ Exit status: -?[1-9]")
 _SECTION: Final = re.compile(
     r"^LogType:(?P<name>\S+)\n(?:Log(?!Contents)[^\n]*\n)*LogContents:\n(?P<text>.*?)\nEnd of LogType:",
     re.MULTILINE | re.DOTALL,
@@ -95,6 +95,8 @@ class Application:
     state: str | None = None
     page: str | None = None
     diagnostics: str = ""
+    #: The container that ended badly last.
+    failed: str | None = None
     began: float = field(default_factory=time.monotonic)
 
     def hear(self, text: str) -> None:
@@ -113,6 +115,12 @@ class Application:
         if page.startswith("http") and self.page is None:
             self.page = page
             self.tell(f"follow it at {page}")
+
+    def overhear(self, line: str) -> None:
+        """Take in a line of the driver's own, in client mode: it tells of containers that ended badly."""
+        failed = FAILED.search(line)
+        if failed:
+            self.failed = failed.group(1)
 
     def _now(self, state: str) -> None:
         if state == "RUNNING" and self.state != "RUNNING":
@@ -133,7 +141,7 @@ class Application:
 def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
     """The container that failed and what its logs say of it: our own message, else the last exception, else the end."""
     drivers = [name for name in logs if name.endswith("_000001")]
-    failed = [name for one in drivers for name in _FAILED.findall(logs[one].get("stderr", "")) if name in logs]
+    failed = [name for one in drivers for name in FAILED.findall(logs[one].get("stderr", "")) if name in logs]
     if not logs:
         return "", ""
     name = (failed or drivers or sorted(logs))[-1]

@@ -124,6 +124,7 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",
         "yarn.scheduler.minimum-allocation-mb": "256",
         "yarn.scheduler.maximum-allocation-mb": str(NODE_MB),
+        "yarn.scheduler.maximum-allocation-vcores": str(NODE_CORES),
         "yarn.nodemanager.hostname": host,
         "yarn.nodemanager.address": f"{host}:{ports[f'{node}-rpc']}",
         "yarn.nodemanager.localizer.address": f"{host}:{ports[f'{node}-localizer']}",

@@ -179,10 +179,10 @@ def test_a_quota_that_is_used_up_is_73_and_leaves_the_result(world: World, count
 
 
 def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World, counted: str) -> None:
-    small = ("--executor-memory", "460m", "--conf", "spark.executor.memoryOverhead=20m", "--executor-cores", "4")
+    small = ("--executor-memory", "512m", "--conf", "spark.executor.memoryOverhead=20m", "--executor-cores", "8")
     ended = world.run(*world.on_yarn(JOB, FOUT, *small, "--conf", "spark.executor.maxNumFailures=3"))
     assert ended.code == 75
-    assert "memory" in ended.err and "a bug of ours" not in ended.err
+    assert "physical memory" in ended.err and "a bug of ours" not in ended.err
     assert current(world) == counted
 
 
@@ -194,7 +194,7 @@ def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_doe
     ended = [world.end(one) for one in both]
     assert sorted(one.code for one in ended) == [0, 75]
     (late,) = (one for one in ended if one.code == 75)
-    assert "works on" in late.err or "held by" in late.err
+    assert "is being worked on by another process" in late.err and "found: process " in late.err
     stored_right(world)
 
 
