@@ -18,6 +18,7 @@ from cmsspark.runs.reconciliation import TRAILING_DAYS
 from cmsspark.runs.report import report
 from cmsspark.runs.report_page import page
 from cmsspark.runs.report_text import text
+from cmsspark.session import session, small_session
 from cmsspark.sinks import store
 from cmsspark.sinks.store import CurrentTable
 from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
@@ -49,7 +50,7 @@ def command(
     """
     job = job_of_table(table)
     place = store_of(fout, settings_of(settings_file))
-    files = _files(place, "cmsspark report")
+    files = _files(place)
     name = job.name if table in job.aliases else table
     found = (
         store.run_table(files, place, job.name, name, day, run)
@@ -69,12 +70,15 @@ def command(
 def leave(fout: str, job: str, done: CurrentTable, tell: Callable[[str], None]) -> None:
     """Leave the report of a run that was just stored beside its tables; one that cannot be made fails no run."""
     try:
-        files = _files(fout, f"cmsspark {job}")
+        # The run's own session, where there is one: it is not to start another.
+        files = LocalFiles() if is_local(fout) else files_for(fout, session(f"cmsspark {job}"))
         told = of_run(files, fout, find_job(job), done.manifest, done.path)
         files.write_bytes(join(done.path, PAGE), page(told).encode())
         tell(f"where every record went: {join(done.path, PAGE)}")
-    except CmssparkError as error:
-        tell(f"warning: the report of the run cannot be made: {error.wanted} ({error.found}): {error.where}")
+    except Exception as error:
+        # The result counts already, and the report can be made at any time.
+        why = error.text() if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
+        tell(f"warning: the report of the run cannot be made: {' '.join(why.split())[:300]}")
 
 
 def of_run(files: Files, fout: str, job: Job, manifest: Mapping[str, Any], folder: str) -> dict[str, Any]:
@@ -84,12 +88,8 @@ def of_run(files: Files, fout: str, job: Job, manifest: Mapping[str, Any], folde
     return report(manifest, before, _stored(job, manifest, folder), _kept(manifest))
 
 
-def _files(place: str, name: str) -> Files:
-    if is_local(place):
-        return LocalFiles()
-    from cmsspark.session import small_session
-
-    return files_for(place, small_session(name))
+def _files(place: str) -> Files:
+    return LocalFiles() if is_local(place) else files_for(place, small_session("cmsspark report"))
 
 
 def _stored(job: Job, manifest: Mapping[str, Any], folder: str) -> dict[str, int] | None:
