@@ -79,7 +79,7 @@ def kernel():
         with open(path, "rb") as file:
             for batch in reader.file(file, path):
                 fold.add(batch)
-    fold.rows(reader.groups, None, str)
+    fold._folded()
 
 stages = {"floor": floor, "decode": decode, "kernel": kernel}
 if "bad" in Path(paths[0]).name and form != "avro":
@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="in each process, of which the quickest counts")
     parser.add_argument("--records", type=int, default=400_000, help="of the day that all streams share")
+    parser.add_argument("--parts", type=int, default=1, help="files of each stream, of up to 50,000 records")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench")
     parser.add_argument("--only", choices=sorted(FORMS))
     chosen = parser.parse_args()
@@ -185,7 +186,7 @@ def main() -> None:
             checkout(chosen.against, trees[1])
         for stream in (chosen.only,) if chosen.only else FORMS:
             floor = 0.0
-            for kind, file in write_inputs(stream, inputs.parts(stream), Path(scratch)).items():
+            for kind, file in write_inputs(stream, inputs.parts(stream)[: chosen.parts], Path(scratch)).items():
                 found: list[list[dict[str, float]]] = [[] for _ in trees]
                 for turn in range(chosen.pairs):
                     for place in range(len(trees)) if turn % 2 else reversed(range(len(trees))):
