@@ -93,6 +93,6 @@ def newest(files: Files, fout: str, table: str, until: date | None = None) -> tu
             f"no day of {job} is stored" + (f" up to {until}" if until else ""),
             where=join(fout, job),
             found=f"days from {there[0]} on" if there else "nothing",
-            next_step=f"run_spark {job} --date {until or 'D'} --fout {fout}",
+            next_step=f"run_spark {job} --date {until or 'DAY'} --fout {fout}",
         )
     return fitting[-1], store.current(files, fout, job, table, fitting[-1])

@@ -203,7 +203,7 @@ class Fold:
             counted = codes[COUNTS[name]]
             both, split = pack([packed, counted], count)
             groups, values = split(distinct(both[counted > 0]))
-            seen[name] = _Seen(groups, values)
+            seen[name] = _Seen(groups, values.astype(np.int32))
         self._batches.append(_Batch(unpack, sums, seen))
 
     def rows(self) -> pl.DataFrame:
@@ -323,21 +323,20 @@ def _aligned(batches: Sequence[_Batch], keys: int) -> tuple[list[_Batch], Unpack
     """The batches with one number for a group in all of them, and the keys' numbers from that."""
     if len(batches) == 1:
         return list(batches), batches[0].unpack
-    groups = [part for batch in batches for part in (batch.sums["key"].to_numpy(), *_groups(batch))]
-    unpacked = [batch.unpack(part) for batch in batches for part in (batch.sums["key"].to_numpy(), *_groups(batch))]
+    groups = [batch.sums["key"].to_numpy() for batch in batches]
+    unpacked = [batch.unpack(part) for batch, part in zip(batches, groups, strict=True)]
     columns = [joined([parts[place] for parts in unpacked]) for place in range(keys)]
     packed, unpack = pack(columns, sum(map(len, groups)))
-    numbers = iter(np.split(packed, np.cumsum([len(part) for part in groups[:-1]], dtype=np.int64)))
+    numbers = np.split(packed, np.cumsum([len(part) for part in groups[:-1]], dtype=np.int64))
     found = []
-    for batch in batches:
-        sums = batch.sums.with_columns(pl.Series("key", next(numbers)))
-        seen = {name: _Seen(next(numbers), one.values) for name, one in batch.seen.items()}
-        found.append(_Batch(unpack, sums, seen))
+    for batch, before, now in zip(batches, groups, numbers, strict=False):
+        order = np.argsort(before)
+        in_order, then = before[order], now[order]
+        seen = {
+            name: _Seen(then[np.searchsorted(in_order, one.groups)], one.values) for name, one in batch.seen.items()
+        }
+        found.append(_Batch(unpack, batch.sums.with_columns(pl.Series("key", now)), seen))
     return found, unpack
-
-
-def _groups(batch: _Batch) -> list[Codes]:
-    return [one.groups for one in batch.seen.values()]
 
 
 def _counted(name: str, parts: Sequence[_Seen]) -> pl.DataFrame:
