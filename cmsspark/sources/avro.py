@@ -23,6 +23,20 @@ from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
 BATCH = 8192
 
 
+class _Fork:
+    """polars works in threads; a process forked from one that has them waits for them for ever, and fastavro reads."""
+
+    had_polars = False
+
+    @classmethod
+    def note(cls) -> None:
+        """In the child: whether the parent may have such threads."""
+        cls.had_polars = "polars" in sys.modules
+
+
+os.register_at_fork(after_in_child=_Fork.note)
+
+
 def decode(
     decoder: Any,
     content: bytes,
@@ -50,7 +64,7 @@ def decode(
     records = _named_records(content, file, damaged)
     wanted = [field for field in decoder.avro_fields if field in fields]
     is_plain = records is not None and all(map(_is_plain, fields.values()))
-    table = _with_polars(content, wanted) if is_plain else None
+    table = _with_polars(content, wanted) if is_plain and not _Fork.had_polars else None
     if table is not None and table.height != records:
         table = None
     position = 0
@@ -83,7 +97,7 @@ def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, f
     """Take a frame's records at once where all are text or null and the decoder can; only bad ones by themselves."""
     import polars
 
-    # Lists from here on: polars' expressions run in threads of its own, which a forked process waits for in vain.
+    # Lists from here on, no expressions of polars: lists are what the decoder works with.
     there = {name: frame[name].to_list() for name in frame.columns}
     columns = {name: there.get(name) or [None] * frame.height for name in decoder.avro_fields}
     if hasattr(decoder, "take_columns") and all(kind in (polars.String, polars.Null) for kind in frame.dtypes):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import random
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -299,6 +302,32 @@ def test_a_number_that_is_none_costs_its_own_record_only() -> None:
     counted = Counted(container(crab_schema(), rows), decoder)
     assert (counted.read, len(counted.accesses), counted.malformed[0][0]) == (300, 299, 150)
     assert decoder.alone == 0
+
+
+#: A process that has read such a file itself is forked: polars has threads by then, and the child has none of them.
+FORKED = """
+import multiprocessing, sys
+from datetime import date
+from cmsspark.sources.reader import Reader
+def read():
+    with open(sys.argv[1], "rb") as file:
+        assert sum(len(batch.lfns) for batch in Reader("crab", "avro", date(2019, 6, 15)).file(file, "f")) == 299
+read()
+child = multiprocessing.get_context("fork").Process(target=read)
+child.start()
+child.join(60)
+code = child.exitcode
+child.kill()
+sys.exit(3 if code is None else code)
+"""
+
+
+def test_a_process_forked_from_one_that_has_read_reads_too(tmp_path: Path) -> None:
+    rows = [job(number, WrapWC="nan" if number == 150 else "5.5") for number in range(300)]
+    (tmp_path / "part-0.avro").write_bytes(container(crab_schema(), rows, "snappy"))
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "part-0.avro")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("kind", ["long", "int", "double", "float"])
