@@ -160,17 +160,23 @@ def assert_same(world: World, job: str, store: Path) -> dict[str, Any]:
     return manifest
 
 
-def executors() -> list[int]:
-    """The executors' JVMs that run on this host."""
+def containers(world: World, main_class: bytes) -> list[int]:
+    """The JVMs of that class that this cluster's nodes have started."""
     found = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+    for place in Path("/proc").glob("[0-9]*"):
         try:
-            words = place.read_bytes().split(b"\0")
+            words = (place / "cmdline").read_bytes().split(b"\0")
+            is_ours = os.readlink(place / "cwd").startswith(str(world.cluster.folder))
         except OSError:
             continue
-        if b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend" in words and words[0].endswith(b"java"):
-            found.append(int(place.parent.name))
+        if is_ours and main_class in words and words[0].endswith(b"java"):
+            found.append(int(place.name))
     return found
+
+
+def executors(world: World) -> list[int]:
+    """The executors' JVMs."""
+    return containers(world, b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend")
 
 
 @pytest.fixture(scope="session")
@@ -216,4 +222,4 @@ def all_work(request: pytest.FixtureRequest) -> Iterator[None]:
     for application in world.cluster.applications():
         if application["state"] not in ("FINISHED", "FAILED", "KILLED"):
             world.cluster.end(application["id"])
-    until(lambda: not executors(), "the end of the executors")
+    until(lambda: not executors(world), "the end of the executors")

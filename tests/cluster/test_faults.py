@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.submit.run import descendants, with_signal
-from tests.cluster.conftest import DAY, World, assert_same, executors
+from tests.cluster.conftest import DAY, World, assert_same, containers, executors
 from tests.cluster.daemons import until
 
 pytestmark = pytest.mark.cluster
@@ -35,9 +35,9 @@ def current(world: World) -> str:
     return world.cluster.hdfs.read(f"{DAY_FOLDER}/CURRENT").decode()
 
 
-def reading() -> list[int]:
+def reading(world: World) -> list[int]:
     """Executors whose Python works on a task, or is about to."""
-    return [pid for pid in executors() if any(b"python" in name(child) for child in descendants(pid))]
+    return [pid for pid in executors(world) if any(b"python" in name(child) for child in descendants(pid))]
 
 
 def name(pid: int) -> bytes:
@@ -53,20 +53,9 @@ def node_of(pid: int) -> str:
     return "nodemanager-2" if "/data/nodemanager-2/" in place else "nodemanager"
 
 
-def masters() -> list[int]:
-    """The processes that run an application's first container in client mode."""
-    return [
-        int(place.parent.name)
-        for place in Path("/proc").glob("[0-9]*/cmdline")
-        if b"org.apache.spark.deploy.yarn.ExecutorLauncher" in words(place) and words(place)[0].endswith(b"java")
-    ]
-
-
-def words(place: Path) -> list[bytes]:
-    try:
-        return place.read_bytes().split(b"\0")
-    except OSError:
-        return [b""]
+def masters(world: World) -> list[int]:
+    """The first container of an application in client mode."""
+    return containers(world, b"org.apache.spark.deploy.yarn.ExecutorLauncher")
 
 
 def kill(pids: list[int]) -> None:
@@ -85,8 +74,8 @@ def stored_right(world: World) -> None:
 @pytest.mark.lean
 def test_an_executor_that_is_killed_is_made_up_for(world: World) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
-    until(lambda: bool(reading()), "a task")
-    kill(reading()[:1])
+    until(lambda: bool(reading(world)), "a task")
+    kill(reading(world)[:1])
     ended = world.end(running)
     assert ended.code == 0
     stored_right(world)
@@ -119,9 +108,9 @@ def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_cl
 def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> None:
     two = [f"spark.dynamicAllocation.{which}Executors=2" for which in ("min", "initial", "max")]
     running = world.start(*world.on_yarn(JOB, FOUT, *(word for conf in two for word in ("--conf", conf))))
-    until(lambda: bool(reading()) and bool(masters()), "a task")
-    other = "nodemanager" if node_of(masters()[0]) == "nodemanager-2" else "nodemanager-2"
-    on_it = [pid for pid in executors() if node_of(pid) == other]
+    until(lambda: bool(reading(world)) and bool(masters(world)), "a task")
+    other = "nodemanager" if node_of(masters(world)[0]) == "nodemanager-2" else "nodemanager-2"
+    on_it = [pid for pid in executors(world) if node_of(pid) == other]
     world.cluster.stop(other, signal.SIGKILL)
     kill(on_it)
     ended = world.end(running)
@@ -131,10 +120,10 @@ def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> Non
 
 def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world: World, counted: str) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
-    until(lambda: bool(reading()) and bool(masters()), "a task")
-    (master,) = masters()
+    until(lambda: bool(reading(world)) and bool(masters(world)), "a task")
+    (master,) = masters(world)
     node = node_of(master)
-    on_it = [master, *(pid for pid in executors() if node_of(pid) == node)]
+    on_it = [master, *(pid for pid in executors(world) if node_of(pid) == node)]
     world.cluster.stop(node, signal.SIGKILL)
     kill(on_it)
     ended = world.end(running)
@@ -148,10 +137,10 @@ def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world:
 @pytest.mark.parametrize("seconds", [8, 0], ids=["a-while", "for-good"])
 def test_a_datanode_that_stops_while_it_is_read(world: World, counted: str, seconds: int) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT, "--conf", "spark.hadoop.dfs.client.retry.window.base=500"))
-    until(lambda: bool(executors()), "an executor")
+    until(lambda: bool(executors(world)), "an executor")
     world.cluster.stop("datanode", signal.SIGKILL)
     if seconds:
-        until(lambda: bool(reading()), "a task")
+        until(lambda: bool(reading(world)), "a task")
         world.cluster.start("datanode")
     ended = world.end(running)
     world.cluster.start("datanode")
@@ -203,7 +192,7 @@ def test_a_tmp_folder_that_turns_final_while_it_is_read_is_65(world: World, coun
     hdfs.rename(folder, f"{folder}.tmp")
     try:
         running = world.start(*world.on_yarn(JOB, FOUT, "--allow-tmp"))
-        until(lambda: bool(executors()), "an executor")
+        until(lambda: bool(executors(world)), "an executor")
     finally:
         hdfs.rename(f"{folder}.tmp", folder)
     ended = world.end(running)
