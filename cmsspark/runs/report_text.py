@@ -69,9 +69,10 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield from _section("fields unlike the schema", [line for one in streams for line in _drift(one)])
     yield from _section("records of other days", [line for one in streams for line in _other_days(one)])
     yield from _section("malformed records", _quarantine(report.get("quarantine")))
-    yield from _section("identical files", [" = ".join(same) for same in report.get("identical_files") or ()])
+    same = report.get("identical_files") or ()
+    yield from _section("identical files, counted as found", [_same(paths) for paths in same[:_SHOWN]])
     tables = (report.get("tables") or {}).items()
-    yield from _section("stored", [f"{n}: {t['rows']:,} rows, {volume(t.get('bytes', 0))}" for n, t in tables])
+    yield from _section("stored", [_stored(*one) for one in tables])
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -122,6 +123,16 @@ def _other_days(one: Mapping[str, Any]) -> Iterator[str]:
     if one["out_of_day"]:
         days = sorted(one["out_of_day"].items(), key=lambda found: -found[1])[:_SHOWN]
         yield f"{one['stream']:<6} " + ", ".join(f"{day}: {count:,}" for day, count in days)
+
+
+def _stored(name: str, table: Mapping[str, Any]) -> str:
+    rows = "1 row" if table["rows"] == 1 else f"{table['rows']:,} rows"
+    return f"{name}: {rows}, {volume(table.get('bytes', 0))}"
+
+
+def _same(paths: Sequence[str]) -> str:
+    rest = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
+    return f"{' = '.join(paths[:2])}{rest}"
 
 
 def _quarantine(kept: Mapping[str, Any] | None) -> list[str]:

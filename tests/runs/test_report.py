@@ -111,6 +111,13 @@ def test_the_text_tells_what_a_person_asks_for() -> None:
         assert wanted in lines
 
 
+def test_long_lists_are_cut_in_the_terminal() -> None:
+    made = manifest(identical_files=[[f"a{number}", "b", "c", "d"] for number in range(99)])
+    lines = [line for line in text(report(made)).splitlines() if "= b and 2 more" in line]
+    assert len(lines) == 10
+    assert "1 row," in text(report(manifest(tables={"x": {"rows": 1}})))
+
+
 def planted() -> dict[str, Any]:
     """A manifest with hostile text wherever text of others may stand."""
     made = json.loads(json.dumps(manifest()).replace('"/logs/aaa"', json.dumps(HOSTILE)))
