@@ -20,6 +20,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "data_aggregation"
 FOUT = "hdfs:///cms/faults"
+GREEDY = Path(__file__).with_name("scripts") / "greedy.py"
 DAY_FOLDER = f"/cms/faults/{JOB}/{DAY.isoformat()}"
 
 
@@ -167,12 +168,11 @@ def test_a_quota_that_is_used_up_is_73_and_leaves_the_result(world: World, count
     stored_right(world)
 
 
-def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World, counted: str) -> None:
-    small = ("--executor-memory", "512m", "--conf", "spark.executor.memoryOverhead=20m", "--executor-cores", "8")
-    ended = world.run(*world.on_yarn(JOB, FOUT, *small, "--conf", "spark.executor.maxNumFailures=3"))
+def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World) -> None:
+    small = ("--conf", "spark.executor.memoryOverhead=384m", "--conf", "spark.task.maxFailures=1")
+    ended = world.run(str(GREEDY), "--yarn", *small)
     assert ended.code == 75
-    assert "physical memory" in ended.err and "a bug of ours" not in ended.err
-    assert current(world) == counted
+    assert "physical memory" in ended.err and "spark.executor.memoryOverhead" in ended.err
 
 
 # Things that do not fit --------------------------------------------------------------------------------------------
