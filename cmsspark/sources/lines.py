@@ -12,6 +12,8 @@ from cmsspark.sources.decoder import JsonDecoder
 
 #: Bytes read at once: they and the records made of them fit a core's cache, which is worth a third of the time.
 CHUNK: Final = 512 * 1024
+#: Bytes read at first: most of a small file's time would go into a large buffer.
+_FIRST: Final = 16 * 1024
 #: Records handed on at once, or a chunk's more: numpy's fixed costs are shared by so many.
 GATHERED: Final = 4096
 
@@ -58,17 +60,20 @@ def chunks(stream: Any, file: str, size: int = CHUNK) -> Iterator[memoryview]:
     All are views of one buffer: each is gone with the next. A BOM at the file's start is skipped. Raises DataError (65)
     where decompression fails.
     """
-    buffer = bytearray(max(size, len(_BOM)) + 1)
+    buffer = bytearray(min(size, _FIRST) + len(_BOM) + 1)
     begin, end = _after_mark(stream, buffer, file)
+    filled = False
     while True:
         # What is left of the last line goes to the front, and the next bytes behind it.
         if begin:
             buffer[: end - begin] = buffer[begin:end]
             begin, end = 0, end - begin
-        if len(buffer) - 1 - end < max(1, size // 2):
-            buffer = buffer[:end] + bytes(max(size, end) + 1)
+        if filled and len(buffer) - 1 - end < max(1, size // 2):
+            buffer = buffer[:end] + bytes(min(size, 4 * len(buffer)) + 1)
         whole = memoryview(buffer)
-        got = _read(stream, whole[end : min(end + size, len(buffer) - 1)], file)
+        room = whole[end : min(end + size, len(buffer) - 1)]
+        got = _read(stream, room, file)
+        filled = got == len(room)
         if not got:
             break
         begin = buffer.rfind(b"\n", 0, end + got) + 1
