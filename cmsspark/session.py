@@ -30,6 +30,7 @@ _ENDED = re.compile(
     r'|SparkContext\.dagScheduler\(\)" is null'
     r"|^\[Errno 111\] Connection refused|Error while sending or receiving"
 )
+_NEVER_BEGAN = ("YARN application has already ended", "YarnClientSchedulerBackend.waitFor", "a stopped SparkContext")
 _UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
@@ -131,12 +132,13 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
             "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
         )
     failed = re.search(r"Application (application_\d+_\d+) (failed|was killed)[^\n]*", text)
-    if failed or "YARN application has already ended" in text or "YarnClientSchedulerBackend.waitFor" in text:
+    if failed or any(words in text for words in _NEVER_BEGAN):
         return errors.NotReady(
             "YARN ended the application before it began",
             where=failed[1] if failed else None,
             found=failed[0][:300] if failed else _first_reason(text),
-            next_step=f"yarn logs -applicationId {failed[1] if failed else '…'} says why; run it again",
+            next_step=f"yarn logs -applicationId {failed[1] if failed else '…'} says why; where the nodes cannot "
+            "connect to this host, set spark.driver.host or use --deploy-mode cluster",
         )
     return None
 

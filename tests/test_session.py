@@ -136,6 +136,7 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
             "127.0.0.9:38347",
         ),
         ("X: Max number of executor failures\n\tat x.YarnClientSchedulerBackend.waitForApplication(Y)", 75, None),
+        ("IllegalStateException: Cannot call methods on a stopped SparkContext.", 75, None),
         ("The YARN application has already ended! It might have been killed", 75, None),
     ],
 )

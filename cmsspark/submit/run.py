@@ -71,7 +71,7 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
         return int(Exit.SETTINGS)
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch.status)
-    if application is not None and application.id and application.failed and code == Exit.NOT_READY:
+    if application is not None and application.id and application.failed and code in (Exit.NOT_READY, Exit.SETTINGS):
         _tell_last_error(application.id, command, environ, application.failed)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 

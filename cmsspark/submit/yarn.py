@@ -29,6 +29,8 @@ _EXITED: Final = re.compile(r"User application exited with (?:status )?(\d+)")
 _OURS: Final = re.compile(r"^cmsspark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
 _RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 _OF_THE_JVM: Final = re.compile(r"^(?:Caused by: |Exception in thread \S+ |\S+ \S+ ERROR \S+ ).*", re.MULTILINE)
+#: How a driver in client mode tells that YARN ended its application.
+_GONE: Final = re.compile(r"YARN application has (?:exited unexpectedly|already ended)")
 #: How a driver tells of a container that ended badly.
 FAILED: Final = re.compile(r"(container_\w+) on host: \S+ Exit status: -?[1-9]")
 _SECTION: Final = re.compile(
@@ -121,6 +123,8 @@ class Application:
         failed = FAILED.search(line)
         if failed:
             self.failed = failed.group(1)
+        elif self.id and _GONE.search(line):
+            self.failed = self.failed or f"{self.id.replace('application', 'container')}_01_000001"
 
     def _now(self, state: str) -> None:
         if state == "RUNNING" and self.state != "RUNNING":

@@ -227,5 +227,6 @@ def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None
 def test_a_driver_that_the_nodes_cannot_reach_is_told_with_the_setting(world: World) -> None:
     unreachable = ("--conf", "spark.driver.host=127.0.0.9", "--conf", "spark.yarn.am.waitTime=10s")
     ended = world.run(*world.on_yarn(JOB, FOUT, *unreachable))
-    assert ended.code == 78
-    assert "spark.driver.host" in ended.err and "a bug of ours" not in ended.err
+    # 78 where Spark says it itself; where it was still starting, the master's last error does.
+    assert ended.code in (75, 78) and "Failed to connect" in ended.err
+    assert "set spark.driver.host" in ended.err and "a bug of ours" not in ended.err

@@ -247,6 +247,18 @@ def test_a_container_that_failed_is_asked_before_the_driver_that_tells_of_it() -
     assert yarn.last_error(logs) == (EXECUTOR, "Caused by: java.net.ConnectException: Connection refused: h/1.2.3.4:5")
 
 
+def test_what_the_driver_says_of_a_container_that_failed_is_overheard() -> None:
+    application = yarn.Application(lambda _: None, id=ID)
+    application.overhear("12:00 WARN X: nothing of it")
+    assert application.failed is None
+    application.overhear(
+        "ERROR YarnClientSchedulerBackend: YARN application has exited unexpectedly with state FAILED!"
+    )
+    assert application.failed == DRIVER
+    application.overhear(f"WARN X: Container from a bad node: {EXECUTOR} on host: h. Exit status: 143. Possible causes")
+    assert application.failed == EXECUTOR
+
+
 def test_logs_that_yarn_does_not_give_are_none(tmp_path: Path) -> None:
     assert yarn.fetch_logs(ID, str(tmp_path / "no-spark-submit"), {}) == {}
     assert yarn.kill(ID, "/bin/false", {}) is False
