@@ -45,7 +45,8 @@ def test_every_job_refuses_wrong_days_and_days_to_come(job: str) -> None:
         (tomorrow, "future"),
         ("29991231", "future"),
     ):
-        ended = CliRunner().invoke(load_command(find_job(job)), ["--from" if find_job(job).of_periods else "--date", text])
+        option = "--from" if find_job(job).of_periods else "--date"
+        ended = CliRunner().invoke(load_command(find_job(job)), [option, text])
         assert ended.exit_code == 2, (text, ended.output)
         assert said in ended.output
         assert "Traceback" not in ended.output
