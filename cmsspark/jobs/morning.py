@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cmsspark.access import STREAMS
-from cmsspark.errors import SettingsError
+from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import Job, find_job
 from cmsspark.jobs.plan import POLICIES
 from cmsspark.runs.alarms import PORTS, Mail, Push
@@ -71,7 +71,7 @@ def morning(settings: Settings) -> Morning:
             )
     metrics = given.get("metrics")
     return Morning(
-        jobs=tuple(find_job(str(name)) for name in given.get("jobs", ["data_aggregation"])),
+        jobs=tuple(_job(settings, str(name)) for name in given.get("jobs", ["data_aggregation"])),
         days=given.get("days", 7),
         publish=given.get("publish", bool(settings.publishing)),
         parallel=given.get("parallel", 1),
@@ -82,6 +82,23 @@ def morning(settings: Settings) -> Morning:
         mail=_mail(settings, given["mail"]) if given.get("mail") else None,
         push=_push(settings, given["push"]) if given.get("push") else None,
     )
+
+
+def _job(settings: Settings, name: str) -> Job:
+    """A job of which each day has a result of its own."""
+    where = settings.where("daily", "jobs")
+    try:
+        job = find_job(name)
+    except UsageError as error:
+        raise SettingsError(error.wanted, where=where, found=error.found) from None
+    if not job.tables or job.of_periods:
+        raise SettingsError(
+            "daily.jobs names jobs that work on a day",
+            where=where,
+            found=name,
+            next_step="daily publishes by itself (`publish: true`); periods are a line of their own in cron",
+        )
+    return job
 
 
 def _mail(settings: Settings, given: Mapping[str, Any]) -> Mail:

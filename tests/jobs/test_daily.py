@@ -445,3 +445,12 @@ def test_the_example_settings_say_what_holds_without_them(tmp_path: Path) -> Non
     bare = load_settings(None, {"HOME": str(tmp_path)})
     told = {"metrics": None, "mail": None, "push": None, "policies": {}, "publish": False}
     assert replace(morning(example), **told) == morning(bare)
+
+
+@pytest.mark.parametrize("name", ["period", "cern_monit", "no_such_job"])
+def test_daily_takes_no_job_whose_days_have_no_result_of_their_own(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "cmsspark.yaml"
+    file.write_text(f"store: {tmp_path}\ndaily:\n  jobs: [data_aggregation, {name}]\n")
+    with pytest.raises(SettingsError, match="line 3") as error:
+        morning(load_settings(str(file)))
+    assert name in str(error.value)
