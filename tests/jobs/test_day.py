@@ -266,9 +266,9 @@ HARM: dict[str, tuple[Callable[[Tree], None], list[str]]] = {
     "a cut gzip file": (cut_gzip, ["part-1.json.gz"]),
     "malformed beyond tolerance": (
         too_many_malformed,
-        ["11 of 112 records", "0.001", "part-1.json, record 1: data.read_bytes"],
+        ["11 of 112 records", "0.1 %", "/quarantine/dbs_aaa/", "part-1.json, record 1: data.read_bytes"],
     ),
-    "none matched": (none_matched, ["none of 1000 records", "DBS"]),
+    "none matched": (none_matched, ["none of 1,000 records", "DBS dump of 2019-06-16", "/store/data/* (1,000)"]),
     "a sum beyond 64 bits": (beyond_64_bits, ["2^63-1"]),
 }  # fmt: skip
 
