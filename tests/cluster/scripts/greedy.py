@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -11,11 +12,12 @@ from cmsspark.session import cause_of, session
 
 
 def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take 2.5 GB in pieces, so that the node sees it."""
+    """Take 2.5 GB and keep them until the node has seen it."""
     taken = []
     for batch in batches:
         for number in range(100):
             taken.append(bytes([number]) * 25_000_000)
+        time.sleep(20)
         yield batch
 
 
