@@ -134,6 +134,8 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         "yarn.nodemanager.resource.memory-mb": str(NODE_MB),
         "yarn.nodemanager.resource.cpu-vcores": str(NODE_CORES),
         "yarn.nodemanager.vmem-check-enabled": "false",
+        # Without control groups the node itself must look: by default it leaves that to them.
+        "yarn.nodemanager.resource.memory.enforced": "false",
         "yarn.nodemanager.container-monitor.interval-ms": "500",
         # Shared pages count once, by what is each process's own: the mapped catalogue is one copy for all workers.
         "yarn.nodemanager.container-monitor.procfs-tree.smaps-based-rss.enabled": "true",
