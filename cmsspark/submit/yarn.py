@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +67,8 @@ def pages(found: Mapping[str, str]) -> list[str]:
 
 def active_nodes(environ: Mapping[str, str]) -> int | None:
     """How many nodes YARN has for work; None where its pages do not tell (secured, or not to be reached from here)."""
+    import urllib.request  # help and lists come sooner without
+
     for page in pages(settings(environ)):
         try:
             with urllib.request.urlopen(f"{page}/ws/v1/cluster/metrics", timeout=5) as answer:  # noqa: S310  # http only
