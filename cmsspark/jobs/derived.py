@@ -6,8 +6,10 @@ It is taken only where a count would find the same: the same files (names, sizes
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
 from typing import Any, Final
 
+from cmsspark.buffers import scalar
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.jobs.provenance import dumps_told, versions
 from cmsspark.jobs.request import DayRequest, Inputs
@@ -68,13 +70,12 @@ def outcome_of(found: store.CurrentTable, streams: tuple[str, ...]) -> Outcome:
 
 def write(found: store.CurrentTable, streams: tuple[str, ...], run: store.Run, table: str) -> int:
     """Write the rows of ``streams`` as ``table`` and return how many there are."""
-    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     schema = stored_table(table)
     rows = pq.read_table(local_path(found.path), columns=schema.names, partitioning=None)
-    chosen = rows.filter(pc.is_in(rows["stream"], value_set=pa.array(streams)))
+    chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
     return run.write_arrow(chosen.cast(schema.arrow()), table)
 
 

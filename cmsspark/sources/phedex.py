@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from cmsspark.buffers import array, scalar
 from cmsspark.columns import milliseconds, node_kind, node_site
 from cmsspark.names import site_and_kind
 from cmsspark.schemas import input_table
@@ -68,8 +69,8 @@ def _on_disk(piece: Any) -> Any:
 
     nodes = piece["node_name"].combine_chunks().dictionary_encode()
     pairs = [site_and_kind(node) for node in nodes.dictionary.to_pylist()]
-    sites = pa.array([site if kind == "disk" else None for site, kind in pairs], pa.string())
+    sites = array([site if kind == "disk" else None for site, kind in pairs], "string")
     site = sites.take(nodes.indices)
-    here = pc.and_(pc.greater(piece["br_node_files"], 0), pc.is_valid(site))
+    here = pc.and_(pc.greater(piece["br_node_files"], scalar(0, "long")), pc.is_valid(site))
     wanted = pc.and_(here, pc.is_valid(piece["block_name"]))
     return pa.table({"block_name": piece["block_name"], "site": site}).filter(wanted)

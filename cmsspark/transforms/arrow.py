@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark import days
+from cmsspark.buffers import array, from_numpy, is_there, scalar, to_numpy
 from cmsspark.schemas import Table
 from cmsspark.transforms.aggregate import KEYS, SUMS
 from cmsspark.transforms.catalogue import Longs
@@ -57,10 +58,8 @@ class Sums:
 
     def sum(self, name: str, *, per: int | None = None) -> pa.Array:
         """A column of sums; with ``per`` divided by it."""
-        import pyarrow as pa
-
         values = self.values[name] if per is None else self.values[name] / float(per)
-        return pa.array(values, mask=~self.there[name])
+        return from_numpy(values, self.there[name])
 
 
 @dataclass
@@ -116,7 +115,7 @@ def fold_batches(batches: Iterable[pa.RecordBatch]) -> Folded:
     accesses: list[pa.RecordBatch] = []
     others: list[pa.RecordBatch] = []
     for batch in batches:
-        is_access = pc.equal(batch["kind"], ACCESS)
+        is_access = pc.equal(batch["kind"], scalar(ACCESS, "string"))
         accesses.append(batch.filter(is_access))
         others.append(batch.filter(pc.invert(is_access)))
     columns = (*_PERSON_KEYS, *SUMS)
@@ -124,8 +123,8 @@ def fold_batches(batches: Iterable[pa.RecordBatch]) -> Folded:
     kinds = {name: pa.string() if name in _PERSON_KEYS else pa.int64() for name in columns}
     table = pa.Table.from_batches(parts, schema=pa.schema(list(kinds.items())))
     keys = {name: _coded(table[name]) for name in _PERSON_KEYS}
-    there = {name: table[name].is_valid().to_numpy(zero_copy_only=False) for name in SUMS}
-    values = {name: pc.fill_null(table[name], 0).to_numpy() for name in SUMS}
+    there = {name: is_there(table[name]) for name in SUMS}
+    values = {name: to_numpy(table[name], np.int64) for name in SUMS}
     people = _summed(Sums(keys, values, there, np.zeros(len(table), np.int64)), _PERSON_KEYS)
     # From here on each user has one row for a key.
     return Folded(replace(people, users=(people.keys["user"].codes >= 0).astype(np.int64)), others)
@@ -139,23 +138,23 @@ def partials(folded: Folded, day: date, schema: Table) -> pa.Table:
 
 def report(folded: Folded, day: date, schema: Table) -> pa.Table:
     """``schemas/tables/data_aggregation.yaml``: one row for each (day, stream, dataset, site, app)."""
-    import pyarrow as pa
 
     sums = _summed(folded.people, KEYS)
     dataset = sums.keys["dataset_name"]
     columns = _texts(sums, KEYS)
-    columns["distinct_users"] = pa.array(sums.users)
+    columns["distinct_users"] = from_numpy(sums.users)
     columns["site_tier"] = sums.keys["site_name"].per_text(lambda site: site.split("_", 1)[0])
     for place, name in enumerate(("primary_name", "processing_name", "data_tier"), 1):
         columns[name] = dataset.per_text(lambda text, place=place: _part(text, place))  # type: ignore[misc]
-    columns["timestamp"] = pa.repeat(pa.scalar(days.start_ms(day), pa.int64()), len(sums))
+    columns["timestamp"] = from_numpy(np.full(len(sums), days.start_ms(day), np.int64))
     return _table(sums, day, schema, columns)
 
 
 def _table(sums: Sums, day: date, schema: Table, columns: dict[str, pa.Array]) -> pa.Table:
     import pyarrow as pa
 
-    columns["day"] = pa.repeat(pa.scalar(day, pa.date32()), len(sums))
+    number = days.start_ms(day) // days.DAY_MS
+    columns["day"] = from_numpy(np.full(len(sums), number, np.int32)).view(pa.date32())
     for name in ("nacc", "remote_nacc", "read_bytes"):
         columns[name] = sums.sum(name)
     columns["cpu_time"] = sums.sum("cpu_ms", per=1000)
@@ -201,27 +200,22 @@ def _runs(keys: Sequence[Coded]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.i
 
 def _coded(column: pa.ChunkedArray) -> Coded:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    found = pa.chunked_array([column]).combine_chunks() if isinstance(column, pa.Array) else column.combine_chunks()
-    if isinstance(found, pa.ChunkedArray):
-        found = pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], pa.string())
-    packed = found.dictionary_encode()
+    chunks = column.chunks
+    packed = (pa.concat_arrays(chunks) if chunks else array([], "string")).dictionary_encode()
     texts = packed.dictionary.to_pylist()
     ranked = sorted(range(len(texts)), key=texts.__getitem__)
     ranks = np.empty(len(texts) + 1, np.int64)
     ranks[ranked] = np.arange(len(texts))
     ranks[-1] = -1
-    codes = pc.fill_null(packed.indices, -1).to_numpy()
+    codes = to_numpy(packed.indices, np.int32, -1)
     return Coded([texts[place] for place in ranked], ranks[codes])
 
 
 def _taken(texts: Sequence[str | None], codes: Longs) -> pa.Array:
     """The text that each code stands for; -1 is null."""
-    import pyarrow as pa
-
-    places = pa.array(codes, mask=codes < 0)
-    return pa.array(texts, pa.string()).take(places)
+    there = codes >= 0
+    return array(texts, "string").take(from_numpy(np.where(there, codes, 0), there))
 
 
 def _is_text(column: Coded, text: str) -> npt.NDArray[np.bool_]:

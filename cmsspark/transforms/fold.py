@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark import days
+from cmsspark import buffers, days
 from cmsspark.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.errors import DataError
-from cmsspark.transforms import buffers, prefixes
+from cmsspark.transforms import prefixes
 from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas, check_hash, hashes_of
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from cmsspark.buffers import array, flags, from_numpy, is_there, to_numpy
 from cmsspark.transforms.catalogue import (
     Hash,
     Hashes,
@@ -99,13 +100,13 @@ def build_catalogue(
         keep = np.ones(len(hashes), np.bool_)
         keep[repeated[goes]] = False
         hashes, pairs = hashes[keep], pairs[keep]
-    for name, array in (
+    for name, values in (
         ("hashes", hashes),
         ("pairs", pairs),
         ("pair_blocks", pair_blocks),
         ("pair_datasets", pair_datasets.astype(np.int32)),
     ):
-        np.save(folder / f"{name}.npy", array)
+        np.save(folder / f"{name}.npy", values)
     meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
     (folder / "meta.json").write_text(json.dumps(meta))
     return report
@@ -145,7 +146,7 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
             if dataset_id is not None and name is not None and dataset_id not in numbers:
                 numbers[dataset_id] = len(names)
                 names.append(name)
-    whole = pa.table({"name": pa.array(names, pa.large_string())})
+    whole = pa.table({"name": array(names, "string").cast(pa.large_string())})
     with pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
         writer.write_table(whole)
     known = sorted(numbers)
@@ -164,12 +165,12 @@ def _file_rows(known: Longs, numbers: Numbers, hash_name: Hash, part: Part) -> t
         ids = _longs(table, 2)
         place = np.minimum(np.searchsorted(known, ids), max(len(known) - 1, 0))
         is_known = (known[place] == ids) if len(known) else np.zeros(len(ids), np.bool_)
-        is_known &= table[2].is_valid().to_numpy()
-        is_named = table[0].is_valid().to_numpy()
+        is_known &= is_there(table[2])
+        is_named = is_there(table[0])
         report.orphans += int((is_named & ~is_known).sum())
         stays = is_named & is_known
         if not stays.all():
-            table, place = table.filter(pa.array(stays)), place[stays]
+            table, place = table.filter(flags(stays)), place[stays]
         names = table[0].cast(pa.large_binary()).to_pylist()
         both = (hashes_of(names, len(names), hash_name), hashes_of(names, len(names), check_hash))
         pieces.append(_Files(*both, _longs(table, 1), numbers[place], _longs(table, 3)))
@@ -177,11 +178,7 @@ def _file_rows(known: Longs, numbers: Numbers, hash_name: Hash, part: Part) -> t
 
 
 def _longs(table: pa.Table, column: int) -> Longs:
-    import pyarrow.compute as pc
-
-    values = table[column]
-    found: Longs = (pc.fill_null(values, _NO_BLOCK) if values.null_count else values).to_numpy()
-    return found
+    return to_numpy(table[column], np.int64, _NO_BLOCK)
 
 
 def _pairs(blocks: Longs, datasets: Numbers) -> tuple[Numbers, Longs, Longs]:
@@ -194,10 +191,8 @@ def _pairs(blocks: Longs, datasets: Numbers) -> tuple[Numbers, Longs, Longs]:
 
 def _coded(values: Longs) -> tuple[Numbers, Longs]:
     """Each value's number, and the value of each number."""
-    import pyarrow as pa
-
-    coded = pa.array(values).dictionary_encode()
-    return coded.indices.to_numpy(), coded.dictionary.to_numpy()
+    coded = from_numpy(values).dictionary_encode()
+    return to_numpy(coded.indices, np.int32), to_numpy(coded.dictionary, np.int64)
 
 
 def _settle(
@@ -230,7 +225,7 @@ def _block_rows(part: Part) -> tuple[Hashes, Longs]:
     for table in part():
         whole = table.drop_null()
         names = whole[1].to_pylist()
-        found.append((hashes_of((name.encode() for name in names), len(names)), whole[0].to_numpy()))
+        found.append((hashes_of((name.encode() for name in names), len(names)), to_numpy(whole[0], np.int64)))
     return _columns(found, np.uint64, np.int64)
 
 
@@ -249,7 +244,7 @@ def _hashes_in(column: pa.ChunkedArray) -> Hashes:
     for chunk in column.chunks:
         coded = chunk.dictionary_encode()
         texts = coded.dictionary.to_pylist()
-        parts.append(hashes_of((text.encode() for text in texts), len(texts))[coded.indices.to_numpy()])
+        parts.append(hashes_of((text.encode() for text in texts), len(texts))[to_numpy(coded.indices, np.int32)])
     found: Hashes = np.concatenate(parts)
     return found
 

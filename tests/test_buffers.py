@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.transforms import buffers
+from cmsspark import buffers
 
 KINDS = {
     "string": (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
