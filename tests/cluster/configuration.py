@@ -137,7 +137,7 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         # Without control groups the node itself must look: by default it leaves that to them.
         "yarn.nodemanager.resource.memory.enforced": "false",
         "yarn.nodemanager.container-monitor.interval-ms": "500",
-        # Shared pages count once, by what is each process's own: the mapped catalogue is one copy for all workers.
+        # Asked for, though with 3.4.2 mapped pages were seen to count for each process all the same.
         "yarn.nodemanager.container-monitor.procfs-tree.smaps-based-rss.enabled": "true",
         "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
         "yarn.nodemanager.aux-services": "spark_shuffle",
