@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import reduce
+from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.buffers import scalar
@@ -70,11 +71,14 @@ def outcome_of(found: store.CurrentTable, streams: tuple[str, ...]) -> Outcome:
 
 def write(found: store.CurrentTable, streams: tuple[str, ...], run: store.Run, table: str) -> int:
     """Write the rows of ``streams`` as ``table`` and return how many there are."""
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     schema = stored_table(table)
-    rows = pq.read_table(local_path(found.path), columns=schema.names, partitioning=None)
+    # Part by part: Arrow's datasets would import pandas.
+    parts = sorted(Path(local_path(found.path)).glob("part-*.parquet"))
+    rows = pa.concat_tables([pq.ParquetFile(part).read(columns=schema.names) for part in parts])
     chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
     return run.write_arrow(chosen.cast(schema.arrow()), table)
 
