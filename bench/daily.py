@@ -1,7 +1,7 @@
 """The daily job against DuckDB and Polars: ``python -m bench.daily`` from the top of a checkout.
 
 Makes days of 1 to 8 million records, counts each by ``run_spark data_aggregation.py`` (cold: no catalogue snapshot;
-warm: with it) and by the peers on the same files, in turns, two threads each; checks that all agree in every cell;
+warm: with it; spark: warm, by Spark) and by the peers on the same files, in turns, two threads each; checks that all agree in every cell;
 prints medians and writes them to a file. Ends with 1 where anything differs or fails.
 """
 
@@ -23,7 +23,8 @@ from bench.meter import Cost, measure
 from cmsspark import pseudonyms
 
 PEERS = ("duckdb", "polars")
-OURS = ("cold", "warm")
+#: Ours: processes without a catalogue from before, with it, and Spark with it.
+OURS = ("cold", "warm", "spark")
 
 
 @dataclass
@@ -53,10 +54,11 @@ class Bench:
         return cost
 
     def ours(self, day: Inputs, how: str) -> Cost:
-        """The job as users run it; ``cold`` without a catalogue from before, ``warm`` with it."""
+        """The job as users run it; ``cold`` without a catalogue from before, ``warm`` with it, ``spark`` by Spark."""
         if how == "cold":
             shutil.rmtree(self.place / "cache/catalogue", ignore_errors=True)
-        return self.run(how, [*run_spark(), *arguments(day, self.store(how))])
+        words = ["--engine", "spark"] if how == "spark" else []
+        return self.run(how, [*run_spark(), *words, *arguments(day, self.store(how))])
 
     def store(self, how: str) -> Path:
         """Each way has a store of its own: a run knows nothing of the other's."""

@@ -29,7 +29,13 @@ _HEAD = (
     "wall / Polars",
     "load",
 )
-_NAMES = {"cold": "cmsspark, cold", "warm": "cmsspark, warm", "duckdb": "DuckDB", "polars": "Polars"}
+_NAMES = {
+    "cold": "cmsspark, cold",
+    "warm": "cmsspark, warm",
+    "spark": "cmsspark, Spark",
+    "duckdb": "DuckDB",
+    "polars": "Polars",
+}
 
 
 @dataclass
