@@ -1,8 +1,8 @@
 """The daily job against DuckDB and Polars: ``python -m bench.daily`` from the top of a checkout.
 
 Makes days of 1 to 8 million records, counts each by ``run_spark data_aggregation.py`` (cold: no catalogue snapshot;
-warm: with it; spark: warm, by Spark) and by the peers on the same files, in turns, two threads each; checks that all agree in every cell;
-prints medians and writes them to a file. Ends with 1 where anything differs or fails.
+warm: with it; spark: warm, by Spark) and by the peers on the same files, in turns, two threads each; checks that all
+agree in every cell; prints medians and writes them to a file. Ends with 1 where anything differs or fails.
 """
 
 from __future__ import annotations
