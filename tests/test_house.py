@@ -98,3 +98,14 @@ def test_commands_and_jobs_load_without_spark_and_its_heavy_friends() -> None:
 def test_every_table_of_a_job_has_a_schema(job: Job) -> None:
     for table in job.tables:
         assert (PACKAGE.parent / "schemas" / "tables" / f"{table}.yaml").is_file()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_pattern_has_a_possessive_group(path: Path) -> None:
+    """Before Python 3.11.5 (Debian 12 has 3.11.2) such a group matches what it should not."""
+    patterns = [
+        node.args[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.") and node.args
+    ]
+    assert not [text for text in map(ast.unparse, patterns) if ")?+" in text or ")*+" in text or ")++" in text]

@@ -18,7 +18,7 @@ from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
 from cmsspark.sources.strict_json import MAX_LONG, Malformed
 
 #: Lines of nothing, or of seconds of which whole milliseconds are exact in a float.
-_PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?+)?+\n)*+", re.ASCII)
+_PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)
 _SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
