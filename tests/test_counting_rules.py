@@ -129,10 +129,10 @@ def test_rule_08_more_than_one_malformed_in_a_thousand_and_more_than_ten_fail(
     tolerances = reconciliation.parse_tolerances(None, ["aaa"])
     if fails:
         with pytest.raises(DataError, match="malformed"):
-            reconciliation.check(bins, tolerances, [])
-        reconciliation.check(bins, reconciliation.parse_tolerances("100%", ["aaa"]), [])
+            reconciliation.check(bins, tolerances, {})
+        reconciliation.check(bins, reconciliation.parse_tolerances("100%", ["aaa"]), {})
     else:
-        assert reconciliation.check(bins, tolerances, []) == []
+        assert reconciliation.check(bins, tolerances, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -144,23 +144,23 @@ def test_rule_08_none_of_a_thousand_matched_fails(read: int, matched: int, fails
     tolerances = reconciliation.parse_tolerances(None, ["crab"])
     if fails:
         with pytest.raises(DataError, match="matched"):
-            reconciliation.check(bins, tolerances, [])
+            reconciliation.check(bins, tolerances, {})
     else:
-        assert reconciliation.check(bins, tolerances, []) == []
+        assert reconciliation.check(bins, tolerances, {}) == []
 
 
 @pytest.mark.parametrize(("out", "warns"), [(5, False), (6, True)])
 def test_rule_08_more_than_five_in_a_hundred_out_of_day_warn(out: int, warns: bool) -> None:
     bins = {"eos": StreamBins(read=100, matched=100 - out)}
     bins["eos"].out_of_day["2019-06-14"] = out
-    assert bool(reconciliation.check(bins, reconciliation.parse_tolerances(None, ["eos"]), [])) == warns
+    assert bool(reconciliation.check(bins, reconciliation.parse_tolerances(None, ["eos"]), {})) == warns
 
 
 def test_rule_08_tolerances_are_set_for_one_stream_or_all() -> None:
     bins = {stream: StreamBins(read=100, matched=50, malformed=50) for stream in ("aaa", "eos")}
     with pytest.raises(DataError, match="eos"):
-        reconciliation.check(bins, reconciliation.parse_tolerances("aaa=50%", bins), [])
-    reconciliation.check(bins, reconciliation.parse_tolerances("0.5", bins), [])
+        reconciliation.check(bins, reconciliation.parse_tolerances("aaa=50%", bins), {})
+    reconciliation.check(bins, reconciliation.parse_tolerances("0.5", bins), {})
 
 
 @forms_of(9)
