@@ -12,8 +12,8 @@ from cmsspark.sources.decoder import JsonDecoder
 
 #: Bytes read at once: they and the records made of them fit a core's cache, which is worth a third of the time.
 CHUNK: Final = 512 * 1024
-#: Bytes read at first: most of a small file's time would go into a large buffer.
-_FIRST: Final = 16 * 1024
+#: Bytes read at first, enough for a sample of the fields: a small file's time would go into a larger buffer.
+_FIRST: Final = 256 * 1024
 #: Records handed on at once, or a chunk's more: numpy's fixed costs are shared by so many.
 GATHERED: Final = 4096
 
