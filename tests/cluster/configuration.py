@@ -22,6 +22,19 @@ PORTS = (
     "history-http",
 )
 
+#: What clients call: a command's first word, and the class that takes the others (an application's takes all).
+COMMANDS = {
+    "hdfs": {
+        "dfs": "org.apache.hadoop.fs.FsShell",
+        "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
+    },
+    "yarn": {
+        "application": "org.apache.hadoop.yarn.client.cli.ApplicationCLI",
+        "logs": "org.apache.hadoop.yarn.client.cli.LogsCLI",
+        "node": "org.apache.hadoop.yarn.client.cli.NodeCLI",
+    },
+}
+
 
 def free_ports() -> dict[str, int]:
     """A free port for each name, all different."""
@@ -48,12 +61,34 @@ def write_all(folder: Path, jars: Path, spark_home: Path, ports: Mapping[str, in
     (folder / "spark-conf" / "spark-defaults.conf").write_text(lines, encoding="utf-8")
     values = environment(folder)
     text = "".join(f"export {name}={value}\n" for name, value in values.items())
-    (folder / "env").write_text(f"{text}export SPARK_HOME={spark_home}\n", encoding="utf-8")
+    text += f"export SPARK_HOME={spark_home}\nexport PATH={folder}/bin:$PATH\n"
+    (folder / "env").write_text(text, encoding="utf-8")
+    _commands(folder, jars)
 
 
 def environment(folder: Path) -> dict[str, str]:
     """What a client needs in its environment."""
     return {"HADOOP_CONF_DIR": str(folder / "conf"), "SPARK_CONF_DIR": str(folder / "spark-conf")}
+
+
+def _commands(folder: Path, jars: Path) -> None:
+    """``bin/hdfs`` and ``bin/yarn``, as an edge node has them, with the daemons' own jars."""
+    (folder / "bin").mkdir(exist_ok=True)
+    for name, classes in COMMANDS.items():
+        cases = "\n".join(
+            f"    {word}) class={one}; {'' if one.endswith('ApplicationCLI') else 'shift'} ;;"
+            for word, one in classes.items()
+        )
+        script = folder / "bin" / name
+        script.write_text(
+            f'#!/bin/sh\ncase "${{1:-}}" in\n{cases}\n'
+            f'    *) echo "{name}: here only {", ".join(classes)}" >&2; exit 2 ;;\nesac\n'
+            f': "${{HADOOP_CONF_DIR:={folder}/conf}}"\n'
+            "exec ${JAVA_HOME:+$JAVA_HOME/bin/}java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+            f'-cp "$HADOOP_CONF_DIR:{jars}/hadoop/*" "$class" "$@"\n',
+            encoding="utf-8",
+        )
+        script.chmod(0o755)
 
 
 def _write(
@@ -76,7 +111,9 @@ def _write(
     queues |= {f"root.{name}.user-limit-factor": "2" for name in ("default", "cms")}
     _xml(conf / "capacity-scheduler.xml", {f"yarn.scheduler.capacity.{key}": value for key, value in queues.items()})
     (conf / "log4j.properties").write_text(
-        "log4j.rootLogger=INFO,console\nlog4j.appender.console=org.apache.log4j.ConsoleAppender\n"
+        # Daemons say INFO; a client's stdout is for what it was asked.
+        "cluster.level=WARN\nlog4j.rootLogger=${cluster.level},console\n"
+        "log4j.appender.console=org.apache.log4j.ConsoleAppender\nlog4j.appender.console.target=System.err\n"
         "log4j.appender.console.layout=org.apache.log4j.PatternLayout\n"
         "log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n\n",
         encoding="utf-8",

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -25,7 +25,10 @@ from tests.cluster.daemons import Cluster, until
 #: The checkout: the nodes of the cluster do not see it, nor what else only the user's host has.
 ROOT = Path(__file__).resolve().parents[2]
 DAY = date(2026, 1, 15)
+#: The day after has logs, too.
+DAYS = (DAY, date(2026, 1, 16))
 RUN = "from cmsspark.submit import main; main()"
+CMSSPARK = "from cmsspark.cli import main; main()"
 #: JVMs that live shortly.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Small executors, and the environment on HDFS: nodes fetch it once.
@@ -45,7 +48,7 @@ spark:
   spark.shuffle.service.port: {port}
 """
 #: A run may take this long on a machine that others use, too.
-DEADLINE_S = 420
+DEADLINE_S = 600
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,10 @@ class World:
             **more,
         }
 
-    def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
-        """Start run_spark with these words."""
+    def start(self, *words: str, program: str = RUN, **more: str) -> subprocess.Popen[str]:
+        """Start run_spark, or another program of ours, with these words."""
         process = subprocess.Popen(
-            [sys.executable, "-c", RUN, *words],
+            [sys.executable, "-c", program, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -96,6 +99,13 @@ class World:
         )
         self.running.append(process)
         return process
+
+    def until(self, process: subprocess.Popen[str], holds: Callable[[], bool], what: str) -> None:
+        """Until something holds while a command is at work; one that ends before is shown, and fails the test."""
+        until(lambda: holds() or process.poll() is not None, what, DEADLINE_S)
+        if process.poll() is not None:
+            self.end(process)
+            raise AssertionError(f"it ended before there was {what}")
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
         """Wait for a command's end."""
@@ -108,15 +118,19 @@ class World:
         """run_spark with these words, to its end."""
         return self.end(self.start(*words, **more))
 
-    def on_yarn(self, job: str, fout: str, *words: str) -> tuple[str, ...]:
-        """The words of a job on YARN; inputs are found where production has them."""
-        return (job, "--date", f"{DAY:%Y%m%d}", "--fout", fout, "--yarn", *words)
+    def cmsspark(self, *words: str, **more: str) -> Ended:
+        """cmsspark with these words, to its end."""
+        return self.end(self.start(*words, program=CMSSPARK, **more))
 
-    def here(self, job: str) -> Path:
-        """The store with what this host counts of the day; counted once."""
+    def on_yarn(self, job: str, fout: str, *words: str, day: date = DAY) -> tuple[str, ...]:
+        """The words of a job on YARN; inputs are found where production has them."""
+        return (job, "--date", f"{day:%Y%m%d}", "--fout", fout, "--yarn", *words)
+
+    def here(self, job: str, day: date = DAY) -> Path:
+        """The store with what this host counts of a day; counted once."""
         store = self.folder / "local"
-        if not (store / job).is_dir():
-            words = (job, "--date", f"{DAY:%Y%m%d}", "--root", str(self.local), "--fout", str(store), "--local")
+        if not (store / job / day.isoformat()).is_dir():
+            words = (job, "--date", f"{day:%Y%m%d}", "--root", str(self.local), "--fout", str(store), "--local")
             ended = self.run(*words, CMSSPARK_SETTINGS=str(self.folder / "empty.yaml"))
             assert ended.code == 0, ended.err
         return store
@@ -129,15 +143,29 @@ class World:
         hdfs.fetch_tree(path, target)
         return target
 
+    def kill_while_staging(self, job: str, fout: str) -> None:
+        """Begin to count the day, and kill the driver between the first table that it writes aside and the switch."""
+        runs = f"{fout.removeprefix('hdfs://')}/{job}/{DAY.isoformat()}/runs"
+        hdfs = self.cluster.hdfs
+        before = set(hdfs.names(runs))
+        running = self.start(*self.on_yarn(job, fout))
+
+        def staged() -> bool:
+            return any(hdfs.names(f"{runs}/{one}/{job}") for one in set(hdfs.names(runs)) - before)
+
+        self.until(running, staged, "a table that is written aside")
+        self.shell(running)
+        assert self.end(running).code == -signal.SIGKILL
+
     def shell(self, process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
         """A signal for run_spark and all that it has started."""
         os.killpg(process.pid, number)
 
 
-def current(store: Path, job: str) -> tuple[Path, dict[str, Any]]:
-    """The folder of the day's result that counts, and its manifest."""
-    day = store / job / DAY.isoformat()
-    run = day / "runs" / json.loads((day / "CURRENT").read_text())["run"]
+def current(store: Path, job: str, when: str = DAY.isoformat()) -> tuple[Path, dict[str, Any]]:
+    """The folder of the day's or period's result that counts, and its manifest."""
+    place = store / job / when
+    run = place / "runs" / json.loads((place / "CURRENT").read_text())["run"]
     return run, json.loads((run / "manifest.json").read_text())
 
 
@@ -148,10 +176,10 @@ def cells(run: Path, table: str) -> pl.DataFrame:
     return rows.select(sorted(rows.columns)).sort(sorted(plain), nulls_last=True)
 
 
-def assert_same(world: World, job: str, store: Path) -> dict[str, Any]:
+def assert_same(world: World, job: str, store: Path, day: date = DAY) -> dict[str, Any]:
     """The result in ``store`` has, cell by cell, what this host counts; return its manifest."""
-    run, manifest = current(store, job)
-    wanted_run, wanted = current(world.here(job), job)
+    run, manifest = current(store, job, day.isoformat())
+    wanted_run, wanted = current(world.here(job, day), job, day.isoformat())
     assert manifest.get("reconciliation") == wanted.get("reconciliation")
     assert manifest["tables"].keys() == wanted["tables"].keys()
     for table in manifest["tables"]:
@@ -184,7 +212,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The cluster with two nodes and two namespaces, the day's logs and dumps on the first, ended after the tests."""
     folder = tmp_path_factory.mktemp("cluster")
     packed = environment.packed()
-    hidden = [ROOT, *(folder / name for name in ("cms", "state", "cache", "local"))]
+    hidden = [ROOT, *(folder / name for name in ("cms", "state", "cache", "local", "home"))]
     for place in hidden:
         place.mkdir(exist_ok=True)
     java = shutil.which("java") or "java"
@@ -194,7 +222,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         cluster.up(("namenode-2", "nodemanager-2"))
         (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=JAVA))
         (folder / "empty.yaml").write_text("{}")
-        make(there.local, DAY, records=8_000, files=2_000, datasets=60, people=40, layout=Layout(per_part=500))
+        layout = Layout(per_part=500)
+        make(there.local, DAY, days=len(DAYS), records=8_000, files=2_000, datasets=60, people=40, layout=layout)
         cluster.hdfs.put_tree(there.local, "/")
         cluster.hdfs.put(packed, "/spark/environment.tar.gz")
         yield there

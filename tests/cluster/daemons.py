@@ -231,7 +231,8 @@ class Cluster:
     def _java(self, name: str) -> list[str]:
         logs = self.folder / "logs"
         own = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dyarn.log.dir={logs}"]
-        own += [f"-Dhadoop.log.dir={logs}", "--add-opens=java.base/java.lang=ALL-UNNAMED", f"-Dcmsspark.cluster={name}"]
+        own += [f"-Dhadoop.log.dir={logs}", "-Dcluster.level=INFO", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
+        own += [f"-Dcmsspark.cluster={name}"]
         conf, root = self.folder / f"conf-{name}", self.folder / "webroot"
         if name == "history":
             defaults = configuration.spark_defaults(self.ports)
