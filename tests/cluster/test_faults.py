@@ -75,7 +75,7 @@ def stored_right(world: World) -> None:
 @pytest.mark.lean
 def test_an_executor_that_is_killed_is_made_up_for(world: World) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
-    until(lambda: bool(reading(world)), "a task")
+    world.until(running, lambda: bool(reading(world)), "a task")
     kill(reading(world)[:1])
     ended = world.end(running)
     assert ended.code == 0
@@ -86,18 +86,7 @@ def test_an_executor_that_is_killed_is_made_up_for(world: World) -> None:
 def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_clears_up(
     world: World, counted: str
 ) -> None:
-    hdfs = world.cluster.hdfs
-    before = set(hdfs.names(f"{DAY_FOLDER}/runs"))
-    running = world.start(*world.on_yarn(JOB, FOUT))
-
-    def staged() -> bool:
-        return any(
-            hdfs.names(f"{DAY_FOLDER}/runs/{one}/{JOB}") for one in set(hdfs.names(f"{DAY_FOLDER}/runs")) - before
-        )
-
-    until(staged, "a table that is written aside")
-    world.shell(running)
-    world.end(running)
+    world.kill_while_staging(JOB, FOUT)
     assert current(world) == counted
     stored_right(world)
     again = world.run(*world.on_yarn(JOB, FOUT))
@@ -109,7 +98,7 @@ def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_cl
 def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> None:
     two = [f"spark.dynamicAllocation.{which}Executors=2" for which in ("min", "initial", "max")]
     running = world.start(*world.on_yarn(JOB, FOUT, *(word for conf in two for word in ("--conf", conf))))
-    until(lambda: bool(reading(world)) and bool(masters(world)), "a task")
+    world.until(running, lambda: bool(reading(world)) and bool(masters(world)), "a task")
     other = "nodemanager" if node_of(masters(world)[0]) == "nodemanager-2" else "nodemanager-2"
     on_it = [pid for pid in executors(world) if node_of(pid) == other]
     world.cluster.stop(other, signal.SIGKILL)
@@ -121,7 +110,7 @@ def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> Non
 
 def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world: World, counted: str) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
-    until(lambda: bool(reading(world)) and bool(masters(world)), "a task")
+    world.until(running, lambda: bool(reading(world)) and bool(masters(world)), "a task")
     (master,) = masters(world)
     node = node_of(master)
     on_it = [master, *(pid for pid in executors(world) if node_of(pid) == node)]
@@ -138,10 +127,10 @@ def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world:
 @pytest.mark.parametrize("seconds", [8, 0], ids=["a-while", "for-good"])
 def test_a_datanode_that_stops_while_it_is_read(world: World, counted: str, seconds: int) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT, "--conf", "spark.hadoop.dfs.client.retry.window.base=500"))
-    until(lambda: bool(executors(world)), "an executor")
+    world.until(running, lambda: bool(executors(world)), "an executor")
     world.cluster.stop("datanode", signal.SIGKILL)
     if seconds:
-        until(lambda: bool(reading(world)), "a task")
+        world.until(running, lambda: bool(reading(world)), "a task")
         world.cluster.start("datanode")
     ended = world.end(running)
     world.cluster.start("datanode")
@@ -179,11 +168,23 @@ def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World) ->
 
 
 def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_does(world: World) -> None:
-    both = [world.start(*world.on_yarn(JOB, FOUT)) for _ in range(2)]
-    ended = [world.end(one) for one in both]
-    assert sorted(one.code for one in ended) == [0, 75]
-    (late,) = (one for one in ended if one.code == 75)
+    def leases() -> list[str]:
+        # What is still being written has another name.
+        names = world.cluster.hdfs.names(f"/cms/faults/.leases/{JOB}/{DAY.isoformat()}")
+        return [name for name in names if name.endswith(".json")]
+
+    before = leases()
+    first = world.start(*world.on_yarn(JOB, FOUT))
+    world.until(first, lambda: leases() != before, "a lease")
+    # So the two do meet, however slowly the second one starts.
+    world.shell(first, signal.SIGSTOP)
+    try:
+        late = world.run(*world.on_yarn(JOB, FOUT))
+    finally:
+        world.shell(first, signal.SIGCONT)
+    assert late.code == 75
     assert "is being worked on by another process" in late.err and "found: process " in late.err
+    assert world.end(first).code == 0
     stored_right(world)
 
 
@@ -192,7 +193,7 @@ def test_a_tmp_folder_that_turns_final_while_it_is_read_is_65(world: World, coun
     hdfs.rename(folder, f"{folder}.tmp")
     try:
         running = world.start(*world.on_yarn(JOB, FOUT, "--allow-tmp"))
-        until(lambda: bool(executors(world)), "an executor")
+        world.until(running, lambda: bool(executors(world)), "an executor")
     finally:
         hdfs.rename(f"{folder}.tmp", folder)
     ended = world.end(running)
