@@ -7,7 +7,11 @@ files, formats or Spark.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 STREAMS: Final = ("aaa", "eos", "cmssw", "crab")
 
@@ -52,15 +56,36 @@ class Quarantined(NamedTuple):
 
 
 RAW_LIMIT: Final = 100_000
+#: No date reaches further.
+_LAST_DAY: Final = 2_932_897
+
+
+class Packed(Protocol):
+    """Accesses in columns of machine words, for a stream that has sizes and no seconds."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Of the names, as the catalogue has them."""
+
+    @property
+    def groups(self) -> npt.NDArray[np.int64]: ...
+
+    @property
+    def read_bytes(self) -> npt.NDArray[np.int64]: ...
+
+    def name(self, row: int) -> bytes: ...
 
 
 @dataclass
 class AccessBatch:
-    """Accesses of one chunk of one file, in columns of equal length, and what was binned instead.
+    """Accesses of some lines of one file, in columns of equal length, and what was binned instead.
 
     ``lfns``: normalised names, never empty. ``groups``: index into the decoder's ``groups``. ``read_bytes``: bytes,
     or None where the stream has none (CRAB). ``cpu_ms`` and ``wall_ms``: whole milliseconds or None for each
-    record, or None where the stream has none.
+    record, or None where the stream has none. ``packed``: more accesses, in no order to the others.
     """
 
     lfns: list[str] = field(default_factory=list)
@@ -68,6 +93,7 @@ class AccessBatch:
     read_bytes: list[int] | None = None
     cpu_ms: list[int | None] | None = None
     wall_ms: list[int | None] | None = None
+    packed: Packed | None = None
     read: int = 0
     write_only: int = 0
     no_lfn: int = 0
@@ -77,27 +103,16 @@ class AccessBatch:
     #: Records by generation of the format (EOS: G1, G2, G3), for the report.
     generations: dict[str, int] = field(default_factory=dict)
 
-    def absorb(self, other: AccessBatch) -> None:
-        """Append what ``other`` holds, which comes after this in the file."""
-        self.lfns += other.lfns
-        self.groups += other.groups
-        self.read_bytes = _joined(self.read_bytes, other.read_bytes)
-        self.cpu_ms = _joined(self.cpu_ms, other.cpu_ms)
-        self.wall_ms = _joined(self.wall_ms, other.wall_ms)
-        self.read += other.read
-        self.write_only += other.write_only
-        self.no_lfn += other.no_lfn
-        self.malformed += other.malformed
-        _add(self.out_of_day, other.out_of_day)
-        _add(self.generations, other.generations)
+    def count_out_of_day(self, day: int) -> None:
+        """Count a record of another day (days since 1970); what lies beyond all dates keeps one count."""
+        day = min(day, _LAST_DAY)
+        self.out_of_day[day] = self.out_of_day.get(day, 0) + 1
 
-
-def _add(counts: dict[Any, int], more: dict[Any, int]) -> None:
-    for key, count in more.items():
-        counts[key] = counts.get(key, 0) + count
-
-
-def _joined(first: Any, second: Any) -> Any:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
+    def unpack(self) -> AccessBatch:
+        """This batch, the packed accesses put behind the others as Python's objects."""
+        packed, self.packed = self.packed, None
+        if packed is not None and packed.count:
+            self.lfns += [packed.name(row).decode() for row in range(packed.count)]
+            self.groups += packed.groups.tolist()
+            self.read_bytes = [*(self.read_bytes or ()), *packed.read_bytes.tolist()]
+        return self

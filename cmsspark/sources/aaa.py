@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
-from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
+from cmsspark.sources.shapes import Needs
 from cmsspark.sources.strict_json import Fields, last, long, text
 
 
@@ -51,6 +51,7 @@ class EnrichedRecord(msgspec.Struct, gc=False):
 _TEXTS = ("file_lfn", "user_dn", "app_info")
 _LONGS = ("read_bytes", "read_bytes_at_close", "write_bytes", "write_bytes_at_close")
 _SITES = ("src_experiment_site", "dst_experiment_site")
+_NEEDS = Needs("file_lfn", ("user_dn", "app_info"), ("read_bytes_at_close", "read_bytes"), _LONGS[2:])
 
 
 class AaaDecoder(JsonDecoder):
@@ -63,6 +64,8 @@ class AaaDecoder(JsonDecoder):
         self.record_type = EnrichedRecord if self.enriched else RawRecord
         super().__init__(day, apps)
         self._codes = Remembered(self._number)
+        needs = _NEEDS._replace(shared=_NEEDS.shared + _SITES) if self.enriched else _NEEDS
+        self.know(needs, lambda data: needs, self._codes.__getitem__)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day, write_only, no_lfn; all else are accesses."""
@@ -77,15 +80,16 @@ class AaaDecoder(JsonDecoder):
         add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in found], batch)
         apps = map(self.apps.of.__getitem__, [data.app_info for data in found])
         people = map(self.person.__getitem__, [data.user_dn for data in found])
-        sites: Iterable[str | None] = repeat(None)
-        readers = sites
+        keys: tuple[Iterable[str | None], ...] = (people, apps)
         if self.enriched:
             sites = [data.src_experiment_site for data in found]
             readers = [data.dst_experiment_site for data in found]
-        batch.groups += map(self._codes.__getitem__, zip(people, apps, sites, readers, strict=False))
+            keys = (people, apps, sites, readers)
+        batch.groups += map(self._codes.__getitem__, zip(*keys, strict=True))
 
-    def _number(self, key: tuple[str | None, str, str | None, str | None]) -> int:
-        user, app, source, reader = key
+    def _number(self, key: tuple[Any, ...]) -> int:
+        user, app, *sites = key
+        source, reader = sites or (None, None)
         site = source or UNKNOWN
         if site == UNKNOWN:
             remote = Remote.UNKNOWN

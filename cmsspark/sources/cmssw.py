@@ -12,6 +12,7 @@ from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources.avro import avro_long, avro_text
 from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
+from cmsspark.sources.shapes import Needs
 from cmsspark.sources.strict_json import Fields, last, long, text
 
 
@@ -35,6 +36,7 @@ class Record(msgspec.Struct, gc=False):
 
 _TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
 _LONGS = ("read_bytes", "read_bytes_at_close")
+_NEEDS = Needs("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
 
 
 class CmsswDecoder(JsonDecoder):
@@ -49,6 +51,7 @@ class CmsswDecoder(JsonDecoder):
     def __init__(self, day: date, apps: Apps) -> None:
         super().__init__(day, apps)
         self._codes = Remembered(self._number)
+        self.know(_NEEDS, lambda data: _NEEDS, self._codes.__getitem__)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day and no_lfn; all else are accesses."""
@@ -60,7 +63,7 @@ class CmsswDecoder(JsonDecoder):
         sites = [data.site_name for data in found]
         batch.groups += map(self._codes.__getitem__, zip(people, apps, sites, strict=True))
 
-    def _number(self, key: tuple[str | None, str, str | None]) -> int:
+    def _number(self, key: tuple[Any, ...]) -> int:
         user, app, logged = key
         site = logged or UNKNOWN
         remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA

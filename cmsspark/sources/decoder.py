@@ -1,15 +1,16 @@
 """What the decoders of JSON sources share: chunks of lines in, batches of accesses out.
 
-Lines that are plainly an object each are decoded at once by msgspec into typed records with the needed fields only. A
-line that fails is cut out and judged alone, as those that are not plain, by :mod:`cmsspark.sources.strict_json`, whose
-word is final. Records are binned in columns: a list for each field is quicker than a loop over records.
+Lines of a shape seen before are read by :mod:`cmsspark.sources.known`. Others that are plainly an object each are
+decoded at once by msgspec into typed records with the needed fields only. A line that fails is cut out and judged
+alone, as those that are not plain, by :mod:`cmsspark.sources.strict_json`, whose word is final. Records are binned in
+columns: a list for each field is quicker than a loop over records.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import pairwise
 from typing import Annotated, Any
@@ -21,6 +22,8 @@ from cmsspark.access import AccessBatch, Group
 from cmsspark.sources import strict_json
 from cmsspark.sources.chunk import Chunk, Content
 from cmsspark.sources.fields import Apps, Remembered, normalise_lfn, person
+from cmsspark.sources.known import COMPILED, KnownLines
+from cmsspark.sources.shapes import Needs, NeedsOf
 from cmsspark.sources.strict_json import Fields, Malformed
 
 #: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
@@ -30,9 +33,6 @@ Long = (
 )
 
 _BLANK_LINE = re.compile(rb"[ \t]*")
-#: No date reaches further; what lies beyond keeps one count.
-_LAST_DAY_NUMBER = 2_932_897
-
 
 #: Texts between these are those that begin with the first: two comparisons are quicker than a slice.
 _STORE, _PAST_STORE = "/store/", "/store0"
@@ -81,6 +81,17 @@ class JsonDecoder(ABC):
         self.coder = Coder()
         self.person = Remembered(person, Apps.REMEMBERED)
         self._decoder = msgspec.json.Decoder(self.record_type)
+        self._known: KnownLines | None = None
+
+    def know(self, needs: Needs, needs_of: NeedsOf, code: Callable[[tuple[Any, ...]], int]) -> None:
+        """Read lines of known shapes by what they need; the first two shared texts are a user's and an application's.
+
+        ``code`` is the group of (person, application, other shared texts).
+        """
+        meanings = (self.person.__getitem__, self.apps.of.__getitem__, *[_itself] * (len(needs.shared) - 2))
+        if not COMPILED:
+            return
+        self._known = KnownLines(self.day_number, needs, needs_of, meanings, code)
 
     @property
     def groups(self) -> list[Group]:
@@ -108,11 +119,26 @@ class JsonDecoder(ABC):
         """The accesses of ``content``, whole lines of ``file`` that end in ``\\n``."""
         batch = AccessBatch()
         self.add(content, file, first_line, batch)
-        return batch
+        return batch.unpack()
 
     def add(self, content: Content, file: str, first_line: int, batch: AccessBatch) -> int:
         """Add the accesses of ``content`` to ``batch``, which holds those of the lines before; the number of lines."""
-        chunk = Chunk(content, file, first_line)
+        known = self._known and self._known.read(content, batch)
+        if not known:
+            return self._add_all(Chunk(content, file, first_line), batch)
+        lines, left = known
+        alone: list[Any] = []
+        for begin, end, line in left:
+            chunk = Chunk(content[begin:end], file, first_line + line)
+            if chunk.lines <= FEW:
+                alone += self._each(chunk, 0, chunk.lines, batch)
+            else:
+                self._add_all(chunk, batch)
+        if alone:
+            self.take(alone, batch)
+        return lines
+
+    def _add_all(self, chunk: Chunk, batch: AccessBatch) -> int:
         for first, end, is_plain in chunk.runs():
             if is_plain:
                 self._add_at_once(chunk, first, end, batch)
@@ -144,6 +170,10 @@ class JsonDecoder(ABC):
                 self._add_each(chunk, first, end, batch)
 
     def _add_each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
+        self.take(self._each(chunk, first, end, batch), batch)
+
+    def _each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> list[Any]:
+        """The records of lines that are read one by one; what is malformed goes to the batch."""
         records = []
         for number in range(first, end):
             line = chunk.line(number)
@@ -154,7 +184,7 @@ class JsonDecoder(ABC):
                 records.append(self._record(line))
             except Malformed as error:
                 batch.malformed.append(chunk.quarantined(number, str(error)))
-        self.take(records, batch)
+        return records
 
     def _record(self, line: bytes) -> Any:
         try:
@@ -178,9 +208,12 @@ class JsonDecoder(ABC):
         number = days.day_number(int(timestamp))
         if number == self.day_number:
             return False
-        number = min(number, _LAST_DAY_NUMBER)
-        batch.out_of_day[number] = batch.out_of_day.get(number, 0) + 1
+        batch.count_out_of_day(number)
         return True
+
+
+def _itself(text: str | None) -> str | None:
+    return text
 
 
 def named(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:

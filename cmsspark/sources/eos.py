@@ -10,6 +10,7 @@ written twice, a first one that its form forbids.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -20,6 +21,7 @@ from cmsspark.sources import strict_json
 from cmsspark.sources.chunk import Content
 from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, parts_of
 from cmsspark.sources.fields import Apps, Remembered
+from cmsspark.sources.shapes import Needs
 from cmsspark.sources.strict_json import Fields, Malformed, last, long_text
 
 SITE: Final = "T2_CH_CERN"
@@ -119,6 +121,20 @@ _NAMES: Final = {
     "flat": ("eos_path", "rb", "wb", "sec_info", "sec_app"),
     "G3": ("path", "rb", "wb", "sec.info", "sec.app"),
 }
+_NEEDS: Final = {
+    form: Needs(path, (info, app), (rb,), (wb,), form != "G3", "G3" if form == "G3" else "G2")
+    for form, (path, rb, wb, info, app) in _NAMES.items()
+}
+
+
+def _needs_of(data: Mapping[str, Any]) -> Needs | None:
+    """The needs of a struct whose form its keys tell beyond doubt."""
+    prefixed = "eos.path" in data
+    if prefixed != any(key.startswith("eos.") for key in data):
+        return None
+    if prefixed:
+        return _NEEDS["eos."]
+    return _NEEDS["flat" if "eos_path" in data or "raw" in data else "G3"]
 
 
 class EosDecoder(JsonDecoder):
@@ -130,6 +146,7 @@ class EosDecoder(JsonDecoder):
     def __init__(self, day: date, apps: Apps) -> None:
         super().__init__(day, apps)
         self._codes = Remembered(self._number)
+        self.know(_NEEDS["G3"], _needs_of, self._codes.__getitem__)
         #: The form that fitted last comes first.
         self._forms = [msgspec.json.Decoder(kind) for kind in (Typed, Flat, Prefixed, Text)]
 
@@ -164,7 +181,7 @@ class EosDecoder(JsonDecoder):
         people = map(self.person.__getitem__, [data.info for data in found])
         batch.groups += map(self._codes.__getitem__, zip(people, apps, strict=True))
 
-    def _number(self, key: tuple[str | None, str]) -> int:
+    def _number(self, key: tuple[Any, ...]) -> int:
         user, app = key
         return self.coder.number(SITE, app, user, Remote.UNKNOWN)
 

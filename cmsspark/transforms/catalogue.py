@@ -32,7 +32,7 @@ Longs = npt.NDArray[np.int64]
 Hash = Callable[[bytes], int]
 
 #: Of the snapshot's files; another number is another snapshot.
-FORMAT: Final = 2
+FORMAT: Final = 3
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
 KEPT: Final = 4
 #: Seed of the second hash.
@@ -40,7 +40,8 @@ CHECK_SEED: Final = 0x43_4D_53
 #: In ``lookup``: the file is not in the catalogue.
 NOT_THERE: Final = -1
 
-name_hash: Hash = xxhash.xxh3_64_intdigest
+#: Simple enough that :mod:`cmsspark.sources.shaped` has it, too.
+name_hash: Hash = xxhash.xxh64_intdigest
 #: The second hash of a name, which tells apart names that share the first.
 check_hash: Hash = partial(xxhash.xxh3_64_intdigest, seed=CHECK_SEED)
 
@@ -99,10 +100,13 @@ class Catalogue:
 
     def lookup(self, names: list[bytes]) -> Numbers:
         """The pair number of each file name (UTF-8 bytes), ``NOT_THERE`` where the catalogue has none."""
-        count = len(names)
+        return self.lookup_hashes(hashes_of(names, len(names), self.hash_name), names.__getitem__)
+
+    def lookup_hashes(self, wanted: Hashes, name: Callable[[int], bytes]) -> Numbers:
+        """As :meth:`lookup`, for hashes; ``name`` tells the name of a row where its hash does not suffice."""
+        count = len(wanted)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
-        wanted = hashes_of(names, count, self.hash_name)
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(wanted)
         in_order = wanted[order]
@@ -114,7 +118,7 @@ class Catalogue:
         if self.colliding:
             for position in np.flatnonzero(np.isin(wanted, np.array(list(self.colliding), np.uint64))):
                 known = self.colliding[int(wanted[position])]
-                pairs[position] = known.get(check_hash(names[position]), NOT_THERE)
+                pairs[position] = known.get(check_hash(name(int(position))), NOT_THERE)
         return pairs
 
     def dataset_names(self, numbers: Numbers) -> list[str]:

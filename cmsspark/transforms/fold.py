@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark import buffers, days
-from cmsspark.access import AccessBatch, Group, Quarantined, Remote
+from cmsspark.access import AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.errors import DataError
 from cmsspark.transforms import prefixes
-from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Replicas, check_hash, hashes_of
+from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Numbers, Replicas
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,10 +48,6 @@ COLUMNS: Final = (
     ("wall_ms", "long"),
     ("detail", "string"),
 )
-
-#: More columns of a hashed scan's result, for the shuffle join.
-HASH_COLUMNS: Final = (("hash", "long"), ("check", "long"), ("block_remote", "long"), ("unmatched_bin", "string"))
-_UNMATCHED: Final = ("user_file", "temporary", "not_in_dbs")
 
 
 def unmatched_bin(lfn: str) -> str:
@@ -93,6 +89,8 @@ class StreamFold:
         self.out_of_day.update(batch.out_of_day)
         self.generations.update(batch.generations)
         self.quarantined += batch.malformed
+        if batch.packed is not None and batch.packed.count:
+            self._attach_packed(batch, batch.packed)
         if batch.lfns:
             self._attach(batch)
 
@@ -103,14 +101,26 @@ class StreamFold:
 
     def _attach(self, batch: AccessBatch) -> None:
         pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
+        matched = self._matched(pairs, batch.lfns.__getitem__)
+        self._keep(pairs, matched, measures_of(batch, matched))
+
+    def _attach_packed(self, batch: AccessBatch, packed: Packed) -> None:
+        pairs = self._catalogue().lookup_hashes(packed.hashes, packed.name)
+        matched = self._matched(pairs, lambda row: packed.name(row).decode())
+        self._keep(pairs, matched, _packed_measures(packed, matched))
+
+    def _matched(self, pairs: Numbers, name: Callable[[int], str]) -> npt.NDArray[np.intp]:
+        """The rows whose files are in the catalogue; the others are binned by their names."""
         matched = np.flatnonzero(pairs != NOT_THERE)
         if len(matched) < len(pairs):
-            lfns = batch.lfns
-            found = prefixes.heads(lfns[row] for row in np.flatnonzero(pairs == NOT_THERE).tolist())
+            found = prefixes.heads(map(name, np.flatnonzero(pairs == NOT_THERE).tolist()))
             prefixes.add(self.unmatched, found)
             for head, count in found.items():
                 self.bins[unmatched_bin(head)] += count
-        self._parts.append({"pair": pairs[matched].astype(np.int64), **_measures(batch, matched)})
+        return matched
+
+    def _keep(self, pairs: Numbers, matched: npt.NDArray[np.intp], measures: Columns) -> None:
+        self._parts.append({"pair": pairs[matched].astype(np.int64), **measures})
         self._unfolded += len(matched)
         if self._unfolded >= self.fold_at:
             self._parts = [self._folded()]
@@ -134,11 +144,11 @@ class StreamFold:
         if not self._parts:
             return {}
         sums = self._folded()
-        pairs, numbers = _there(sums["pair"]), _there(sums["group"])
+        pairs, numbers = there(sums["pair"]), there(sums["group"])
         remote = np.array([group.remote for group in groups], np.int64)[numbers]
         catalogue = self._catalogue()
         remote = _resolve(remote, np.asarray(catalogue.pair_blocks)[pairs], numbers, groups, replicas)
-        count = _there(sums["nacc"])
+        count = there(sums["nacc"])
         sums["remote_nacc"] = np.where(remote == Remote.YES, count, 0)
         sums["remote_count"] = np.where(remote == Remote.UNKNOWN, 0, count)
         # From here on blocks and remoteness are no part of a row: fewer rows leave the task.
@@ -150,11 +160,11 @@ class StreamFold:
     def _as_rows(
         self, sums: Columns, shared: list[tuple[str, str, str | None]], pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
-        datasets = _there(sums["pair"])
+        datasets = there(sums["pair"])
         unique = np.unique(datasets)
         names = dict(zip(unique.tolist(), self._catalogue().dataset_names(unique.astype(np.int32)), strict=True))
-        stand_ins = _stand_ins((user for _, _, user in shared), pseudonym)
-        of_row = [shared[number] for number in _there(sums["group"]).tolist()]
+        stand_ins = stand_ins_of((user for _, _, user in shared), pseudonym)
+        of_row = [shared[number] for number in there(sums["group"]).tolist()]
         count = len(of_row)
         return {
             "kind": [ACCESS] * count,
@@ -163,11 +173,11 @@ class StreamFold:
             "site_name": [site for site, _, _ in of_row],
             "app": [app for _, app, _ in of_row],
             "user": [stand_ins[user] for _, _, user in of_row],
-            "nacc": _there(sums["nacc"]).tolist(),
-            "remote_nacc": _where(sums["remote_nacc"], sums["remote_count"], count),
-            "read_bytes": _where(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": _where(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": _where(sums["wall_ms"], sums["wall_count"], count),
+            "nacc": there(sums["nacc"]).tolist(),
+            "remote_nacc": where(sums["remote_nacc"], sums["remote_count"], count),
+            "read_bytes": where(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": where(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": where(sums["wall_ms"], sums["wall_count"], count),
             "detail": [None] * count,
         }
 
@@ -209,71 +219,12 @@ class StreamFold:
         return rows
 
 
-class HashFold(StreamFold):
-    """One stream's accesses in one task, their datasets left to Spark's shuffle join: rows carry the lfn's hashes.
-
-    ``dataset_name`` stays null; ``hash`` and ``check`` are the two hashes, ``block_remote`` is one of ``Remote``, and
-    ``unmatched_bin`` names the bin of the rows that the join does not match.
-    """
-
-    def _attach(self, batch: AccessBatch) -> None:
-        names = [lfn.encode() for lfn in batch.lfns]
-        every = np.arange(len(names))
-        self._parts.append(
-            {
-                "hash": hashes_of(names, len(names)).view(np.int64),
-                "check": hashes_of(names, len(names), check_hash).view(np.int64),
-                "bin": np.array([_UNMATCHED.index(unmatched_bin(lfn)) for lfn in batch.lfns], np.int64),
-                **_measures(batch, every),
-            }
-        )
-
-    def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
-    ) -> dict[str, list[Any]]:
-        """The accesses as columns of a hashed scan's result."""
-        if not self._parts:
-            return {}
-        whole = self._joined()
-        both = np.stack([_there(whole.pop("hash")), _there(whole.pop("check"))], axis=1)
-        files, numbers = np.unique(both, axis=0, return_inverse=True)
-        bins = np.zeros(len(files), np.int64)
-        bins[numbers.reshape(-1)] = _there(whole.pop("bin"))
-        sums = fold({"file": numbers.reshape(-1).astype(np.int64), **whole}, "file", "group", self.stream)
-        of_row = [groups[number] for number in _there(sums["group"]).tolist()]
-        of_file = _there(sums["file"])
-        stand_ins = _stand_ins((group.user for group in groups), pseudonym)
-        count = len(of_row)
-        rows: dict[str, list[Any]] = {name: [None] * count for name, _ in (*COLUMNS, *HASH_COLUMNS)}
-        rows |= {
-            "kind": [ACCESS] * count,
-            "stream": [self.stream] * count,
-            "site_name": [group.site for group in of_row],
-            "app": [group.app for group in of_row],
-            "user": [stand_ins[group.user] for group in of_row],
-            "nacc": _there(sums["nacc"]).tolist(),
-            "read_bytes": _where(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": _where(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": _where(sums["wall_ms"], sums["wall_count"], count),
-            "hash": files[of_file, 0].tolist(),
-            "check": files[of_file, 1].tolist(),
-            "block_remote": [group.remote for group in of_row],
-            "unmatched_bin": [_UNMATCHED[number] for number in bins[of_file].tolist()],
-        }
-        return rows
-
-    def _told_rows(self, named: list[tuple[str, int, str | None]], held: list[Quarantined]) -> dict[str, list[Any]]:
-        # As for the index, with the hashed columns null.
-        rows = super()._told_rows(named, held)
-        return rows | {name: [None] * len(rows["kind"]) for name, _ in HASH_COLUMNS}
-
-
 def fold(columns: Columns, first: str, second: str, stream: str) -> Columns:
     """``columns`` with each combination of the keys ``first`` and ``second`` once and all else summed.
 
     Keys are numbers from 0 on. Raises DataError (65) where a sum leaves 64 bits.
     """
-    high, low = _there(columns[first]), _there(columns[second])
+    high, low = there(columns[first]), there(columns[second])
     width = int(low.max()) + 1 if len(low) else 1
     keys = high * width + low
     order = np.argsort(keys)
@@ -301,7 +252,7 @@ def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
     return exact.astype(np.int64)
 
 
-def _measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
+def measures_of(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
     """The group and the measures of the batch's accesses in ``rows``."""
     cpu, cpu_count = _nullable(batch.cpu_ms, rows)
     wall, wall_count = _nullable(batch.wall_ms, rows)
@@ -316,7 +267,13 @@ def _measures(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
     }
 
 
-def _stand_ins(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:
+def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
+    nulls: Columns = dict.fromkeys(("cpu_ms", "cpu_count", "wall_ms", "wall_count"))
+    measures: Columns = {"group": packed.groups[rows], "nacc": np.ones(len(rows), np.int64)}
+    return measures | {"read_bytes": packed.read_bytes[rows]} | nulls
+
+
+def stand_ins_of(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:
     return {user: None if user is None else pseudonym(user) for user in set(users)}
 
 
@@ -328,13 +285,13 @@ def _nullable(values: list[int | None] | None, rows: npt.NDArray[np.intp]) -> tu
     return np.array([value or 0 for value in values], np.int64)[rows], there
 
 
-def _there(column: Longs | None) -> Longs:
+def there(column: Longs | None) -> Longs:
     if column is None:
         raise TypeError("a key or count is never null")
     return column
 
 
-def _where(values: Longs | None, there: Longs | None, count: int) -> list[Any]:
+def where(values: Longs | None, there: Longs | None, count: int) -> list[Any]:
     """Values as Python numbers, None where nothing was summed."""
     if values is None or there is None:
         return [None] * count

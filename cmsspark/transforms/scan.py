@@ -19,7 +19,8 @@ from cmsspark.exactly import load
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Replicas
-from cmsspark.transforms.fold import COLUMNS, HASH_COLUMNS, HashFold, StreamFold, record_batch
+from cmsspark.transforms.fold import COLUMNS, StreamFold, record_batch
+from cmsspark.transforms.hash_fold import HASH_COLUMNS, HashFold
 from cmsspark.transforms.shipped import place
 from cmsspark.transforms.shipped import ship as ship  # the callers' name for it
 from cmsspark.transforms.unfold import ACCESS_COLUMNS, Unfold

@@ -37,6 +37,7 @@ class Unfold(StreamFold):
 
     def add(self, batch: AccessBatch) -> None:
         """Keep the batch until it is drained."""
+        batch.unpack()
         self._batch = batch
 
     def drain(

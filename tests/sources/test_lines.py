@@ -71,7 +71,8 @@ def test_where_a_file_is_cut_never_shows(mark: bool, text: bytes, size: int, mos
 @pytest.mark.parametrize("most", [2, 3, 7, 50, 61, 10_000])
 def test_records_keep_their_line_numbers_whatever_the_chunks(most: int) -> None:
     decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
-    batches = list(lines.decode_file(decoder, Dripping(SOME, most), "f"))  # type: ignore[arg-type]
+    found = lines.decode_file(decoder, Dripping(SOME, most), "f")  # type: ignore[arg-type]
+    batches = [batch.unpack() for batch in found]
     assert sum(batch.read for batch in batches) == 4
     assert [lfn for batch in batches for lfn in batch.lfns] == ["/store/data/a.root"] * 3
     assert [(record.position, record.raw) for batch in batches for record in batch.malformed] == [(5, b"broken")]
@@ -79,7 +80,7 @@ def test_records_keep_their_line_numbers_whatever_the_chunks(most: int) -> None:
 
 def decoded(content: bytes, name: str = "part-0") -> list[Any]:
     decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
-    return list(lines.decode_file(decoder, io.BytesIO(content), name))
+    return [batch.unpack() for batch in lines.decode_file(decoder, io.BytesIO(content), name)]
 
 
 def test_gzip_is_told_by_its_first_bytes_not_its_name() -> None:
@@ -150,7 +151,8 @@ def test_a_flipped_bit_in_a_gzip_file_is_damage_or_changes_nothing(data: st.Data
 def test_a_line_longer_than_what_is_read_at_once_is_whole() -> None:
     long = b'{"data":{"file_lfn":"/store/b","x":"' + b"y" * (10 << 20) + b'"}}\n'
     batches = decoded(RECORD + b"\n" + long + RECORD)
-    assert [lfn for batch in batches for lfn in batch.lfns] == ["/store/data/a.root", "/store/b", "/store/data/a.root"]
+    lfns = sorted(lfn for batch in batches for lfn in batch.lfns)
+    assert lfns == ["/store/b", "/store/data/a.root", "/store/data/a.root"]
 
 
 def test_batches_gather_chunks_and_lose_none() -> None:

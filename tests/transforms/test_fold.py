@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from cmsspark.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.errors import DataError
 from cmsspark.transforms import fold
-from cmsspark.transforms.catalogue import Catalogue, Replicas
-from cmsspark.transforms.fold import HashFold, StreamFold
+from cmsspark.transforms.catalogue import Catalogue, Replicas, check_hash, hashes_of
+from cmsspark.transforms.fold import StreamFold
+from cmsspark.transforms.hash_fold import HASH_COLUMNS, HashFold
 from tests.transforms.catalogues import Dataset, File, opened, opened_replicas
 
 FILES: list[File] = [
@@ -84,7 +85,7 @@ def rows_of(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """The rows of a scan's result, after they made an Arrow batch."""
     if not columns:
         return []
-    named = [column for column in (*fold.COLUMNS, *fold.HASH_COLUMNS) if column[0] in columns]
+    named = [column for column in (*fold.COLUMNS, *HASH_COLUMNS) if column[0] in columns]
     return fold.record_batch(columns, named).to_pylist()
 
 
@@ -171,7 +172,7 @@ def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
     rows = rows_of(task.rows(GROUPS, None, pseudonym))
     hashes: dict[tuple[int, int], str] = {}
     for lfn in {record[0] for record in every}:
-        both = [fold.hashes_of([lfn.encode()], 1), fold.hashes_of([lfn.encode()], 1, fold.check_hash)]
+        both = [hashes_of([lfn.encode()], 1), hashes_of([lfn.encode()], 1, check_hash)]
         first, second = (int(hashed.view(np.int64)[0]) for hashed in both)
         hashes[first, second] = lfn
     wanted: dict[tuple[str, int], list[Record]] = {}

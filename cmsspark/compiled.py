@@ -1,0 +1,57 @@
+"""The package's compiled modules, which may be missing: no compiler was there, or another Python runs here.
+
+Python does not load compiled modules from the zip that goes to executors: they are put into a file for that moment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+from zipimport import zipimporter
+
+import cmsspark
+
+
+def compiled(name: str) -> ModuleType | None:
+    """The module ``cmsspark.<name>``, or None where this Python has none."""
+    try:
+        return importlib.import_module(f"cmsspark.{name}")
+    except ImportError:
+        return _from_zip(name)
+
+
+def _from_zip(name: str) -> ModuleType | None:
+    loader: object = cmsspark.__spec__.loader
+    if not isinstance(loader, zipimporter):
+        return None
+    for suffix in EXTENSION_SUFFIXES:
+        inside = Path(loader.archive, "cmsspark", *name.split(".")).with_suffix(suffix)
+        try:
+            content = loader.get_data(str(inside))
+        except OSError:
+            continue
+        return _loaded(f"cmsspark.{name}", content, suffix)
+    return None
+
+
+def _loaded(name: str, content: bytes, suffix: str) -> ModuleType | None:
+    # Once it is loaded the file may go.
+    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+        file.write(content)
+        file.flush()
+        spec = importlib.util.spec_from_file_location(name, file.name, loader=ExtensionFileLoader(name, file.name))
+        if spec is None or spec.loader is None:
+            return None
+        try:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError:
+            # Of another system: what it links to is not here.
+            return None
+    sys.modules[name] = module
+    return module
