@@ -24,6 +24,10 @@ from cmsspark.publish.sink import SystemClock
 
 HOME = Path("/usr/share/activemq")
 USER, PASSWORD = "publisher-user-7", "planted-secret-41"
+#: A message's headers and body.
+Message = tuple[dict[str, str], bytes]
+#: Seconds that a broker on a busy machine may need for its next step.
+PATIENCE = 60.0
 
 
 def missing() -> str | None:
@@ -223,35 +227,88 @@ class ActiveMQ:
         return Broker((("127.0.0.1", self.plain),), f"/queue/{queue}", "cms-test", username=USER, password=PASSWORD)
 
     def consume(
-        self, queue: str, quiet: float = 1.5, while_true: Callable[[], bool] = lambda: False
-    ) -> list[tuple[dict[str, str], bytes]]:
-        """All messages of a queue as (headers, body), taken off it; ends when none came for ``quiet`` seconds.
+        self, queue: str, at_least: int = 0, *, quiet: float = 0.5, while_true: Callable[[], bool] = lambda: False
+    ) -> list[Message]:
+        """All messages of a queue as (headers, body), taken off it; ends when the broker says that none is left.
 
-        Not before ``while_true()`` ends: a message that is on its way when a reader goes counts as read, and is lost.
+        Not before ``while_true()`` ends and ``at_least`` different bodies came, unless none came for PATIENCE seconds.
         """
+        reader = _Reader(self.plain, queue)
+        try:
+            return reader.read(at_least, quiet, while_true)
+        finally:
+            reader.close()
+
+
+class _Reader:
+    """Takes messages off a queue and acknowledges each: what was only on its way when it goes returns to the queue."""
+
+    def __init__(self, port: int, queue: str) -> None:
         from stomp.protocol import Protocol12
 
-        link = connect(
-            "127.0.0.1", ("127.0.0.1", self.plain), socket.AF_INET, None, 5, SystemClock(), lambda text: None
+        self._queue = f"/queue/{queue}"
+        self._link = connect(
+            "127.0.0.1", ("127.0.0.1", port), socket.AF_INET, None, 5, SystemClock(), lambda text: None
         )
-        try:
-            protocol = Protocol12(link)
-            protocol.connect(USER, PASSWORD)
-            link.flush(5)
-            assert link.receive(5, "CONNECTED").cmd == "CONNECTED"
-            protocol.subscribe(f"/queue/{queue}", id="1", ack="auto")
-            link.flush(5)
-            messages = []
-            while True:
-                last = not while_true()
-                frame = link.receive(quiet, "MESSAGE")
-                if frame is not None:
-                    assert frame.cmd == "MESSAGE", (frame.headers, frame.body)
-                    messages.append((frame.headers, frame.body))
-                elif last:
-                    return messages
-        finally:
-            link.close()
+        self._protocol = Protocol12(self._link)
+        self._protocol.connect(USER, PASSWORD)
+        self._link.flush(PATIENCE)
+        self._next("CONNECTED")
+        self._messages: list[Message] = []
+        self._looks = 0
+
+    def read(self, at_least: int, quiet: float, while_true: Callable[[], bool]) -> list[Message]:
+        """See :meth:`ActiveMQ.consume`."""
+        self._protocol.subscribe(self._queue, id="1", ack="client-individual")
+        self._link.flush(PATIENCE)
+        different: set[bytes] = set()
+        last_came = time.monotonic()
+        while True:
+            is_last = not while_true()
+            frame = self._link.receive(quiet, "MESSAGE")
+            if frame is not None:
+                different.add(self._take(frame))
+                last_came = time.monotonic()
+                continue
+            is_enough = len(different) >= at_least or time.monotonic() - last_came > PATIENCE
+            if is_last and is_enough and self._is_empty():
+                break
+        self._protocol.send_frame("DISCONNECT", {"receipt": "gone"})
+        self._link.flush(PATIENCE)
+        # The broker works in order: with this receipt all acknowledgements are entered.
+        while self._next("RECEIPT", "MESSAGE").cmd != "RECEIPT":
+            pass
+        return self._messages
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _take(self, frame: Any) -> bytes:
+        assert frame.cmd == "MESSAGE", (frame.headers, frame.body)
+        self._messages.append((frame.headers, frame.body))
+        self._protocol.ack(frame.headers["ack"])
+        self._link.flush(PATIENCE)
+        return bytes(frame.body)
+
+    def _is_empty(self) -> bool:
+        """Whether the broker has nothing more in the queue; what comes meanwhile is taken."""
+        self._looks += 1
+        look, found = f"look-{self._looks}", 0
+        self._protocol.subscribe(self._queue, id=look, ack="auto", headers={"browser": "true"})
+        self._link.flush(PATIENCE)
+        while True:
+            frame = self._next("MESSAGE")
+            if frame.headers["subscription"] != look:
+                self._take(frame)
+            elif frame.headers.get("browser") == "end":
+                return not found
+            found += 1
+
+    def _next(self, *wanted: str) -> Any:
+        frame = self._link.receive(PATIENCE, wanted[0])
+        assert frame is not None, f"no {wanted[0]} in {PATIENCE} s"
+        assert frame.cmd in wanted, (frame.cmd, frame.headers, frame.body)
+        return frame
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
@@ -75,6 +76,22 @@ def fill(outbox: Outbox, given: Sequence[dict[str, Any]], source: str = "r1", **
 def ids(documents: Sequence[bytes]) -> list[str]:
     """The ids of documents."""
     return [json.loads(document)["metadata"]["_id"] for document in documents]
+
+
+def check_arrived(arrived: Counter[bytes], expected: set[bytes], doubles: int = 0) -> None:
+    """All of ``expected`` arrived, nothing else, and at most so many ``doubles``; else says how many, and three."""
+    double = [body for body, count in arrived.items() for _ in range(count - 1)]
+    wrong = {"missing": expected - set(arrived), "not wanted": set(arrived) - expected}
+    told = [_some(what, sorted(there)) for what, there in wrong.items() if there]
+    if len(double) > doubles:
+        told.append(_some(f"double, {doubles:,} allowed", double))
+    if told:
+        raise AssertionError(f"of {len(expected):,} documents " + "; ".join(told))
+
+
+def _some(what: str, there: Sequence[bytes]) -> str:
+    """How many there are, and three of them."""
+    return f"{len(there):,} {what}: {b' '.join(body[:300] for body in there[:3]).decode(errors='replace')}"
 
 
 class Clock:
