@@ -6,9 +6,10 @@ plain values of the right types, a record of the day, a name that stands as logg
 decoder's word on them is final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
 """
 
+from cmsspark.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -23,79 +24,14 @@ cdef enum:
     DIGITS = 18  # of a number that surely fits 64 bits
     DOUBLE_DIGITS = 15  # of one that a double holds to the last
 
-ctypedef const uint8_t* Bytes
-
 cdef struct Text:
     Bytes at
     Py_ssize_t size  # -1: null
 
 
-# --- the hash of names: XXH64 with seed 0 ---
-
-cdef uint64_t P1 = 0x9E3779B185EBCA87ULL
-cdef uint64_t P2 = 0xC2B2AE3D27D4EB4FULL
-cdef uint64_t P3 = 0x165667B19E3779F9ULL
-cdef uint64_t P4 = 0x85EBCA77C2B2AE63ULL
-cdef uint64_t P5 = 0x27D4EB2F165667C5ULL
-
-
-cdef inline uint64_t _rotated(uint64_t value, int by) noexcept nogil:
-    return (value << by) | (value >> (64 - by))
-
-
-cdef inline uint64_t _eight(Bytes at) noexcept nogil:
-    cdef uint64_t value
-    memcpy(&value, at, 8)
-    return value
-
-
-cdef inline uint64_t _four(Bytes at) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, at, 4)
-    return value
-
-
-cdef inline uint64_t _round(uint64_t lane, uint64_t value) noexcept nogil:
-    return _rotated(lane + value * P2, 31) * P1
-
-
-cdef inline uint64_t _merged(uint64_t hash, uint64_t lane) noexcept nogil:
-    return (hash ^ _round(0, lane)) * P1 + P4
-
-
-cdef uint64_t _hash(Bytes at, Py_ssize_t size) noexcept nogil:
-    cdef Bytes end = at + size
-    cdef uint64_t hash, a, b, c, d
-    if size >= 32:
-        a, b, c, d = P1 + P2, P2, 0, 0 - P1
-        while end - at >= 32:
-            a = _round(a, _eight(at))
-            b = _round(b, _eight(at + 8))
-            c = _round(c, _eight(at + 16))
-            d = _round(d, _eight(at + 24))
-            at += 32
-        hash = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
-        hash = _merged(_merged(_merged(_merged(hash, a), b), c), d)
-    else:
-        hash = P5
-    hash += <uint64_t>size
-    while end - at >= 8:
-        hash = _rotated(hash ^ _round(0, _eight(at)), 27) * P1 + P4
-        at += 8
-    if end - at >= 4:
-        hash = _rotated(hash ^ (_four(at) * P1), 23) * P2 + P3
-        at += 4
-    while at < end:
-        hash = _rotated(hash ^ (at[0] * P5), 11) * P1
-        at += 1
-    hash = (hash ^ (hash >> 33)) * P2
-    hash = (hash ^ (hash >> 29)) * P3
-    return hash ^ (hash >> 32)
-
-
 def hash_of(const uint8_t[::1] name):
     """The hash of a name, as the catalogue has it."""
-    return _hash(&name[0], name.shape[0]) if name.shape[0] else _hash(NULL, 0)
+    return hash64(&name[0], name.shape[0], 0) if name.shape[0] else hash64(NULL, 0, 0)
 
 
 # --- columns that grow ---
@@ -121,16 +57,20 @@ cdef class Columns:
         free(self._names)
 
     cdef int _grow(self, Py_ssize_t name) except -1:
+        # The room is told last: where memory ends on the way, what is there is no smaller than it says.
+        cdef Py_ssize_t room
         if self.count == self.room:
-            self.room = max(1024, 2 * self.room)
-            self._hashes = <uint64_t*>_more(self._hashes, self.room * 8)
-            self._groups = <int64_t*>_more(self._groups, self.room * 8)
-            self._sizes = <int64_t*>_more(self._sizes, self.room * 8)
-            self._begins = <int64_t*>_more(self._begins, self.room * 8)
-            self._ends = <int64_t*>_more(self._ends, self.room * 8)
+            room = max(1024, 2 * self.room)
+            self._hashes = <uint64_t*>_more(self._hashes, room * 8)
+            self._groups = <int64_t*>_more(self._groups, room * 8)
+            self._sizes = <int64_t*>_more(self._sizes, room * 8)
+            self._begins = <int64_t*>_more(self._begins, room * 8)
+            self._ends = <int64_t*>_more(self._ends, room * 8)
+            self.room = room
         if self.names_room - self.names_size < name:
-            self.names_room = 2 * self.names_room + name + 65536
-            self._names = <uint8_t*>_more(self._names, self.names_room)
+            room = 2 * self.names_room + name + 65536
+            self._names = <uint8_t*>_more(self._names, room)
+            self.names_room = room
         return 0
 
     cdef Py_ssize_t _write(self, Text logged, Bytes* name) except -1:
@@ -170,7 +110,7 @@ cdef class Columns:
         return to - at
 
     cdef int _append(self, Bytes name, Py_ssize_t size, int64_t group, int64_t read_bytes) noexcept:
-        self._hashes[self.count] = _hash(name, size)
+        self._hashes[self.count] = hash64(name, size, 0)
         self._groups[self.count] = group
         self._sizes[self.count] = read_bytes
         self._begins[self.count] = name - self._names
@@ -250,16 +190,14 @@ cdef class Memo:
         """Twice the room for what is known."""
         cdef Known* old = self.places
         cdef Py_ssize_t place, room = self.room
-        cdef Py_ssize_t count = self.count
-        self.places = NULL
-        try:
-            self._empty(2 * room)
-            for place in range(room):
-                if old[place].number >= 0:
-                    self._place(old[place].hash, NULL, 0)[0] = old[place]
-        finally:
-            free(old)
-        self.count = count
+        cdef Known* new = <Known*>_more(NULL, 2 * room * sizeof(Known))
+        for place in range(2 * room):
+            new[place].number = -1
+        self.places, self.room = new, 2 * room
+        for place in range(room):
+            if old[place].number >= 0:
+                self._place(old[place].hash, NULL, 0)[0] = old[place]
+        free(old)
         return 0
 
     cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept:
@@ -279,11 +217,12 @@ cdef class Memo:
         cdef uint64_t hash
         cdef Known* known
         cdef int64_t number
+        cdef Py_ssize_t room
         if size < 0:
             if self.of_null < 0:
                 self.of_null = self.number_of(None)
             return self.of_null
-        hash = _hash(at, size)
+        hash = hash64(at, size, 0)
         known = self._place(hash, at, size)
         if known.number >= 0:
             return known.number
@@ -299,8 +238,9 @@ cdef class Memo:
         elif 2 * self.count >= self.room:
             self._widen()
         if self.texts_room - self.texts_size < size:
-            self.texts_room = 2 * self.texts_room + 65536
-            self.texts = <uint8_t*>_more(self.texts, self.texts_room)
+            room = 2 * self.texts_room + 65536
+            self.texts = <uint8_t*>_more(self.texts, room)
+            self.texts_room = room
         known = self._place(hash, at, size)
         memcpy(self.texts + self.texts_size, at, size)
         known.hash, known.begin, known.size, known.number = hash, self.texts_size, size, number
@@ -363,8 +303,15 @@ cdef class Lines:
 
     def add(self, shape):
         """Take lines of ``shape`` (:class:`cmsspark.sources.shapes.Shape`) from now on."""
+        needs = shape.needs
         if self.is_full:
             raise ValueError("too many shapes")
+        if (1 + len(needs.shared), len(needs.read), len(needs.written)) != (self.texts, self.reads, self.writes):
+            raise ValueError("a shape of other needs")
+        if len(shape.literals) != len(shape.slots) + 1:
+            raise ValueError("a shape has one literal more than values")
+        if not all(-1 <= slot <= self.texts + self.reads + self.writes for slot in shape.slots):
+            raise ValueError("a slot for nothing that is needed")
         cdef Shape* new = &self.shapes[self.count]
         cdef int place
         new.count = len(shape.slots)
@@ -423,16 +370,15 @@ cdef class Lines:
         left = []
         while at < end:
             line_end = <Bytes>memchr(at, b"\n", end - at)
-            if line_end == NULL:
-                line_end = end - 1
-            if self._take(at, line_end, columns):
+            # A last line that nothing ends is not this module's.
+            if line_end != NULL and self._take(at, line_end, columns):
                 if left_from >= 0:
                     left.append((left_from, at - begin, left_line))
                     left_from = -1
             elif left_from < 0:
                 left_from, left_line = at - begin, lines
             lines += 1
-            at = line_end + 1
+            at = line_end + 1 if line_end != NULL else end
         if left_from >= 0:
             left.append((left_from, end - begin, left_line))
         return lines, left
