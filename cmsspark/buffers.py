@@ -6,7 +6,7 @@ second of CPU in each process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,22 @@ def _bits(flags: list[bool]) -> bytes:
     return _packed(np.array(flags, np.bool_))
 
 
+def packed_bits(there: bytes) -> bytes:
+    """Flags of a byte each as Arrow's bits."""
+    return _packed(np.frombuffer(there, np.bool_))
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether ``text`` is UTF-8; a glance where it is ASCII."""
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def scalar(value: Any, kind: str) -> pa.Scalar:
     """One value as Arrow's functions take it."""
     return array([value], kind)[0]
@@ -75,6 +91,17 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: i
         values = np.frombuffer(chunk.buffers()[1], kind)[chunk.offset : chunk.offset + len(chunk)]
         parts.append(np.where(_valid(chunk), values, kind(null)) if chunk.null_count else values)
     return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+
+def texts_of(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]]:
+    """Of each chunk of texts (string): where they begin and, one more, the last one ends; and their bytes."""
+    for chunk in _chunks(column):
+        if len(chunk):
+            _, ends, content = chunk.buffers()
+            yield (
+                np.frombuffer(ends, np.int32)[chunk.offset : chunk.offset + len(chunk) + 1],
+                np.frombuffer(content or b"", np.uint8),
+            )
 
 
 def is_there(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,7 @@ GATHERED: Final = 4096
 #: Is shown the first lines of each file.
 Look = Callable[[bytes], None]
 
-_BOM = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _NEWLINE = ord("\n")
 
@@ -60,7 +60,7 @@ def chunks(stream: Any, file: str, size: int = CHUNK) -> Iterator[memoryview]:
     All are views of one buffer: each is gone with the next. A BOM at the file's start is skipped. Raises DataError (65)
     where decompression fails.
     """
-    buffer = bytearray(min(size, _FIRST) + len(_BOM) + 1)
+    buffer = bytearray(min(size, _FIRST) + len(BOM) + 1)
     begin, end = _after_mark(stream, buffer, file)
     filled = False
     while True:
@@ -99,12 +99,12 @@ def pieces(content: bytes, size: int = CHUNK) -> Iterator[memoryview]:
 def _after_mark(stream: Any, buffer: bytearray, file: str) -> tuple[int, int]:
     """Where a file's first bytes lie in the buffer: behind the BOM, which short reads may have cut."""
     end = 0
-    while end < len(_BOM) and _BOM.startswith(buffer[:end]):
-        got = _read(stream, memoryview(buffer)[end : len(_BOM)], file)
+    while end < len(BOM) and BOM.startswith(buffer[:end]):
+        got = _read(stream, memoryview(buffer)[end : len(BOM)], file)
         if not got:
             break
         end += got
-    return (end if buffer[:end] == _BOM else 0), end
+    return (end if buffer[:end] == BOM else 0), end
 
 
 def _read(stream: Any, into: memoryview, file: str) -> int:

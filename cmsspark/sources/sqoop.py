@@ -2,8 +2,9 @@ r"""The dumps' CSV as sqoop writes it, read into Arrow tables (``docs/counting.m
 
 Columns go by position, without a header. Any text may be enclosed in ``"``, ``\`` makes the next character stand for
 itself in and out of quotes, a newline inside quotes belongs to the value, ``null`` is null, columns beyond the known
-ones come last and are left alone. What pyarrow's reader surely reads rightly it reads; a file that it refuses or
-might mistake goes through ``records``, which reads it after all or says the row and the reason.
+ones come last and are left alone. Plain text is read by compiled code; with quotes, and where nothing was compiled, by
+pyarrow's reader as far as it surely reads rightly. A file that both refuse or might mistake goes through ``records``,
+which reads it after all or says the row and the reason.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any, Final, cast
 
+from cmsspark.buffers import is_utf8, packed_bits
+from cmsspark.compiled import compiled
 from cmsspark.errors import DataError
 from cmsspark.schemas import Column, Table
-from cmsspark.sources.lines import plain
+from cmsspark.sources.lines import BOM, plain
 from cmsspark.sources.records import RECORD_LIMIT, check_start, check_width, records, value
 
+_plain_csv: Final[Any] = compiled("sources.plain_csv")
 #: Bytes parsed at once.
 BLOCK: Final = 8 * 1024 * 1024
+#: Bytes that compiled code goes through at once: what is made of them fits a core's cache.
+_PLAIN_BLOCK: Final = 1024 * 1024
 #: Bytes, and records, at a file's start that are checked in all their columns.
 SAMPLE: Final = 64 * 1024
 SAMPLE_RECORDS: Final = 100
@@ -62,16 +68,62 @@ def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) 
     if width == 0:
         return
     done = 0
-    try:
-        for piece in _fast(watched, table, columns, width):
-            done += piece.num_rows
-            yield piece
-        watched.check_quotes()
-    except (pa.ArrowInvalid, _Doubtful):
-        # From the start again, by the letter; the rows that were handed on already are passed over.
-        stream.seek(0)
-        text = _lines(_Watched(plain(stream, file), file))
-        yield from _slow(records(text, file), table, columns, file, done)
+    for way in (_plain, _fast):
+        try:
+            for piece in _past(done, way(watched, table, columns, width)):
+                done += piece.num_rows
+                yield piece
+            return
+        except (pa.ArrowInvalid, _Doubtful):
+            # From the start again; the rows that were handed on already are passed over.
+            stream.seek(0)
+            watched = _Watched(plain(stream, file), file)
+    yield from _slow(records(_lines(watched), file), table, columns, file, done)
+
+
+def _past(rows: int, pieces: Iterator[Any]) -> Iterator[Any]:
+    """The pieces without the first ``rows`` rows."""
+    for piece in pieces:
+        skipped = min(rows, piece.num_rows)
+        rows -= skipped
+        if skipped < piece.num_rows:
+            yield piece.slice(skipped)
+
+
+def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) -> Iterator[Any]:
+    """By compiled code, where the text is so plain that nothing can be mistaken. Raises _Doubtful where it is not."""
+    schema = arrow_schema(table, columns)
+    wanted = [(table.names.index(field.name), str(field.type) == "string") for field in schema]
+    if _plain_csv is None or any(str(field.type) == "double" for field in schema):
+        raise _Doubtful
+    rest, is_first = b"", True
+    while piece := watched.text(_PLAIN_BLOCK):
+        text = rest + piece
+        if is_first:
+            text, is_first = text.removeprefix(BOM), False
+        cut = text.rfind(b"\n") + 1
+        text, rest = text[:cut], text[cut:]
+        if len(rest) > RECORD_LIMIT:
+            raise _Doubtful
+        if text:
+            yield _table(_plain_csv.columns_of(text, width, wanted), text, schema)
+    if rest:
+        yield _table(_plain_csv.columns_of(rest + b"\n", width, wanted), rest, schema)
+
+
+def _table(found: Any, text: bytes, schema: Any) -> Any:
+    """What compiled code found in ``text``. Raises _Doubtful where it found none, and for text that is not UTF-8."""
+    import pyarrow as pa
+
+    if found is None or not is_utf8(text):
+        raise _Doubtful
+    rows, columns = found
+    arrays = []
+    for field, (there, nulls, *content) in zip(schema, columns, strict=True):
+        bits = packed_bits(there) if nulls else None
+        buffers = [None if one is None else pa.py_buffer(one) for one in (bits, *content)]
+        arrays.append(pa.Array.from_buffers(field.type, rows, buffers, nulls))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _fast(watched: _Watched, table: Table, columns: Sequence[str], width: int) -> Iterator[Any]:
@@ -96,6 +148,7 @@ def _fast(watched: _Watched, table: Table, columns: Sequence[str], width: int) -
                 raise _Doubtful
             if batch.num_rows:
                 yield pa.Table.from_batches([batch], schema)
+    watched.check_quotes()
 
 
 def _slow(found: Iterable[list[bytes]], table: Table, columns: Sequence[str], file: str, done: int) -> Iterator[Any]:
@@ -151,15 +204,19 @@ class _Watched(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes, as pyarrow asks for them. Raises _Doubtful where it would split rows at a lone ``\\r``."""
-        if self._start:
-            piece, self._start = self._start, b""
-        else:
-            piece = self.read_raw(BLOCK if size < 0 else size)
+        piece = self.text(BLOCK if size < 0 else size)
         # Searches for one byte cost next to nothing; most dumps have none of these.
         if self._last in _MARKS or any(mark in piece for mark in _MARKS):
             self._look(self._last + piece, piece)
         self._last = piece[-1:]
         return piece
+
+    def text(self, size: int) -> bytes:
+        """Up to ``size`` bytes, none at the end; first the start."""
+        if self._start:
+            piece, self._start = self._start, b""
+            return piece
+        return self.read_raw(size)
 
     def _look(self, whole: bytes, piece: bytes) -> None:
         if b"\r" in whole and whole.count(b"\r") - whole.endswith(b"\r") != whole.count(b"\r\n"):

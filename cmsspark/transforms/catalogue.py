@@ -18,19 +18,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from cmsspark.buffers import texts_of
+from cmsspark.compiled import compiled
 from cmsspark.errors import OutputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Hash = Callable[[bytes], int]
 
+_hashed: Final[Any] = compiled("hashed")
 #: Of the snapshot's files; another number is another snapshot.
 FORMAT: Final = 3
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
@@ -43,12 +49,26 @@ NOT_THERE: Final = -1
 #: Simple enough that :mod:`cmsspark.sources.shaped` has it, too.
 name_hash: Hash = xxhash.xxh64_intdigest
 #: The second hash of a name, which tells apart names that share the first.
-check_hash: Hash = partial(xxhash.xxh3_64_intdigest, seed=CHECK_SEED)
+check_hash: Hash = partial(xxhash.xxh64_intdigest, seed=CHECK_SEED)
 
 
 def hashes_of(names: Iterable[bytes], count: int, hash_name: Hash = name_hash) -> Hashes:
     """The hashes of ``count`` names, in order."""
     return np.fromiter(map(hash_name, names), np.uint64, count)
+
+
+def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
+    """The hashes of a column of texts, none of which is null."""
+    seed = {name_hash: 0, check_hash: CHECK_SEED}.get(hash_name)
+    parts = [np.zeros(0, np.uint64)]
+    if _hashed is not None and seed is not None:
+        parts += [_hashed.hashes_of_texts(ends, content, seed) for ends, content in texts_of(column)]
+    else:
+        for chunk in column.chunks:
+            names = chunk.to_pylist()
+            parts.append(hashes_of((name.encode() for name in names), len(names), hash_name))
+    found: Hashes = np.concatenate(parts)
+    return found
 
 
 def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:

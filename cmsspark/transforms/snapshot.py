@@ -23,7 +23,7 @@ from cmsspark.transforms.catalogue import (
     Numbers,
     Report,
     check_hash,
-    hashes_of,
+    hashes_in,
     name_hash,
     replica_keys,
 )
@@ -40,13 +40,28 @@ _NO_BLOCK: Final = -1
 
 
 @dataclass
+class _Pairs:
+    """(block, dataset) pairs by their number: the block's id (-1: none) and the dataset's number."""
+
+    blocks: Longs
+    datasets: Numbers
+
+    @classmethod
+    def of(cls, blocks: Longs, datasets: Numbers) -> tuple[Numbers, _Pairs]:
+        """The pair number of each row, and the pairs."""
+        block_codes, block_values = _coded(blocks)
+        width = int(datasets.max()) + 1 if len(datasets) else 1
+        numbers, values = _coded(block_codes.astype(np.int64) * width + datasets)
+        return numbers, cls(block_values[values // width], (values % width).astype(np.int32))
+
+
+@dataclass
 class _Files:
-    """Rows of FILES that can match: hashes of their names, block (-1: none), dataset's number, file_id (-1: none)."""
+    """Rows of FILES that can match: hashes of their names, number of (block, dataset), file_id (-1: none)."""
 
     hashes: Hashes
     checks: Hashes
-    blocks: Longs
-    datasets: Numbers
+    pairs: Numbers
     file_ids: Longs
 
     def at(self, rows: npt.NDArray[np.intp]) -> _Files:
@@ -54,19 +69,19 @@ class _Files:
         return _Files(*(column[rows] for column in self._columns()))
 
     def _columns(self) -> tuple[Any, ...]:
-        return self.hashes, self.checks, self.blocks, self.datasets, self.file_ids
+        return self.hashes, self.checks, self.pairs, self.file_ids
 
     @classmethod
     def none(cls) -> _Files:
         """No rows."""
-        hashes, numbers = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        return cls(hashes, hashes, numbers, np.zeros(0, np.int32), numbers)
+        hashes = np.zeros(0, np.uint64)
+        return cls(hashes, hashes, np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     @classmethod
     def joined(cls, parts: Sequence[_Files]) -> _Files:
         """All parts in a row. The parts are emptied on the way: each column is there once and a half at most."""
         whole = []
-        for name in ("hashes", "checks", "blocks", "datasets", "file_ids"):
+        for name in ("hashes", "checks", "pairs", "file_ids"):
             whole.append(np.concatenate([getattr(part, name) for part in parts]))
             for part in parts:
                 setattr(part, name, None)
@@ -83,15 +98,16 @@ def build_catalogue(
     """
     known, numbers = _write_datasets(folder, datasets)
     report = Report()
-    parts = [_Files.none()]
-    for rows, counted in run(partial(_file_rows, known, numbers, hash_name), files):
+    parts, pairs_of = [_Files.none()], [_Pairs(np.zeros(0, np.int64), np.zeros(0, np.int32))]
+    for rows, of_part, counted in run(partial(_file_rows, known, numbers, hash_name), files):
         parts.append(rows)
+        pairs_of.append(of_part)
         for name, count in counted.__dict__.items():
             setattr(report, name, getattr(report, name) + count)
+    whole = _same_pairs(parts, pairs_of)
     found = _Files.joined(parts)
     order = np.argsort(found.hashes)
-    hashes = found.hashes[order]
-    pairs, pair_blocks, pair_datasets = _pairs(found.blocks[order], found.datasets[order])
+    hashes, pairs = found.hashes[order], found.pairs[order]
     colliding: dict[int, dict[int, int]] = {}
     same = hashes[1:] == hashes[:-1]
     if same.any():
@@ -103,8 +119,8 @@ def build_catalogue(
     for name, values in (
         ("hashes", hashes),
         ("pairs", pairs),
-        ("pair_blocks", pair_blocks),
-        ("pair_datasets", pair_datasets.astype(np.int32)),
+        ("pair_blocks", whole.blocks),
+        ("pair_datasets", whole.datasets),
     ):
         np.save(folder / f"{name}.npy", values)
     meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
@@ -127,7 +143,9 @@ def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part
     counts = np.searchsorted(names, wanted, "right") - first
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     found = ids[np.repeat(first, counts) + offsets]
-    keys = np.unique(replica_keys(found, np.repeat(sites, counts)))
+    # numpy's unique hashes numbers, which takes ten times as long as sorting them.
+    keys = np.sort(replica_keys(found, np.repeat(sites, counts)))
+    keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))] if len(keys) else keys
     np.save(folder / "replicas.npy", keys)
     (folder / "meta.json").write_text(json.dumps({"replicas": len(keys)}))
     return len(keys)
@@ -153,12 +171,11 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
     return np.array(known, np.int64), np.array([numbers[key] for key in known], np.int32)
 
 
-def _file_rows(known: Longs, numbers: Numbers, hash_name: Hash, part: Part) -> tuple[_Files, Report]:
-    """The rows of a part of FILES that can match: named, and of a dataset in DATASETS."""
-    import pyarrow as pa
-
+def _file_rows(known: Longs, numbers: Numbers, hash_name: Hash, part: Part) -> tuple[_Files, _Pairs, Report]:
+    """The rows of a part of FILES that can match: named, and of a dataset in DATASETS. Their pairs are the part's."""
     report = Report()
     pieces = [_Files.none()]
+    blocks, datasets = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for table in part():
         report.files += table.num_rows
         report.null_lfns += table[0].null_count
@@ -171,22 +188,28 @@ def _file_rows(known: Longs, numbers: Numbers, hash_name: Hash, part: Part) -> t
         stays = is_named & is_known
         if not stays.all():
             table, place = table.filter(flags(stays)), place[stays]
-        names = table[0].cast(pa.large_binary()).to_pylist()
-        both = (hashes_of(names, len(names), hash_name), hashes_of(names, len(names), check_hash))
-        pieces.append(_Files(*both, _longs(table, 1), numbers[place], _longs(table, 3)))
-    return _Files.joined(pieces), report
+        both = (hashes_in(table[0], hash_name), hashes_in(table[0], check_hash))
+        pieces.append(_Files(*both, np.zeros(0, np.int32), _longs(table, 3)))
+        blocks.append(_longs(table, 1))
+        datasets.append(numbers[place])
+    found = _Files.joined(pieces)
+    found.pairs, pairs = _Pairs.of(np.concatenate(blocks), np.concatenate(datasets))
+    return found, pairs, report
 
 
 def _longs(table: pa.Table, column: int) -> Longs:
     return to_numpy(table[column], np.int64, _NO_BLOCK)
 
 
-def _pairs(blocks: Longs, datasets: Numbers) -> tuple[Numbers, Longs, Longs]:
-    """Each row's pair number, and the block and dataset of each pair."""
-    block_codes, block_values = _coded(blocks)
-    width = int(datasets.max()) + 1 if len(datasets) else 1
-    pairs, values = _coded(block_codes.astype(np.int64) * width + datasets)
-    return pairs, block_values[values // width], values % width
+def _same_pairs(parts: Sequence[_Files], pairs_of: Sequence[_Pairs]) -> _Pairs:
+    """The pairs of all parts; the parts' numbers are made those of the whole."""
+    blocks = np.concatenate([pairs.blocks for pairs in pairs_of])
+    numbers, whole = _Pairs.of(blocks, np.concatenate([pairs.datasets for pairs in pairs_of]))
+    first = 0
+    for part, pairs in zip(parts, pairs_of, strict=True):
+        part.pairs = numbers[first : first + len(pairs.blocks)][part.pairs]
+        first += len(pairs.blocks)
+    return whole
 
 
 def _coded(values: Longs) -> tuple[Numbers, Longs]:
@@ -224,8 +247,7 @@ def _block_rows(part: Part) -> tuple[Hashes, Longs]:
     found = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
     for table in part():
         whole = table.drop_null()
-        names = whole[1].to_pylist()
-        found.append((hashes_of((name.encode() for name in names), len(names)), to_numpy(whole[0], np.int64)))
+        found.append((hashes_in(whole[1]), to_numpy(whole[0], np.int64)))
     return _columns(found, np.uint64, np.int64)
 
 
@@ -234,19 +256,8 @@ def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
     found = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
     for table in part():
         whole = table.drop_null()
-        found.append((_hashes_in(whole[0]), _hashes_in(whole[1])))
+        found.append((hashes_in(whole[0]), hashes_in(whole[1])))
     return _columns(found, np.uint64, np.uint64)
-
-
-def _hashes_in(column: pa.ChunkedArray) -> Hashes:
-    """The hash of each text; texts that are there often are hashed once."""
-    parts = [np.zeros(0, np.uint64)]
-    for chunk in column.chunks:
-        coded = chunk.dictionary_encode()
-        texts = coded.dictionary.to_pylist()
-        parts.append(hashes_of((text.encode() for text in texts), len(texts))[to_numpy(coded.indices, np.int32)])
-    found: Hashes = np.concatenate(parts)
-    return found
 
 
 def _columns(parts: Iterable[tuple[Any, Any]], first: Any, second: Any) -> tuple[Any, Any]:
