@@ -26,8 +26,8 @@ from cmsspark.sources.strict_json import Fields, Malformed, last, long_text
 
 SITE: Final = "T2_CH_CERN"
 
-#: A number as its text plainly is; other spellings are read by the letter.
-PlainText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,18}$")]
+#: A number as its text plainly is; other spellings are read by the letter. (`$` would let a newline pass behind it.)
+PlainText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,18}\Z")]
 #: The type of a key that must not be there: no record holds this value.
 Never = Literal["\0 no such value"] | msgspec.UnsetType
 

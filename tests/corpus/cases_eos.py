@@ -14,6 +14,8 @@ COUNT_TEXTS: dict[str, int | None] = {
     "5x": None, "0x5": None, "1_0": None, "1,000": None, "NaN": None, "nan": None, "inf": None, "Infinity": None,
     "null": None, "true": None, "٣": None, "1e400": None, "--5": None, "1e": None, "9223372036854775808": None,
     "9" * 5000: None, "-0.0": 0, "0e5": 0, "0.000": 0,
+    "\n": None,
+    "5\n": None,
 }  # fmt: skip
 
 
