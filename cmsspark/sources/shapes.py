@@ -57,7 +57,8 @@ class _Twice(Exception):
 def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
     """The shape of a line (without its newline); None where it has none that can be looked for.
 
-    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes and without a key twice.
+    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes and without a key twice. What is
+    needed of it must be single values: an object or array there is not to be skipped but ill-typed.
     """
     if len(line) > LONGEST or _PLAIN_TEXT.fullmatch(line) is None:
         return None
@@ -76,6 +77,10 @@ def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
     names = (needs.name, *needs.shared, *needs.read, *needs.written)
     places: dict[tuple[str | None, ...], int] = {("data", name): place for place, name in enumerate(names)}
     places["metadata", "timestamp"] = len(names)
+    values = [record["data"].get(name) for name in names]
+    values.append(record.get("metadata", {}).get("timestamp"))
+    if any(isinstance(value, dict | list) for value in values):
+        return None
     literals, paths = _cut(text)
     return Shape(literals, tuple(places.get(path, -1) for path in paths), needs)
 
