@@ -52,7 +52,7 @@ def counted(stream: str, content: bytes, file: str) -> int | None:
     try:
         for batch in reader_of(stream).file(io.BytesIO(content), file):
             read += batch.read
-            binned += len(batch.lfns) + len(batch.malformed) + batch.no_lfn + batch.write_only
+            binned += len(batch.unpack().lfns) + len(batch.malformed) + batch.no_lfn + batch.write_only
             binned += sum(batch.out_of_day.values())
     except DataError as error:
         assert error.where == file

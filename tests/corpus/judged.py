@@ -94,7 +94,7 @@ def decoded(stream: str, form: str, content: bytes, day: date = DAY) -> StreamCo
     reader = Reader(stream, "eos" if stream == "eos" else form, day)
     counted = StreamCount()
     for batch in reader.file(io.BytesIO(content), "case"):
-        _check_columns(batch)
+        _check_columns(batch.unpack())
         counted.bins["malformed"] += len(batch.malformed)
         counted.bins["write_only"] += batch.write_only
         counted.bins["no_lfn"] += batch.no_lfn
