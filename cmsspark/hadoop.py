@@ -113,6 +113,11 @@ class HadoopFiles:
         with _hadoop_errors(path):
             system.copyToLocalFile(False, place, self._jvm.org.apache.hadoop.fs.Path(str(target)), True)
 
+    def put(self, source: Path, path: str) -> None:
+        system, place = self._open(path)
+        with _hadoop_errors(path, writing=True):
+            system.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(str(source)), place)
+
     def uri(self, path: str) -> str:
         system, place = self._open(path)
         return str(system.makeQualified(place).toString())

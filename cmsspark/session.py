@@ -165,7 +165,12 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
 
 
 def small_session(app: str) -> SparkSession:
-    """A session for looking at a file system only: quiet, and quickly there."""
+    """A session for looking at a file system only: quiet, and quickly there.
+
+    In a job that spark-submit started it is that job's: YARN ends a driver of its own that has another master.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return session(app)
     quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     options = {"spark.ui.enabled": "false", "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}

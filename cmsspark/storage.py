@@ -56,6 +56,7 @@ class Files(Protocol):
     def make_dirs(self, path: str) -> None: ...
     def delete(self, path: str) -> None: ...
     def fetch(self, path: str, target: Path) -> None: ...
+    def put(self, source: Path, path: str) -> None: ...
     def uri(self, path: str) -> str: ...
 
 
@@ -190,6 +191,13 @@ class LocalFiles:
         except PermissionError as error:
             raise _not_allowed(place, error) from None
 
+    def put(self, source: Path, path: str) -> None:
+        """Copy the local file ``source`` to ``path``, in a folder that is there."""
+        try:
+            shutil.copyfile(source, local_path(path))
+        except OSError as error:
+            raise _not_written(local_path(path), error) from None
+
     def uri(self, path: str) -> str:
         """The location as a URI that pandas, DuckDB and Spark read; names with special characters stay a plain path."""
         place = os.path.abspath(local_path(path))
@@ -234,6 +242,9 @@ class AnyFiles:
 
     def fetch(self, path: str, target: Path) -> None:
         self._of(path).fetch(path, target)
+
+    def put(self, source: Path, path: str) -> None:
+        self._of(path).put(source, path)
 
     def uri(self, path: str) -> str:
         return self._of(path).uri(path)

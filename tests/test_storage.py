@@ -157,6 +157,8 @@ def test_hadoop_lists_reads_writes_replaces_and_deletes(hadoop: Files, tmp_path:
     assert hadoop.read_bytes(f"{folder}/other") == b"two"
     hadoop.fetch(f"{folder}/other", tmp_path / "fetched")
     assert (tmp_path / "fetched").read_bytes() == b"two"
+    hadoop.put(tmp_path / "fetched", f"{folder}/put")
+    assert hadoop.read_bytes(f"{folder}/put") == b"two"
     hadoop.delete(folder)
     assert not (tmp_path / name).exists()
     hadoop.delete(folder)

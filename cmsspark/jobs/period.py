@@ -5,11 +5,9 @@ Sums are those of the days; distinct people are counted anew over the whole peri
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -26,11 +24,9 @@ from cmsspark.jobs.stored_columns import files_of
 from cmsspark.periods import Period
 from cmsspark.schemas import stored_table
 from cmsspark.sinks import store
-from cmsspark.storage import is_local
 
 if TYPE_CHECKING:
     import polars as pl
-    import pyarrow as pa
 
     from cmsspark.settings import Settings
 
@@ -114,7 +110,7 @@ def _run(
     made = build(days)
     staged = store.stage(files, fout, NAME, period, run_of_period.check)
     try:
-        count = _write(staged, made.rows.to_arrow().cast(stored_table(TABLE).arrow()))
+        count = staged.write_arrow(made.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
         done = staged.commit(_manifest(made, time.monotonic() - began))
     except BaseException:
         staged.abandon()
@@ -124,20 +120,6 @@ def _run(
     seconds = time.monotonic() - began
     tell(f"{NAME} {period}: {count:,} rows from {len(days.there)} days stored in {done.path} after {seconds:.1f} s")
     return done
-
-
-def _write(staged: store.Run, rows: pa.Table) -> int:
-    """Write the table; where the store is not on the local disk, by Spark."""
-    if is_local(staged.folder):
-        return staged.write_arrow(rows, TABLE)
-    import pyarrow.parquet as pq
-
-    from cmsspark.session import small_session
-
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
-        part = Path(folder) / "part.parquet"
-        pq.write_table(rows, part, store_schema=False)
-        return staged.write(small_session(f"cmsspark {NAME}").read.parquet(part.as_uri()), TABLE)
 
 
 def _manifest(made: Made, seconds: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -83,21 +84,22 @@ class Run:
         return self._enter(schema, fmt, wanted, found)
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
-        """As :meth:`write`, without Spark: one Parquet part in a store on the local disk."""
-        import pyarrow.parquet as pq
-
+        """As :meth:`write`, without Spark's tasks: one Parquet part, from this process."""
         schema = stored_table(table)
         if not rows.schema.equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
         folder = self.table_path(table)
         self.files.make_dirs(folder)
         # As Spark names and packs its parts; without Arrow's own notes every reader sees the same types.
-        part = Path(local_path(folder)) / f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        try:
-            pq.write_table(rows, part, compression="snappy", store_schema=False)
-        except OSError as error:
-            raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
-        return self._enter(schema, "parquet", rows.num_rows, _count_footers(folder, schema))
+        name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        if is_local(folder):
+            _write_part(rows, Path(local_path(folder)) / name)
+            return self._enter(schema, "parquet", rows.num_rows, _count_footers(folder, schema))
+        with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside, tempfile.TemporaryDirectory() as back:
+            _write_part(rows, Path(aside, name))
+            self.files.put(Path(aside, name), join(folder, name))
+            self.files.fetch(join(folder, name), Path(back, name))
+            return self._enter(schema, "parquet", rows.num_rows, _count_footers(back, schema))
 
     def _enter(self, schema: Table, fmt: str, wanted: int, found: int) -> int:
         """Enter a table that was written in the manifest. Raises OutputError (73) where it is not what was written."""
@@ -321,6 +323,15 @@ def _count_back(spark: SparkSession, location: str, schema: Table, fmt: str) -> 
     if not is_local(location):
         return int(spark.read.schema(schema.spark()).parquet(location).count())
     return _count_footers(location, schema)
+
+
+def _write_part(rows: pa.Table, part: Path) -> None:
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(rows, part, compression="snappy", store_schema=False)
+    except OSError as error:
+        raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
 
 
 def _count_footers(location: str, schema: Table) -> int:

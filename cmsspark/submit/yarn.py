@@ -27,7 +27,10 @@ _FIELD: Final = re.compile(r"(diagnostics|final status|tracking URL): (.*?)(?= \
 _EXITED: Final = re.compile(r"User application exited with (?:status )?(\d+)")
 _OURS: Final = re.compile(r"^cmsspark: .*(?:\n  (?:where|found|next): .*)*", re.MULTILINE)
 _RAISED: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
-_OF_THE_JVM: Final = re.compile(r"^(?:Caused by: |Exception in thread \S+ |\S+ \S+ ERROR \S+ ).*", re.MULTILINE)
+#: A line that ends in a colon has its exception on the next one.
+_OF_THE_JVM: Final = re.compile(
+    r"^(?:Caused by: |Exception in thread \S+ |\S+ \S+ ERROR \S+ )(?:.*: *\n(?=\S).*|.*)", re.MULTILINE
+)
 #: How a driver in client mode tells that YARN ended its application.
 _GONE: Final = re.compile(r"YARN application has (?:exited unexpectedly|already ended)")
 #: How a driver tells of a container that ended badly.

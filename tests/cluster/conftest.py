@@ -80,6 +80,7 @@ class World:
             **kept,
             **self.cluster.env,
             "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.folder / "tmp"),
             "CMSSPARK_STATE_DIR": str(self.folder / "state"),
             "CMSSPARK_CACHE_DIR": str(self.folder / "cache"),
             "CMSSPARK_SETTINGS": str(self.folder / "settings.yaml"),
@@ -212,7 +213,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The cluster with two nodes and two namespaces, the day's logs and dumps on the first, ended after the tests."""
     folder = tmp_path_factory.mktemp("cluster")
     packed = environment.packed()
-    hidden = [ROOT, *(folder / name for name in ("cms", "state", "cache", "local", "home"))]
+    hidden = [ROOT, *(folder / name for name in ("cms", "state", "cache", "local", "home", "tmp"))]
     for place in hidden:
         place.mkdir(exist_ok=True)
     java = shutil.which("java") or "java"

@@ -230,6 +230,11 @@ def test_a_file_of_yarns_has_the_logs_by_name() -> None:
             "x\nCaused by: java.io.IOException: one\n\tat x\nCaused by: java.net.X: two\n\tat y\n",
             "Caused by: java.net.X: two",
         ),
+        (
+            "",
+            "26/01/15 11:08:48 ERROR ApplicationMaster: Uncaught exception: \njava.lang.X: it did not start\n\tat x\n",
+            "26/01/15 11:08:48 ERROR ApplicationMaster: Uncaught exception: \njava.lang.X: it did not start",
+        ),
         ("a\nb\nc\nd\n", "", "b\nc\nd"),
         ("", "", ""),
     ],
