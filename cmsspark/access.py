@@ -61,7 +61,7 @@ _LAST_DAY: Final = 2_932_897
 
 
 class Packed(Protocol):
-    """Accesses in columns of machine words, for a stream that has sizes and no seconds."""
+    """Accesses in columns of machine words; a stream has sizes or times."""
 
     @property
     def count(self) -> int: ...
@@ -74,7 +74,11 @@ class Packed(Protocol):
     def groups(self) -> npt.NDArray[np.int64]: ...
 
     @property
-    def read_bytes(self) -> npt.NDArray[np.int64]: ...
+    def read_bytes(self) -> npt.NDArray[np.int64] | None: ...
+
+    @property
+    def times(self) -> tuple[npt.NDArray[np.int64], ...] | None:
+        """CPU ms, 1 where it is there, wall ms, 1 where it is there; else 0."""
 
     def name(self, row: int) -> bytes: ...
 
@@ -114,5 +118,14 @@ class AccessBatch:
         if packed is not None and packed.count:
             self.lfns += [packed.name(row).decode() for row in range(packed.count)]
             self.groups += packed.groups.tolist()
-            self.read_bytes = [*(self.read_bytes or ()), *packed.read_bytes.tolist()]
+            if packed.read_bytes is not None:
+                self.read_bytes = [*(self.read_bytes or ()), *packed.read_bytes.tolist()]
+            if packed.times is not None:
+                cpu, has_cpu, wall, has_wall = packed.times
+                self.cpu_ms = [*(self.cpu_ms or ()), *_with_nulls(cpu, has_cpu)]
+                self.wall_ms = [*(self.wall_ms or ()), *_with_nulls(wall, has_wall)]
         return self
+
+
+def _with_nulls(values: npt.NDArray[np.int64], there: npt.NDArray[np.int64]) -> list[int | None]:
+    return [value if known else None for value, known in zip(values.tolist(), there.tolist(), strict=True)]

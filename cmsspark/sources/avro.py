@@ -1,7 +1,8 @@
 """Avro log files, without a JVM: only the needed fields, every record counted, damage named.
 
-polars reads fast and refuses most damage; whatever it refuses (a codec or type that it does not know, bad text, a cut
-file) is read again by fastavro, whose word is final.
+Plain files are read by compiled code, others, and all where it is missing, by polars, which is fast and refuses most
+damage. Whatever they refuse (a codec or type that they do not know, bad text, a cut file) is read again by fastavro,
+whose word is final.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
 from cmsspark.errors import DataError
-from cmsspark.sources import avro_blocks
+from cmsspark.sources import avro_blocks, known_avro
 from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
 
 #: Records handed on at once: few enough for the caches, many enough for numpy's fixed costs.
@@ -54,7 +55,7 @@ def decode(
     if not content:
         return
     try:
-        schema = _schema(content)
+        schema, codec = _header(content)
     except Exception as error:  # fastavro raises many kinds for damage
         if damaged is None:
             raise _damaged(error, file) from None
@@ -64,6 +65,10 @@ def decode(
     records = _named_records(content, file, damaged)
     wanted = [field for field in decoder.avro_fields if field in fields]
     is_plain = records is not None and all(map(_is_plain, fields.values()))
+    if is_plain and (batch := _compiled(decoder, content, codec, schema, file)) is not None:
+        yield batch
+        look(fields, batch.read)
+        return
     table = _with_polars(content, wanted) if is_plain and not _Fork.had_polars else None
     if table is not None and table.height != records:
         table = None
@@ -77,6 +82,19 @@ def decode(
         position += batch.read
         yield batch
     look(fields, position)
+
+
+def _compiled(decoder: Any, content: bytes, codec: str, schema: Any, file: str) -> AccessBatch | None:
+    """All of a plain file by compiled code, but for single records that it leaves; None where the file is not plain."""
+    fields = {field["name"]: field["type"] for field in schema["fields"]}
+    found: tuple[AccessBatch, list[tuple[int, bytes]]] | None = decoder.known_avro.read(content, codec, fields)
+    if found is None:
+        return None
+    batch, left = found
+    for number, row in known_avro.rows_of(left, schema):
+        batch.read -= 1  # it is counted as it is taken
+        _take_each(decoder, [{name: row.get(name) for name in decoder.avro_fields}], batch, number, file)
+    return batch
 
 
 #: Rows of an Avro file, by name.
@@ -135,11 +153,12 @@ def _is_plain(kind: Any) -> bool:
     return len(branches) <= 2 and all(isinstance(branch, str) and branch in _PLAIN for branch in branches)
 
 
-def _schema(content: bytes) -> Any:
-    """The schema in the file's header. Raises what fastavro raises."""
+def _header(content: bytes) -> tuple[Any, str]:
+    """The schema and the codec in the file's header. Raises what fastavro raises."""
     import fastavro
 
-    return fastavro.reader(io.BytesIO(content)).writer_schema
+    reader = fastavro.reader(io.BytesIO(content))
+    return reader.writer_schema, reader.codec
 
 
 def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:

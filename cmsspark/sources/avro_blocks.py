@@ -6,6 +6,7 @@ file. What they read must come to the sum of the headers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 _MAGIC: Final = b"Obj\x01"
@@ -16,24 +17,29 @@ _NOTHING: Final = 64
 
 def records(content: bytes) -> int:
     """The sum of the blocks' counts. Raises ValueError where the container is damaged."""
+    return sum(count for count, _, _ in blocks(content))
+
+
+def blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
+    """Of each block: the records that it names, and from where up to where its content lies. Raises ValueError where
+    the container is damaged.
+    """
     if not content.startswith(_MAGIC):
         raise ValueError("no Avro: its first bytes are others")
     at = _after_header(content)
     sync = content[at : at + _SYNC]
     at += _SYNC
-    total = 0
     while at < len(content):
         begin = at
         count, at = _long(content, at)
         size, at = _long(content, at)
         if count < 0 or size < 0 or (not count and size > _NOTHING):
             raise ValueError(f"a block at byte {begin} names {count} records in {size} bytes")
-        at += size
+        first, at = at, at + size
         if content[at : at + _SYNC] != sync:
             raise ValueError(f"the block at byte {begin} is not followed by the file's sync marker")
         at += _SYNC
-        total += count
-    return total
+        yield count, first, first + size
 
 
 def _after_header(content: bytes) -> int:

@@ -11,7 +11,8 @@ import msgspec
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources.avro import avro_long, avro_text
 from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
-from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
+from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
+from cmsspark.sources.known_avro import AvroNeeds, KnownAvro
 from cmsspark.sources.shapes import Needs
 from cmsspark.sources.strict_json import Fields, last, long, text
 
@@ -37,6 +38,7 @@ class Record(msgspec.Struct, gc=False):
 _TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
 _LONGS = ("read_bytes", "read_bytes_at_close")
 _NEEDS = Needs("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
+_AVRO_NEEDS = AvroNeeds("FILE_LFN", ("USER_DN", "APP_INFO", "SITE_NAME"), ("READ_BYTES_AT_CLOSE", "READ_BYTES"))
 
 
 class CmsswDecoder(JsonDecoder):
@@ -52,6 +54,8 @@ class CmsswDecoder(JsonDecoder):
         super().__init__(day, apps)
         self._codes = Remembered(self._number)
         self.know(_NEEDS, lambda data: _NEEDS, self._codes.__getitem__)
+        meanings = (self.person.__getitem__, self.apps.of.__getitem__, itself)
+        self.known_avro = KnownAvro(_AVRO_NEEDS, meanings, self._codes.__getitem__)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day and no_lfn; all else are accesses."""

@@ -14,12 +14,16 @@ import numpy as np
 from cmsspark.access import AccessBatch, Group, Remote
 from cmsspark.sources.avro import avro_text
 from cmsspark.sources.decoder import Coder, named
-from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
+from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
+from cmsspark.sources.known_avro import AvroNeeds, KnownAvro
 from cmsspark.sources.strict_json import MAX_LONG, Malformed
 
 #: Lines of nothing, or of seconds of which whole milliseconds are exact in a float.
 _PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)
 _SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+
+
+_NEEDS = AvroNeeds("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
 
 
 class Record(NamedTuple):
@@ -45,6 +49,8 @@ class CrabDecoder:
         self.apps = apps
         self.coder = Coder()
         self._codes = Remembered(self._number)
+        meanings = (itself, itself, self.apps.of.__getitem__)
+        self.known_avro = KnownAvro(_NEEDS, meanings, self._codes.__getitem__)
 
     @property
     def groups(self) -> list[Group]:

@@ -21,7 +21,7 @@ from cmsspark import days
 from cmsspark.access import AccessBatch, Group
 from cmsspark.sources import strict_json
 from cmsspark.sources.chunk import Chunk, Content
-from cmsspark.sources.fields import Apps, Remembered, normalise_lfn, person
+from cmsspark.sources.fields import Apps, Remembered, itself, normalise_lfn, person
 from cmsspark.sources.known import COMPILED, KnownLines
 from cmsspark.sources.shapes import Needs, NeedsOf
 from cmsspark.sources.strict_json import Fields, Malformed
@@ -88,7 +88,7 @@ class JsonDecoder(ABC):
 
         ``code`` is the group of (person, application, other shared texts).
         """
-        meanings = (self.person.__getitem__, self.apps.of.__getitem__, *[_itself] * (len(needs.shared) - 2))
+        meanings = (self.person.__getitem__, self.apps.of.__getitem__, *[itself] * (len(needs.shared) - 2))
         if not COMPILED:
             return
         self._known = KnownLines(self.day_number, needs, needs_of, meanings, code)
@@ -210,10 +210,6 @@ class JsonDecoder(ABC):
             return False
         batch.count_out_of_day(number)
         return True
-
-
-def _itself(text: str | None) -> str | None:
-    return text
 
 
 def named(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:

@@ -51,6 +51,11 @@ def person(identity: str | None) -> str | None:
     return None
 
 
+def itself(text: str | None) -> str | None:
+    """What a text means that stands for itself."""
+    return text
+
+
 class Remembered(dict[_Key, _Value]):
     """``remembered[key]`` is ``make(key)``, asked once; with a ``limit`` all is forgotten before there are more.
 

@@ -16,6 +16,7 @@ from cmsspark.compiled import compiled
 from cmsspark.sources.chunk import Content
 from cmsspark.sources.shapes import Needs, NeedsOf, learn
 
+_packed: Final[Any] = compiled("sources.packed")
 _shaped: Final[Any] = compiled("sources.shaped")
 #: Whether this installation reads known lines by compiled code.
 COMPILED: Final = _shaped is not None
@@ -23,6 +24,39 @@ COMPILED: Final = _shaped is not None
 _TRIES, _ALL_TRIES = 4, 256
 #: Looking is given up where, after so many lines, most have no known shape.
 _PATIENCE: Final = 20_000
+
+
+class Numbers:
+    """Small integers for what shared texts mean: compiled code makes its groups of them.
+
+    ``meanings``: for each of the shared texts, what its value means; ``group``: the number of a group of such meanings.
+    """
+
+    def __init__(
+        self, meanings: Sequence[Callable[[str | None], Any]], group: Callable[[tuple[Any, ...]], int]
+    ) -> None:
+        self._means: list[list[Any]] = [[] for _ in meanings]
+        self._group = group
+        #: For each of the shared texts: the number of what it means.
+        self.shared = [_numbered(meaning, values) for meaning, values in zip(meanings, self._means, strict=True)]
+
+    def group(self, numbers: bytes) -> int:
+        """The group of such numbers, given as int64 after each other."""
+        places = np.frombuffer(numbers, np.int64).tolist()
+        return self._group(tuple(values[place] for values, place in zip(self._means, places, strict=True)))
+
+
+def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callable[[str | None], int]:
+    numbers: dict[Any, int] = {}
+
+    def number(text: str | None) -> int:
+        value = meaning(text)
+        found = numbers.setdefault(value, len(values))
+        if found == len(values):
+            values.append(value)
+        return found
+
+    return number
 
 
 class KnownLines:
@@ -44,26 +78,8 @@ class KnownLines:
         self._tries = _ALL_TRIES
         self._seen = self._left = 0
         self._gave_up = False
-        self._means: list[list[Any]] = [[] for _ in shared]
-        self._group = group
-        numbers = [self._numbered(meaning, values) for meaning, values in zip(shared, self._means, strict=True)]
-        self._lines: Any = _shaped.Lines(numbers, self._of, len(needs.read), len(needs.written), day)
-
-    def _numbered(self, meaning: Callable[[str | None], Any], values: list[Any]) -> Callable[[str | None], int]:
-        numbers: dict[Any, int] = {}
-
-        def number(text: str | None) -> int:
-            value = meaning(text)
-            found = numbers.setdefault(value, len(values))
-            if found == len(values):
-                values.append(value)
-            return found
-
-        return number
-
-    def _of(self, numbers: bytes) -> int:
-        places = np.frombuffer(numbers, np.int64).tolist()
-        return self._group(tuple(values[place] for values, place in zip(self._means, places, strict=True)))
+        numbers = Numbers(shared, group)
+        self._lines: Any = _shaped.Lines(numbers.shared, numbers.group, len(needs.read), len(needs.written), day)
 
     def read(self, content: Content, batch: AccessBatch) -> tuple[int, list[tuple[int, int, int]]] | None:
         """Add the accesses of known lines to ``batch``; the number of all lines, and the runs of the others as (first
@@ -72,7 +88,7 @@ class KnownLines:
         if self._gave_up:
             return None
         if batch.packed is None:
-            batch.packed = _shaped.Columns()
+            batch.packed = _packed.Columns()
         lines, left = self._lines.read(content, batch.packed)
         known = 0
         for generation, taken in self._lines.taken():

@@ -6,247 +6,22 @@ plain values of the right types, a record of the day, a name that stands as logg
 decoder's word on them is final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
 """
 
+from cmsspark.sources.packed cimport Columns, Memo, Text, is_utf8, more
 from cmsspark.xxh64 cimport Bytes, hash64
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcmp, memcpy
-
-import numpy as np
+from libc.stdlib cimport free
+from libc.string cimport memchr, memcmp
 
 cdef enum:
     TEXTS = 8  # of a shape that are needed, at most: the name and what groups are made of
     LONGS = 8
     SHAPES = 16
-    MEMO_LONGEST = 1024
-    MEMO_TEXTS = 50_000
     DIGITS = 18  # of a number that surely fits 64 bits
     DOUBLE_DIGITS = 15  # of one that a double holds to the last
-
-cdef struct Text:
-    Bytes at
-    Py_ssize_t size  # -1: null
-
 
 def hash_of(const uint8_t[::1] name):
     """The hash of a name, as the catalogue has it."""
     return hash64(&name[0], name.shape[0], 0) if name.shape[0] else hash64(NULL, 0, 0)
-
-
-# --- columns that grow ---
-
-cdef class Columns:
-    """Accesses that were read, in columns of ``count``: what :class:`cmsspark.access.AccessBatch` keeps of them."""
-
-    cdef readonly Py_ssize_t count
-    cdef Py_ssize_t room, names_size, names_room
-    cdef uint64_t* _hashes
-    cdef int64_t* _groups
-    cdef int64_t* _sizes
-    cdef int64_t* _begins
-    cdef int64_t* _ends
-    cdef uint8_t* _names
-
-    def __dealloc__(self):
-        free(self._hashes)
-        free(self._groups)
-        free(self._sizes)
-        free(self._begins)
-        free(self._ends)
-        free(self._names)
-
-    cdef int _grow(self, Py_ssize_t name) except -1:
-        # The room is told last: where memory ends on the way, what is there is no smaller than it says.
-        cdef Py_ssize_t room
-        if self.count == self.room:
-            room = max(1024, 2 * self.room)
-            self._hashes = <uint64_t*>_more(self._hashes, room * 8)
-            self._groups = <int64_t*>_more(self._groups, room * 8)
-            self._sizes = <int64_t*>_more(self._sizes, room * 8)
-            self._begins = <int64_t*>_more(self._begins, room * 8)
-            self._ends = <int64_t*>_more(self._ends, room * 8)
-            self.room = room
-        if self.names_room - self.names_size < name:
-            room = 2 * self.names_room + name + 65536
-            self._names = <uint8_t*>_more(self._names, room)
-            self.names_room = room
-        return 0
-
-    cdef Py_ssize_t _write(self, Text logged, Bytes* name) except -1:
-        """Write a file's name, as rule 10 has it, behind the others; ``name`` is where it begins. Returns its size.
-
-        It counts once :meth:`_append` is called.
-        """
-        cdef Bytes at = logged.at
-        cdef Bytes end = at + logged.size
-        cdef Bytes slash
-        cdef uint8_t* to
-        if logged.size <= 0:
-            return 0
-        self._grow(logged.size)
-        to = self._names + self.names_size
-        if end - at >= 5 and not memcmp(at, b"file:", 5):
-            at += 5
-        if end - at > 7 and not memcmp(at, b"root://", 7):
-            slash = <Bytes>memchr(at + 7, b"/", end - at - 7)
-            if slash != NULL and slash > at + 7:
-                at = slash
-        if _has_two_slashes(at, end - at):
-            while at < end:
-                to[0] = at[0]
-                to += 1
-                at += 1
-                if (to - 1)[0] == b"/":
-                    while at < end and at[0] == b"/":
-                        at += 1
-        else:
-            memcpy(to, at, end - at)
-            to += end - at
-        at = self._names + self.names_size
-        if to - at >= 9 and not memcmp(at, b"/eos/cms/", 9):
-            at += 8
-        name[0] = at
-        return to - at
-
-    cdef int _append(self, Bytes name, Py_ssize_t size, int64_t group, int64_t read_bytes) noexcept:
-        self._hashes[self.count] = hash64(name, size, 0)
-        self._groups[self.count] = group
-        self._sizes[self.count] = read_bytes
-        self._begins[self.count] = name - self._names
-        self.names_size = name - self._names + size
-        self._ends[self.count] = self.names_size
-        self.count += 1
-        return 0
-
-    @property
-    def hashes(self):
-        """The names' hashes, uint64."""
-        return np.frombuffer(PyBytes_FromStringAndSize(<char*>self._hashes, self.count * 8), np.uint64)
-
-    @property
-    def groups(self):
-        """The groups' numbers, int64."""
-        return np.frombuffer(PyBytes_FromStringAndSize(<char*>self._groups, self.count * 8), np.int64)
-
-    @property
-    def read_bytes(self):
-        """Bytes read, int64."""
-        return np.frombuffer(PyBytes_FromStringAndSize(<char*>self._sizes, self.count * 8), np.int64)
-
-    def name(self, Py_ssize_t row):
-        """The name in ``row``, as bytes. Raises IndexError."""
-        if not 0 <= row < self.count:
-            raise IndexError(row)
-        return PyBytes_FromStringAndSize(<char*>self._names + self._begins[row], self._ends[row] - self._begins[row])
-
-
-cdef void* _more(void* old, Py_ssize_t size) except NULL:
-    cdef void* new = realloc(old, size)
-    if new == NULL:
-        raise MemoryError
-    return new
-
-
-# --- numbers of texts, remembered ---
-
-cdef struct Known:
-    uint64_t hash
-    Py_ssize_t begin, size
-    int64_t number  # -1: nothing is known here
-
-
-cdef class Memo:
-    """Numbers of texts, which ``number_of`` says once; all is forgotten before there are more than ``most``."""
-
-    cdef Known* places
-    cdef Py_ssize_t room, count, most
-    cdef uint8_t* texts
-    cdef Py_ssize_t texts_size, texts_room
-    cdef object number_of
-    cdef bint is_text
-    cdef int64_t of_null
-
-    def __cinit__(self, number_of, bint is_text, Py_ssize_t most):
-        self.number_of = number_of
-        self.is_text = is_text
-        self.most = most
-        self.of_null = -1
-        self._empty(1024)
-
-    def __dealloc__(self):
-        free(self.places)
-        free(self.texts)
-
-    cdef int _empty(self, Py_ssize_t room) except -1:
-        cdef Py_ssize_t place
-        self.places = <Known*>_more(self.places, room * sizeof(Known))
-        self.room, self.count = room, 0
-        for place in range(room):
-            self.places[place].number = -1
-        return 0
-
-    cdef int _widen(self) except -1:
-        """Twice the room for what is known."""
-        cdef Known* old = self.places
-        cdef Py_ssize_t place, room = self.room
-        cdef Known* new = <Known*>_more(NULL, 2 * room * sizeof(Known))
-        for place in range(2 * room):
-            new[place].number = -1
-        self.places, self.room = new, 2 * room
-        for place in range(room):
-            if old[place].number >= 0:
-                self._place(old[place].hash, NULL, 0)[0] = old[place]
-        free(old)
-        return 0
-
-    cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept:
-        """Where the text is, or the free place where it goes."""
-        cdef Py_ssize_t place = hash & (self.room - 1)
-        cdef Known* known
-        while True:
-            known = &self.places[place]
-            if known.number < 0:
-                return known
-            if at != NULL and known.hash == hash and known.size == size:
-                if not memcmp(self.texts + known.begin, at, size):
-                    return known
-            place = (place + 1) & (self.room - 1)
-
-    cdef int64_t number(self, Bytes at, Py_ssize_t size) except -1:
-        cdef uint64_t hash
-        cdef Known* known
-        cdef int64_t number
-        cdef Py_ssize_t room
-        if size < 0:
-            if self.of_null < 0:
-                self.of_null = self.number_of(None)
-            return self.of_null
-        hash = hash64(at, size, 0)
-        known = self._place(hash, at, size)
-        if known.number >= 0:
-            return known.number
-        if self.is_text:
-            number = self.number_of(PyUnicode_DecodeUTF8(<const char*>at, size, NULL))
-        else:
-            number = self.number_of(PyBytes_FromStringAndSize(<const char*>at, size))
-        if size > MEMO_LONGEST:
-            return number
-        if self.count >= self.most:
-            self._empty(self.room)
-            self.texts_size = 0
-        elif 2 * self.count >= self.room:
-            self._widen()
-        if self.texts_room - self.texts_size < size:
-            room = 2 * self.texts_room + 65536
-            self.texts = <uint8_t*>_more(self.texts, room)
-            self.texts_room = room
-        known = self._place(hash, at, size)
-        memcpy(self.texts + self.texts_size, at, size)
-        known.hash, known.begin, known.size, known.number = hash, self.texts_size, size, number
-        self.texts_size += size
-        self.count += 1
-        return number
 
 
 # --- shapes ---
@@ -281,8 +56,8 @@ cdef class Lines:
     def __cinit__(self, shared, group, int reads, int writes, int64_t day):
         self.count = 0
         self.kept = []
-        self.memos = [Memo(number_of, True, MEMO_TEXTS) for number_of in shared]
-        self.groups = Memo(group, False, 1 << 62)
+        self.memos = [Memo(number_of, True) for number_of in shared]
+        self.groups = Memo(group, False)
         self.texts, self.reads, self.writes = 1 + len(shared), reads, writes
         if self.texts > TEXTS or reads + writes + 1 > LONGS:
             raise ValueError("more fields than there are places")
@@ -315,9 +90,9 @@ cdef class Lines:
         cdef Shape* new = &self.shapes[self.count]
         cdef int place
         new.count = len(shape.slots)
-        new.literals = <Bytes*>_more(NULL, (new.count + 1) * sizeof(Bytes))
-        new.sizes = <Py_ssize_t*>_more(NULL, (new.count + 1) * sizeof(Py_ssize_t))
-        new.slots = <int*>_more(NULL, (new.count + 1) * sizeof(int))
+        new.literals = <Bytes*>more(NULL, (new.count + 1) * sizeof(Bytes))
+        new.sizes = <Py_ssize_t*>more(NULL, (new.count + 1) * sizeof(Py_ssize_t))
+        new.slots = <int*>more(NULL, (new.count + 1) * sizeof(int))
         new.sizes_are_texts = shape.needs.sizes_are_texts
         new.taken = 0
         for place, literal in enumerate(shape.literals):
@@ -417,13 +192,13 @@ cdef class Lines:
         if written and not size:
             self.write_only += 1
             return True
-        length = columns._write(texts[0], &name)
+        length = columns.write(texts[0], &name)
         if not length:
             self.no_lfn += 1
             return True
         for number in range(1, self.texts):
             numbers[number] = (<Memo>self.memos[number - 1]).number(texts[number].at, texts[number].size)
-        columns._append(name, length, self.groups.number(<Bytes>&numbers[1], 8 * (self.texts - 1)), size)
+        columns.append(name, length, self.groups.number(<Bytes>&numbers[1], 8 * (self.texts - 1)), size)
         return True
 
     cdef bint _fits(self, Shape* shape, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
@@ -495,20 +270,7 @@ cdef inline bint _is_plain(Bytes at, Bytes end) except -1:
         high |= at[place]
     if bad:
         return False
-    if high & 128:
-        try:
-            PyUnicode_DecodeUTF8(<const char*>at, size, NULL)
-        except UnicodeDecodeError:
-            return False
-    return True
-
-
-cdef inline bint _has_two_slashes(Bytes at, Py_ssize_t size) noexcept nogil:
-    cdef uint8_t found = 0
-    cdef Py_ssize_t place
-    for place in range(size - 1):
-        found |= (at[place] == 47) & (at[place + 1] == 47)
-    return found
+    return not high & 128 or is_utf8(at, size)
 
 
 cdef inline Bytes _digits(Bytes at, Bytes end) noexcept nogil:

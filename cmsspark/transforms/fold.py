@@ -268,9 +268,17 @@ def measures_of(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:
 
 
 def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
-    nulls: Columns = dict.fromkeys(("cpu_ms", "cpu_count", "wall_ms", "wall_count"))
-    measures: Columns = {"group": packed.groups[rows], "nacc": np.ones(len(rows), np.int64)}
-    return measures | {"read_bytes": packed.read_bytes[rows]} | nulls
+    sizes, times = packed.read_bytes, packed.times
+    cpu, cpu_count, wall, wall_count = (None,) * 4 if times is None else (column[rows] for column in times)
+    return {
+        "group": packed.groups[rows],
+        "nacc": np.ones(len(rows), np.int64),
+        "read_bytes": None if sizes is None else sizes[rows],
+        "cpu_ms": cpu,
+        "cpu_count": cpu_count,
+        "wall_ms": wall,
+        "wall_count": wall_count,
+    }
 
 
 def stand_ins_of(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:

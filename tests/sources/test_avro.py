@@ -6,6 +6,7 @@ import io
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from cmsspark.access import AccessBatch
 from cmsspark.errors import DataError
-from cmsspark.sources import avro
+from cmsspark.sources import avro, known_avro
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder, milliseconds
 from cmsspark.sources.fields import Apps
@@ -73,11 +74,11 @@ class Counted:
 
     def __init__(self, content: bytes, decoder: Any = None, name: str = "part-0.avro") -> None:
         decoder = decoder or CrabDecoder(DAY, APPS)
-        batches = list(avro.decode(decoder, content, name))
+        batches = [batch.unpack() for batch in avro.decode(decoder, content, name)]
         self.read = sum(batch.read for batch in batches)
         self.no_lfn = sum(batch.no_lfn for batch in batches)
         self.malformed = [(record.position, record.reason) for batch in batches for record in batch.malformed]
-        self.accesses = [access for batch in batches for access in _accesses(decoder, batch)]
+        self.accesses = sorted((access for batch in batches for access in _accesses(decoder, batch)), key=repr)
 
 
 def _accesses(decoder: Any, batch: AccessBatch) -> list[tuple[Any, ...]]:
@@ -95,13 +96,17 @@ def slowly(content: bytes) -> Counted:
     avro._take_each(decoder, [{name: row.get(name) for name in decoder.avro_fields} for row in rows], batch, 0, "f")
     counted.read, counted.no_lfn = batch.read, batch.no_lfn
     counted.malformed = [(record.position, record.reason) for record in batch.malformed]
-    counted.accesses = _accesses(decoder, batch)
+    counted.accesses = sorted(_accesses(decoder, batch), key=repr)
     return counted
 
 
 def same(content: bytes) -> Counted:
-    found = Counted(content)
-    assert found.__dict__ == slowly(content).__dict__
+    """What it became, which must be the same by compiled code, without it, and by fastavro alone."""
+    found, wanted = Counted(content), slowly(content)
+    assert found.__dict__ == wanted.__dict__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known_avro, "_plain_avro", None)
+        assert Counted(content).__dict__ == wanted.__dict__
     return found
 
 
@@ -285,7 +290,7 @@ def test_a_column_of_seconds_has_the_milliseconds_of_each(values: list[str | Non
             wanted.append(milliseconds(value, "WrapCPU"))
         except Malformed:
             bad.append(number)
-    assert [access[2] for access in found.accesses] == wanted
+    assert Counter(access[2] for access in found.accesses) == Counter(wanted)
     assert [position for position, _ in found.malformed] == bad
 
 
@@ -301,7 +306,7 @@ def test_a_number_that_is_none_costs_its_own_record_only() -> None:
     rows = [job(number, WrapWC="nan" if number == 150 else "5") for number in range(300)]
     counted = Counted(container(crab_schema(), rows), decoder)
     assert (counted.read, len(counted.accesses), counted.malformed[0][0]) == (300, 299, 150)
-    assert decoder.alone == 0
+    assert decoder.alone <= 1
 
 
 #: A process that has read such a file itself is forked: polars has threads by then, and the child has none of them.
@@ -311,7 +316,8 @@ from datetime import date
 from cmsspark.sources.reader import Reader
 def read():
     with open(sys.argv[1], "rb") as file:
-        assert sum(len(batch.lfns) for batch in Reader("crab", "avro", date(2019, 6, 15)).file(file, "f")) == 299
+        batches = Reader("crab", "avro", date(2019, 6, 15)).file(file, "f")
+        assert sum(len(batch.unpack().lfns) for batch in batches) == 299
 read()
 child = multiprocessing.get_context("fork").Process(target=read)
 child.start()

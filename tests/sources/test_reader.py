@@ -69,7 +69,7 @@ def test_every_source_and_generation_has_an_example() -> None:
 def test_an_example_becomes_its_access(name: str) -> None:
     stream, form, _, group, generation = WANTED[name]
     reader = Reader(stream, form, DAY)
-    (batch,) = reader.file(io.BytesIO(content(name, 3)), "part-0")
+    batch = next(reader.file(io.BytesIO(content(name, 3)), "part-0")).unpack()
     assert batch.lfns == [LFN] * 3
     assert [reader.groups[number] for number in batch.groups] == [group] * 3
     if stream == "crab":

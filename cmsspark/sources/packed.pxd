@@ -1,0 +1,56 @@
+# cython: language_level=3
+"""What the compiled readers share: accesses in columns, and numbers of texts that they have seen."""
+
+from cmsspark.xxh64 cimport Bytes
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+cdef struct Text:
+    Bytes at
+    Py_ssize_t size  # -1: null
+
+
+cdef struct Milliseconds:
+    int64_t cpu, wall
+    bint has_cpu, has_wall
+
+
+cdef void* more(void* old, Py_ssize_t size) except NULL
+cdef bint is_utf8(Bytes at, Py_ssize_t size) except -1
+
+
+cdef class Columns:
+    cdef readonly Py_ssize_t count
+    cdef bint has_times
+    cdef Py_ssize_t room, names_size, names_room
+    cdef uint64_t* _hashes
+    cdef int64_t* _groups
+    cdef int64_t* _sizes
+    cdef int64_t* _begins
+    cdef int64_t* _ends
+    cdef Milliseconds* _times
+    cdef uint8_t* _names
+    cdef int _grow(self, Py_ssize_t name) except -1
+    cdef Py_ssize_t write(self, Text logged, Bytes* name) except -1
+    cdef int append(self, Bytes name, Py_ssize_t size, int64_t group, int64_t read_bytes) noexcept
+    cdef int append_times(self, Bytes name, Py_ssize_t size, int64_t group, Milliseconds times) noexcept
+    cdef void _append(self, Bytes name, Py_ssize_t size, int64_t group) noexcept
+
+
+cdef struct Known:
+    uint64_t hash
+    Py_ssize_t begin, size
+    int64_t number  # -1: nothing is known here
+
+
+cdef class Memo:
+    cdef Known* places
+    cdef Py_ssize_t room, count, most
+    cdef uint8_t* texts
+    cdef Py_ssize_t texts_size, texts_room
+    cdef object number_of
+    cdef bint is_text
+    cdef int64_t of_null
+    cdef int _empty(self, Py_ssize_t room) except -1
+    cdef int _widen(self) except -1
+    cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept
+    cdef int64_t number(self, Bytes at, Py_ssize_t size) except -1

@@ -1,0 +1,262 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What the compiled readers share: accesses in columns, and numbers of texts that they have seen."""
+
+from cmsspark.xxh64 cimport Bytes, hash64
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy
+
+import numpy as np
+
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
+cdef enum:
+    MEMO_LONGEST = 1024
+    MEMO_TEXTS = 50_000
+
+
+cdef void* more(void* old, Py_ssize_t size) except NULL:
+    """``old`` with room for ``size`` bytes. Raises MemoryError."""
+    cdef void* new = realloc(old, size)
+    if new == NULL:
+        raise MemoryError
+    return new
+
+
+cdef bint is_utf8(Bytes at, Py_ssize_t size) except -1:
+    """Whether the text is UTF-8, as Python has it."""
+    cdef uint8_t high = 0
+    cdef Py_ssize_t place
+    for place in range(size):
+        high |= at[place]
+    if high & 128:
+        try:
+            PyUnicode_DecodeUTF8(<const char*>at, size, NULL)
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+cdef inline bint _has_two_slashes(Bytes at, Py_ssize_t size) noexcept nogil:
+    cdef uint8_t found = 0
+    cdef Py_ssize_t place
+    for place in range(size - 1):
+        found |= (at[place] == 47) & (at[place + 1] == 47)
+    return found
+
+
+cdef class Columns:
+    """Accesses that were read, in columns of ``count``: what :class:`cmsspark.access.AccessBatch` keeps of them."""
+
+
+    def __cinit__(self, bint has_times=False):
+        self.has_times = has_times
+
+    def __dealloc__(self):
+        free(self._hashes)
+        free(self._groups)
+        free(self._sizes)
+        free(self._begins)
+        free(self._ends)
+        free(self._times)
+        free(self._names)
+
+    cdef int _grow(self, Py_ssize_t name) except -1:
+        # The room is told last: where memory ends on the way, what is there is no smaller than it says.
+        cdef Py_ssize_t room
+        if self.count == self.room:
+            room = max(1024, 2 * self.room)
+            self._hashes = <uint64_t*>more(self._hashes, room * 8)
+            self._groups = <int64_t*>more(self._groups, room * 8)
+            if self.has_times:
+                self._times = <Milliseconds*>more(self._times, room * sizeof(Milliseconds))
+            else:
+                self._sizes = <int64_t*>more(self._sizes, room * 8)
+            self._begins = <int64_t*>more(self._begins, room * 8)
+            self._ends = <int64_t*>more(self._ends, room * 8)
+            self.room = room
+        if self.names_room - self.names_size < name:
+            room = 2 * self.names_room + name + 65536
+            self._names = <uint8_t*>more(self._names, room)
+            self.names_room = room
+        return 0
+
+    cdef Py_ssize_t write(self, Text logged, Bytes* name) except -1:
+        """Write a file's name, as rule 10 has it, behind the others; ``name`` is where it begins. Returns its size.
+
+        It counts once it is appended.
+        """
+        cdef Bytes at = logged.at
+        cdef Bytes end = at + logged.size
+        cdef Bytes slash
+        cdef uint8_t* to
+        if logged.size <= 0:
+            return 0
+        self._grow(logged.size)
+        to = self._names + self.names_size
+        if end - at >= 5 and not memcmp(at, b"file:", 5):
+            at += 5
+        if end - at > 7 and not memcmp(at, b"root://", 7):
+            slash = <Bytes>memchr(at + 7, b"/", end - at - 7)
+            if slash != NULL and slash > at + 7:
+                at = slash
+        if _has_two_slashes(at, end - at):
+            while at < end:
+                to[0] = at[0]
+                to += 1
+                at += 1
+                if (to - 1)[0] == b"/":
+                    while at < end and at[0] == b"/":
+                        at += 1
+        else:
+            memcpy(to, at, end - at)
+            to += end - at
+        at = self._names + self.names_size
+        if to - at >= 9 and not memcmp(at, b"/eos/cms/", 9):
+            at += 8
+        name[0] = at
+        return to - at
+
+    cdef int append(self, Bytes name, Py_ssize_t size, int64_t group, int64_t read_bytes) noexcept:
+        """Append an access to the file whose name was written last."""
+        self._sizes[self.count] = read_bytes
+        self._append(name, size, group)
+        return 0
+
+    cdef int append_times(self, Bytes name, Py_ssize_t size, int64_t group, Milliseconds times) noexcept:
+        """As :meth:`append`, where there are times instead of sizes."""
+        self._times[self.count] = times
+        self._append(name, size, group)
+        return 0
+
+    cdef void _append(self, Bytes name, Py_ssize_t size, int64_t group) noexcept:
+        self._hashes[self.count] = hash64(name, size, 0)
+        self._groups[self.count] = group
+        self._begins[self.count] = name - self._names
+        self.names_size = name - self._names + size
+        self._ends[self.count] = self.names_size
+        self.count += 1
+
+    @property
+    def hashes(self):
+        """The names' hashes, uint64."""
+        return np.frombuffer(PyBytes_FromStringAndSize(<char*>self._hashes, self.count * 8), np.uint64)
+
+    @property
+    def groups(self):
+        """The groups' numbers, int64."""
+        return np.frombuffer(PyBytes_FromStringAndSize(<char*>self._groups, self.count * 8), np.int64)
+
+    @property
+    def read_bytes(self):
+        """Bytes read, int64; None where there are times."""
+        if self.has_times:
+            return None
+        return np.frombuffer(PyBytes_FromStringAndSize(<char*>self._sizes, self.count * 8), np.int64)
+
+    @property
+    def times(self):
+        """(cpu_ms, whether it is there, wall_ms, whether it is there), int64; None where there are sizes."""
+        if not self.has_times:
+            return None
+        kind = np.dtype([("cpu", "i8"), ("wall", "i8"), ("has_cpu", "i4"), ("has_wall", "i4")])
+        size = self.count * sizeof(Milliseconds)
+        found = np.frombuffer(PyBytes_FromStringAndSize(<char*>self._times, size), kind)
+        return tuple(found[name].astype(np.int64) for name in ("cpu", "has_cpu", "wall", "has_wall"))
+
+    def name(self, Py_ssize_t row):
+        """The name in ``row``, as bytes. Raises IndexError."""
+        if not 0 <= row < self.count:
+            raise IndexError(row)
+        return PyBytes_FromStringAndSize(<char*>self._names + self._begins[row], self._ends[row] - self._begins[row])
+
+
+cdef class Memo:
+    """Numbers of texts (or of bytes), which ``number_of`` says once; of texts, all is forgotten before there are too
+    many: some differ in every job.
+    """
+
+
+    def __cinit__(self, number_of, bint is_text):
+        self.number_of = number_of
+        self.is_text = is_text
+        self.most = MEMO_TEXTS if is_text else PY_SSIZE_T_MAX
+        self.of_null = -1
+        self._empty(1024)
+
+    def __dealloc__(self):
+        free(self.places)
+        free(self.texts)
+
+    cdef int _empty(self, Py_ssize_t room) except -1:
+        cdef Py_ssize_t place
+        self.places = <Known*>more(self.places, room * sizeof(Known))
+        self.room, self.count = room, 0
+        for place in range(room):
+            self.places[place].number = -1
+        return 0
+
+    cdef int _widen(self) except -1:
+        """Twice the room for what is known."""
+        cdef Known* old = self.places
+        cdef Py_ssize_t place, room = self.room
+        cdef Known* new = <Known*>more(NULL, 2 * room * sizeof(Known))
+        for place in range(2 * room):
+            new[place].number = -1
+        self.places, self.room = new, 2 * room
+        for place in range(room):
+            if old[place].number >= 0:
+                self._place(old[place].hash, NULL, 0)[0] = old[place]
+        free(old)
+        return 0
+
+    cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept:
+        """Where the text is, or the free place where it goes."""
+        cdef Py_ssize_t place = hash & (self.room - 1)
+        cdef Known* known
+        while True:
+            known = &self.places[place]
+            if known.number < 0:
+                return known
+            if at != NULL and known.hash == hash and known.size == size:
+                if not memcmp(self.texts + known.begin, at, size):
+                    return known
+            place = (place + 1) & (self.room - 1)
+
+    cdef int64_t number(self, Bytes at, Py_ssize_t size) except -1:
+        cdef uint64_t hash
+        cdef Known* known
+        cdef int64_t number
+        cdef Py_ssize_t room
+        if size < 0:
+            if self.of_null < 0:
+                self.of_null = self.number_of(None)
+            return self.of_null
+        hash = hash64(at, size, 0)
+        known = self._place(hash, at, size)
+        if known.number >= 0:
+            return known.number
+        if self.is_text:
+            number = self.number_of(PyUnicode_DecodeUTF8(<const char*>at, size, NULL))
+        else:
+            number = self.number_of(PyBytes_FromStringAndSize(<const char*>at, size))
+        if size > MEMO_LONGEST:
+            return number
+        if self.count >= self.most:
+            self._empty(self.room)
+            self.texts_size = 0
+        elif 2 * self.count >= self.room:
+            self._widen()
+        if self.texts_room - self.texts_size < size:
+            room = 2 * self.texts_room + 65536
+            self.texts = <uint8_t*>more(self.texts, room)
+            self.texts_room = room
+        known = self._place(hash, at, size)
+        memcpy(self.texts + self.texts_size, at, size)
+        known.hash, known.begin, known.size, known.number = hash, self.texts_size, size, number
+        self.texts_size += size
+        self.count += 1
+        return number
