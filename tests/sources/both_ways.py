@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter
@@ -9,10 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cmsspark.access import AccessBatch
+from cmsspark.errors import DataError
+from cmsspark.sources import lines
 from cmsspark.sources.decoder import JsonDecoder
+from cmsspark.sources.known import COMPILED
 from tests.sources.test_decoders import DECODERS
 
+#: For tests of the compiled module; in CI a skipped test is a failed one.
+needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled module: python setup.py build_ext --inplace")
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 #: A short line of each form that is told apart, with all that it needs.
@@ -56,7 +64,7 @@ class Both:
     def __init__(self, name: str, known: Iterable[bytes] = ()) -> None:
         self.fast: JsonDecoder = DECODERS[name][1]()
         self.slow: JsonDecoder = DECODERS[name][1]()
-        assert self.fast._known is not None, "no compiled module: python setup.py build_ext --inplace"
+        assert self.fast._known is not None
         self.slow._known = None
         self.taken = 0
         for line in known:
@@ -92,10 +100,21 @@ class Both:
         self.taken += self.known._seen - self.known._left
         return batch.unpack()
 
-    def each(self, lines: Sequence[bytes], at_once: int = 500) -> None:
+    def file(self, content: bytes, name: str) -> None:
+        """Compare what both make of a file, by lines or packed; where one refuses it, so must the other."""
+        found: list[Any] = []
+        for decoder in (self.fast, self.slow):
+            try:
+                batches = [batch.unpack() for batch in lines.decode_file(decoder, io.BytesIO(content), name)]
+                found.append([told(decoder, batch) for batch in batches])
+            except DataError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+
+    def each(self, records: Sequence[bytes], at_once: int = 500) -> None:
         """Compare many lines, some hundreds at once; the line that differs is told."""
-        for begin in range(0, len(lines), at_once):
-            some = lines[begin : begin + at_once]
+        for begin in range(0, len(records), at_once):
+            some = records[begin : begin + at_once]
             try:
                 self.same(b"".join(line + b"\n" for line in some), begin + 1)
             except AssertionError:

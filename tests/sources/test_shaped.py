@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cmsspark.access import AccessBatch
+from cmsspark.sources import known
 from cmsspark.sources.shapes import Shape, learn
+from cmsspark.transforms.catalogue import name_hash
 from tests.sources import json_records
-from tests.sources.both_ways import SHORT, Both, damaged, decoder_of, examples, rekeyed, revalued
+from tests.sources.both_ways import SHORT, Both, damaged, decoder_of, examples, needs_compiled, rekeyed, revalued
 from tests.sources.test_decoders import DECODERS
 
+pytestmark = needs_compiled
 every_form = pytest.mark.parametrize("form", SHORT)
 every_decoder = pytest.mark.parametrize("name", DECODERS)
 #: Forms whose lines have a shape; EOS's first generation is one text.
@@ -123,3 +133,121 @@ def test_known_lines_among_others_are_judged_alike(form: str, data: st.DataObjec
 
 
 _REVALUED = {form: list(revalued(line)) for form, line in SHORT.items()}
+
+
+def test_hashes_are_those_of_the_catalogue() -> None:
+    for size in [*range(200), 1000, 65_537]:
+        name = bytes(number * 37 % 251 for number in range(size))
+        assert known._shaped.hash_of(name) == name_hash(name)
+
+
+def test_columns_hold_what_was_read_however_much_it_is() -> None:
+    both = Both("aaa raw", [b'{"data":{"file_lfn":"/a","read_bytes":1}}'])
+    columns = columns_of(both)
+    assert (columns.count, len(columns.hashes), len(columns.groups), len(columns.read_bytes)) == (0, 0, 0, 0)
+    names = [b"/store/%d" % number + b"x" * (number * 7 % 300) for number in range(5000)]
+    chunk = b"".join(b'{"data":{"file_lfn":"%s","read_bytes":%d}}\n' % (name, len(name)) for name in names)
+    assert both.known._lines.read(chunk, columns) == (5000, [])
+    assert [columns.name(row) for row in range(columns.count)] == names
+    assert columns.hashes.tolist() == [name_hash(name) for name in names]
+    assert columns.read_bytes.tolist() == [len(name) for name in names]
+    assert set(columns.groups.tolist()) == {0}
+    for row in (-1, 5000, 2**62):
+        with pytest.raises(IndexError):
+            columns.name(row)
+
+
+def test_lines_that_are_left_are_told_in_runs() -> None:
+    good, bad = SHORT["cmssw"] + b"\n", b"{}\n"
+    both = Both("cmssw", [SHORT["cmssw"]])
+    read = both.known._lines.read
+    size = len(good)
+    assert read(b"", columns_of(both)) == (0, [])
+    assert read(good, columns_of(both)) == (1, [])
+    assert read(bad, columns_of(both)) == (1, [(0, 3, 0)])
+    assert read(b"\n", columns_of(both)) == (1, [(0, 1, 0)])
+    assert read(bad * 2 + good * 3 + bad, columns_of(both)) == (6, [(0, 6, 0), (6 + 3 * size, 9 + 3 * size, 5)])
+    # What no newline ends is not read here.
+    assert read(good + good[:-1], columns_of(both)) == (2, [(size, 2 * size - 1, 1)])
+    assert read(b"x", columns_of(both)) == (1, [(0, 1, 0)])
+
+
+def test_a_shape_of_other_needs_is_refused() -> None:
+    both = Both("cmssw", [SHORT["cmssw"]])
+    shape = learn(SHORT["cmssw"], both.known._needs_of)
+    assert shape is not None
+    for wrong in (
+        shape._replace(needs=shape.needs._replace(shared=())),
+        shape._replace(needs=shape.needs._replace(written=("a",))),
+        shape._replace(literals=shape.literals[1:]),
+        shape._replace(slots=(99, *shape.slots[1:])),
+        shape._replace(slots=(-2, *shape.slots[1:])),
+    ):
+        with pytest.raises(ValueError):
+            both.known._lines.add(wrong)
+    for shared, sizes in ((8, 2), (2, 8)):
+        with pytest.raises(ValueError):
+            known._shaped.Lines([int] * shared, int, sizes, 0, 0)
+    with pytest.raises(ValueError, match="too many"):
+        for _ in range(17):
+            both.known._lines.add(shape)
+    both.each([SHORT["cmssw"]] * 3)
+
+
+def test_what_the_meaning_of_a_text_raises_is_raised() -> None:
+    both = Both("cmssw", [SHORT["cmssw"]])
+    both.fast.person._make = lambda text: 1 // 0  # type: ignore[assignment]
+    with pytest.raises(ZeroDivisionError):
+        both.fast.decode(SHORT["cmssw"].replace(b'"user_dn":"B"', b'"user_dn":"C"') + b"\n", "f")
+
+
+@every_form
+def test_no_byte_is_read_before_or_behind_the_content(form: str) -> None:
+    """The content lies at the end, then at the start, of memory around which nothing may be read."""
+    line = SHORT[form]
+    both = Both(decoder_of(form), [line])
+    both.learn_no_more()
+    reader = both.known._lines
+    contents = [line[:end] for end in range(len(line) + 1)] + [line[:end] + b"\n" for end in range(len(line) + 1)]
+    contents += [line + b"\n" + line[:end] for end in range(len(line))]
+    contents += [one[:at] + value for one in (line,) for at in range(len(one)) for value in _ENDINGS]
+    with guarded() as place:
+        for content in contents:
+            for at in (0, len(place) - len(content)):
+                place[at : at + len(content)] = content
+                columns = columns_of(both)
+                lines, left = reader.read(place[at : at + len(content)], columns)
+                assert lines == len(content.removesuffix(b"\n").split(b"\n")) or not content
+                assert columns.count + sum(reader.bins()[:2]) + len(left) <= lines
+                reader.knows(place[at : at + len(content)])
+
+
+_ENDINGS = (
+    b"n", b"nul", b"null", b"t", b"true", b"f", b"false", b"-", b"1.", b"1.0", b"1e", b"1e+", b'"', b'"file:',
+    b'"root://',
+)  # fmt: skip
+
+
+@contextmanager
+def guarded() -> Iterator[memoryview]:
+    """A page of memory between two that nobody may touch."""
+    size = mmap.PAGESIZE
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    with mmap.mmap(-1, 3 * size) as pages:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        for page in (start, start + 2 * size):
+            assert libc.mprotect(page, size, 0) == 0
+        try:
+            with memoryview(pages) as whole, whole[size : 2 * size] as inside:
+                yield inside
+        finally:
+            for page in (start, start + 2 * size):
+                libc.mprotect(page, size, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def columns_of(both: Both) -> Any:
+    """Empty columns, as the fast decoder makes them."""
+    batch = AccessBatch()
+    both.fast.add(b"\n", "f", 1, batch)
+    return batch.packed
