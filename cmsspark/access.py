@@ -82,6 +82,9 @@ class Packed(Protocol):
 
     def name(self, row: int) -> bytes: ...
 
+    def heads(self, rows: npt.NDArray[np.int64]) -> dict[bytes, int]:
+        """How many names in ``rows`` begin with which directories: up to three, with the slash after each."""
+
 
 @dataclass
 class AccessBatch:

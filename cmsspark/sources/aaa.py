@@ -65,7 +65,7 @@ class AaaDecoder(JsonDecoder):
         super().__init__(day, apps)
         self._codes = Remembered(self._number)
         needs = _NEEDS._replace(shared=_NEEDS.shared + _SITES) if self.enriched else _NEEDS
-        self.know(needs, lambda data: needs, self._codes.__getitem__)
+        self.know(needs, lambda data: needs, self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day, write_only, no_lfn; all else are accesses."""

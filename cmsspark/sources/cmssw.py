@@ -53,9 +53,9 @@ class CmsswDecoder(JsonDecoder):
     def __init__(self, day: date, apps: Apps) -> None:
         super().__init__(day, apps)
         self._codes = Remembered(self._number)
-        self.know(_NEEDS, lambda data: _NEEDS, self._codes.__getitem__)
+        self.know(_NEEDS, lambda data: _NEEDS, self._number)
         meanings = (self.person.__getitem__, self.apps.of.__getitem__, itself)
-        self.known_avro = KnownAvro(_AVRO_NEEDS, meanings, self._codes.__getitem__)
+        self.known_avro = KnownAvro(_AVRO_NEEDS, meanings, self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day and no_lfn; all else are accesses."""

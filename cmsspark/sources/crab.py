@@ -50,7 +50,7 @@ class CrabDecoder:
         self.coder = Coder()
         self._codes = Remembered(self._number)
         meanings = (itself, itself, self.apps.of.__getitem__)
-        self.known_avro = KnownAvro(_NEEDS, meanings, self._codes.__getitem__)
+        self.known_avro = KnownAvro(_NEEDS, meanings, self._number)
 
     @property
     def groups(self) -> list[Group]:

@@ -146,7 +146,7 @@ class EosDecoder(JsonDecoder):
     def __init__(self, day: date, apps: Apps) -> None:
         super().__init__(day, apps)
         self._codes = Remembered(self._number)
-        self.know(_NEEDS["G3"], _needs_of, self._codes.__getitem__)
+        self.know(_NEEDS["G3"], _needs_of, self._number)
         #: The form that fitted last comes first.
         self._forms = [msgspec.json.Decoder(kind) for kind in (Typed, Flat, Prefixed, Text)]
 

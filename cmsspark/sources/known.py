@@ -5,16 +5,15 @@ Where :mod:`cmsspark.sources.shaped` was not compiled nothing is known, and the 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from cmsspark import days
 from cmsspark.access import AccessBatch
 from cmsspark.compiled import compiled
 from cmsspark.sources.chunk import Content
-from cmsspark.sources.shapes import Needs, NeedsOf, learn
+from cmsspark.sources.shapes import Needs, NeedsOf, Shape, learn
 
 _packed: Final[Any] = compiled("sources.packed")
 _shaped: Final[Any] = compiled("sources.shaped")
@@ -37,13 +36,14 @@ class Numbers:
     ) -> None:
         self._means: list[list[Any]] = [[] for _ in meanings]
         self._group = group
+        self._unpack = struct.Struct(f"={len(meanings)}q").unpack
         #: For each of the shared texts: the number of what it means.
         self.shared = [_numbered(meaning, values) for meaning, values in zip(meanings, self._means, strict=True)]
 
     def group(self, numbers: bytes) -> int:
         """The group of such numbers, given as int64 after each other."""
-        places = np.frombuffer(numbers, np.int64).tolist()
-        return self._group(tuple(values[place] for values, place in zip(self._means, places, strict=True)))
+        places = self._unpack(numbers)
+        return self._group(tuple([values[place] for values, place in zip(self._means, places, strict=True)]))
 
 
 def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callable[[str | None], int]:
@@ -78,6 +78,8 @@ class KnownLines:
         self._tries = _ALL_TRIES
         self._seen = self._left = 0
         self._gave_up = False
+        # Of a line with odd values the shape is known and the line is not: it must not be added again and again.
+        self._shapes: set[Shape] = set()
         numbers = Numbers(shared, group)
         self._lines: Any = _shaped.Lines(numbers.shared, numbers.group, len(needs.read), len(needs.written), day)
 
@@ -120,5 +122,6 @@ class KnownLines:
                 self._tries = 0
                 return
             shape = None if self._lines.knows(line) else learn(line, self._needs_of)
-            if shape is not None:
+            if shape is not None and shape not in self._shapes:
+                self._shapes.add(shape)
                 self._lines.add(shape)

@@ -1,8 +1,9 @@
-# cython: language_level=3
+# cython: language_level=3, cdivision=True
 """What the compiled readers share: accesses in columns, and numbers of texts that they have seen."""
 
 from cmsspark.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 cdef struct Text:
     Bytes at
@@ -12,6 +13,25 @@ cdef struct Text:
 cdef struct Milliseconds:
     int64_t cpu, wall
     bint has_cpu, has_wall
+
+
+cdef inline bint is_same(Bytes at, Bytes other, Py_ssize_t size) noexcept nogil:
+    """Whether two texts of one size are the same; quicker than a call for the few bytes that most have."""
+    cdef uint64_t one, two
+    cdef uint8_t differ = 0
+    cdef Py_ssize_t place
+    if size >= 8:
+        for place in range(0, size - 8, 8):
+            memcpy(&one, at + place, 8)
+            memcpy(&two, other + place, 8)
+            if one != two:
+                return False
+        memcpy(&one, at + size - 8, 8)
+        memcpy(&two, other + size - 8, 8)
+        return one == two
+    for place in range(size):
+        differ |= at[place] ^ other[place]
+    return not differ
 
 
 cdef void* more(void* old, Py_ssize_t size) except NULL

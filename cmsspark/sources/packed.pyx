@@ -167,6 +167,33 @@ cdef class Columns:
         found = np.frombuffer(PyBytes_FromStringAndSize(<char*>self._times, size), kind)
         return tuple(found[name].astype(np.int64) for name in ("cpu", "has_cpu", "wall", "has_wall"))
 
+    def heads(self, rows):
+        """How many of the names in ``rows`` (int64) begin with which directories, as bytes: up to three, with the
+        slash after each. Raises IndexError.
+        """
+        cdef const int64_t[::1] places = rows
+        cdef Py_ssize_t place, row
+        cdef int slashes
+        cdef Bytes begin, at, end, slash
+        found = {}
+        for place in range(places.shape[0]):
+            row = places[place]
+            if not 0 <= row < self.count:
+                raise IndexError(row)
+            begin = self._names + self._begins[row]
+            end = self._names + self._ends[row]
+            at = begin
+            slashes = 0
+            while slashes < 4:
+                slash = <Bytes>memchr(at, b"/", end - at)
+                if slash == NULL:
+                    break
+                at = slash + 1
+                slashes += 1
+            head = PyBytes_FromStringAndSize(<const char*>begin, at - begin)
+            found[head] = found.get(head, 0) + 1
+        return found
+
     def name(self, Py_ssize_t row):
         """The name in ``row``, as bytes. Raises IndexError."""
         if not 0 <= row < self.count:
@@ -222,7 +249,7 @@ cdef class Memo:
             if known.number < 0:
                 return known
             if at != NULL and known.hash == hash and known.size == size:
-                if not memcmp(self.texts + known.begin, at, size):
+                if is_same(self.texts + known.begin, at, size):
                     return known
             place = (place + 1) & (self.room - 1)
 

@@ -6,7 +6,7 @@ plain values of the right types, a record of the day, a name that stands as logg
 decoder's word on them is final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
 """
 
-from cmsspark.sources.packed cimport Columns, Memo, Text, is_utf8, more
+from cmsspark.sources.packed cimport Columns, Memo, Text, is_same, is_utf8, more
 from cmsspark.xxh64 cimport Bytes, hash64
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free
@@ -213,7 +213,7 @@ cdef class Lines:
         longs[self.reads + self.writes] = -1
         for place in range(shape.count):
             size = shape.sizes[place]
-            if end - at <= size or memcmp(at, shape.literals[place], size):
+            if end - at <= size or not is_same(at, shape.literals[place], size):
                 return False
             at += size
             slot = shape.slots[place]
@@ -249,7 +249,7 @@ cdef class Lines:
                     return False
                 if at - begin <= DOUBLE_DIGITS:
                     at = _past_zeros(at, end)
-        return end - at == shape.sizes[shape.count] and not memcmp(at, shape.literals[shape.count], end - at)
+        return end - at == shape.sizes[shape.count] and is_same(at, shape.literals[shape.count], end - at)
 
 
 cdef inline int64_t _day(int64_t timestamp) noexcept nogil:
@@ -285,10 +285,10 @@ cdef inline Bytes _whole(Bytes at, Bytes end, int64_t* value) noexcept nogil:
     cdef Bytes begin = at
     cdef int64_t found = 0
     while at < end and 48 <= at[0] <= 57:
+        if at - begin == DIGITS:
+            return begin
         found = 10 * found + (at[0] - 48)
         at += 1
-        if at - begin > DIGITS:
-            return begin
     value[0] = found
     return at
 

@@ -38,7 +38,7 @@ Hash = Callable[[bytes], int]
 
 _hashed: Final[Any] = compiled("hashed")
 #: Of the snapshot's files; another number is another snapshot.
-FORMAT: Final = 3
+FORMAT: Final = 4
 #: Snapshots kept in the cache folder; a running task keeps the files that it has mapped.
 KEPT: Final = 4
 #: Seed of the second hash.
@@ -109,6 +109,7 @@ class Catalogue:
         self.report = Report(**meta["report"])
         self.hashes: Hashes = _mapped(folder / "hashes.npy")
         self.pairs: Numbers = _mapped(folder / "pairs.npy")
+        self.starts: npt.NDArray[np.uint32] = _mapped(folder / "starts.npy")
         self.pair_blocks: Longs = _mapped(folder / "pair_blocks.npy")
         self.pair_datasets: Numbers = _mapped(folder / "pair_datasets.npy")
         #: hash → {second hash: pair number} of the names that share a hash.
@@ -127,18 +128,26 @@ class Catalogue:
         count = len(wanted)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
+        pairs = self._found(wanted)
+        if self.colliding:
+            for position in np.flatnonzero(np.isin(wanted, np.array(list(self.colliding), np.uint64))):
+                known = self.colliding[int(wanted[position])]
+                pairs[position] = known.get(check_hash(name(int(position))), NOT_THERE)
+        return pairs
+
+    def _found(self, wanted: Hashes) -> Numbers:
+        """The pair of each hash, whatever other names share it."""
+        if _hashed is not None:
+            bits = bits_of(len(self.hashes))
+            found = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+            return np.array(found)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(wanted)
         in_order = wanted[order]
         places = np.searchsorted(self.hashes, in_order)
         places[places == len(self.hashes)] = 0
-        found = np.where(self.hashes[places] == in_order, self.pairs[places], NOT_THERE)
-        pairs = np.empty(count, np.int32)
-        pairs[order] = found
-        if self.colliding:
-            for position in np.flatnonzero(np.isin(wanted, np.array(list(self.colliding), np.uint64))):
-                known = self.colliding[int(wanted[position])]
-                pairs[position] = known.get(check_hash(name(int(position))), NOT_THERE)
+        pairs = np.empty(len(wanted), np.int32)
+        pairs[order] = np.where(self.hashes[places] == in_order, self.pairs[places], NOT_THERE)
         return pairs
 
     def dataset_names(self, numbers: Numbers) -> list[str]:
@@ -152,6 +161,24 @@ class Catalogue:
         rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
         found: list[str] = self._names.take(rows).to_pylist()
         return found
+
+
+def bits_of(count: int) -> int:
+    """The first bits of hashes by which ``count`` of them are told apart into runs of some eight."""
+    return max(1, min(32, (count // 8).bit_length()))
+
+
+def starts_of(hashes: Hashes) -> npt.NDArray[np.uint32]:
+    """Where, in ascending hashes, those with each beginning of :func:`bits_of` bits begin; and how many there are.
+
+    Raises ValueError for more than an index holds.
+    """
+    if len(hashes) >= 2**32:
+        raise ValueError("an index of more than 2^32 names: give --join shuffle")
+    bits = bits_of(len(hashes))
+    beginnings = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+    starts = np.searchsorted(hashes, beginnings)
+    return np.append(starts, len(hashes)).astype(np.uint32)
 
 
 def _mapped(file: Path) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,7 +90,7 @@ class StreamFold:
         self.generations.update(batch.generations)
         self.quarantined += batch.malformed
         if batch.packed is not None and batch.packed.count:
-            self._attach_packed(batch, batch.packed)
+            self._attach_packed(batch.packed)
         if batch.lfns:
             self._attach(batch)
 
@@ -101,23 +101,21 @@ class StreamFold:
 
     def _attach(self, batch: AccessBatch) -> None:
         pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
-        matched = self._matched(pairs, batch.lfns.__getitem__)
+        matched, others = _split(pairs)
+        self._bin(prefixes.heads(batch.lfns[row] for row in others.tolist()))
         self._keep(pairs, matched, measures_of(batch, matched))
 
-    def _attach_packed(self, batch: AccessBatch, packed: Packed) -> None:
+    def _attach_packed(self, packed: Packed) -> None:
         pairs = self._catalogue().lookup_hashes(packed.hashes, packed.name)
-        matched = self._matched(pairs, lambda row: packed.name(row).decode())
+        matched, others = _split(pairs)
+        self._bin({head.decode(): count for head, count in packed.heads(others).items()})
         self._keep(pairs, matched, _packed_measures(packed, matched))
 
-    def _matched(self, pairs: Numbers, name: Callable[[int], str]) -> npt.NDArray[np.intp]:
-        """The rows whose files are in the catalogue; the others are binned by their names."""
-        matched = np.flatnonzero(pairs != NOT_THERE)
-        if len(matched) < len(pairs):
-            found = prefixes.heads(map(name, np.flatnonzero(pairs == NOT_THERE).tolist()))
-            prefixes.add(self.unmatched, found)
-            for head, count in found.items():
-                self.bins[unmatched_bin(head)] += count
-        return matched
+    def _bin(self, heads: Mapping[str, int]) -> None:
+        """Count files that are not in the catalogue, by the beginnings of their names."""
+        prefixes.add(self.unmatched, heads)
+        for head, count in heads.items():
+            self.bins[unmatched_bin(head)] += count
 
     def _keep(self, pairs: Numbers, matched: npt.NDArray[np.intp], measures: Columns) -> None:
         self._parts.append({"pair": pairs[matched].astype(np.int64), **measures})
@@ -250,6 +248,11 @@ def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
             f"the sum of {what} of one group is beyond 2^63-1", next_step="look for absurd sizes in the log"
         )
     return exact.astype(np.int64)
+
+
+def _split(pairs: Numbers) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The rows whose files are in the catalogue, and the others."""
+    return np.flatnonzero(pairs != NOT_THERE), np.flatnonzero(pairs == NOT_THERE)
 
 
 def measures_of(batch: AccessBatch, rows: npt.NDArray[np.intp]) -> Columns:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 #: Prefixes that a task keeps of a stream; what comes after these is counted as :data:`OTHER`.
@@ -31,6 +32,7 @@ def heads(lfns: Iterable[str]) -> Counter[str]:
     return Counter(match(lfn)[0] for lfn in lfns)  # type: ignore[index]  # it matches any text
 
 
+@lru_cache(maxsize=10_000)
 def shown(head: str) -> str:
     """``head`` as people may see it: ``/store/user/*``, ``/store/mc/Run2018A/*``, ``/store/*``; ``*`` for any other."""
     words = head.split("/")[:-1]
@@ -45,7 +47,7 @@ def shown(head: str) -> str:
     return f"/store/{area}/*"
 
 
-def add(to: Counter[str], found: Counter[str]) -> None:
+def add(to: Counter[str], found: Mapping[str, int]) -> None:
     """Count ``found`` (by head) in ``to`` (by what is shown), which stays small."""
     for head, count in found.items():
         name = shown(head)

@@ -26,6 +26,7 @@ from cmsspark.transforms.catalogue import (
     hashes_in,
     name_hash,
     replica_keys,
+    starts_of,
 )
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def build_catalogue(
     for name, values in (
         ("hashes", hashes),
         ("pairs", pairs),
+        ("starts", starts_of(hashes)),
         ("pair_blocks", whole.blocks),
         ("pair_datasets", whole.datasets),
     ):
