@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 #: Longer lines are not learned from.
 LONGEST: Final = 64 * 1024
 
-_TOKEN: Final = re.compile(r'[ \t]*(?:([{}\[\],:])|("[^"]*")|([^ \t{}\[\],:"]+))')
-_PLAIN_TEXT: Final = re.compile(rb"[ \t!\x23-\x5b\x5d-\xff\"]*")
+_TOKEN: Final = re.compile(r' *(?:([{}\[\],:])|("[^"]*")|([^ {}\[\],:"]+))')
+_PLAIN_TEXT: Final = re.compile(rb"[\x20-\x5b\x5d-\xff]*")
 
 
 class Needs(NamedTuple):
@@ -57,8 +57,8 @@ class _Twice(Exception):
 def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
     """The shape of a line (without its newline); None where it has none that can be looked for.
 
-    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes and without a key twice. What is
-    needed of it must be single values: an object or array there is not to be skipped but ill-typed.
+    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and keys that are there
+    twice. What is needed of it must be single values: an object or array there is not to be skipped but ill-typed.
     """
     if len(line) > LONGEST or _PLAIN_TEXT.fullmatch(line) is None:
         return None
@@ -111,7 +111,7 @@ def _cut(text: str) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
             if wants_key and quoted is not None:
                 path[-1] = quoted[1:-1]
                 continue
-            at = token.end() - len(token[0].lstrip(" \t"))
+            at = token.end() - len(token[0].lstrip(" "))
             literals.append(text[begin:at].encode())
             paths.append(tuple(path))
             begin = token.end()

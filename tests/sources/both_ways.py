@@ -103,12 +103,14 @@ class Both:
     def file(self, content: bytes, name: str) -> None:
         """Compare what both make of a file, by lines or packed; where one refuses it, so must the other."""
         found: list[Any] = []
+        self.known._seen = self.known._left = 0
         for decoder in (self.fast, self.slow):
             try:
                 batches = [batch.unpack() for batch in lines.decode_file(decoder, io.BytesIO(content), name)]
                 found.append([told(decoder, batch) for batch in batches])
             except DataError as error:
                 found.append(str(error))
+        self.taken += self.known._seen - self.known._left
         assert found[0] == found[1]
 
     def each(self, records: Sequence[bytes], at_once: int = 500) -> None:

@@ -157,6 +157,16 @@ def test_no_more_than_sixteen_shapes_are_known() -> None:
     assert both.taken == 3 * 16
 
 
+def test_a_shape_of_lines_with_odd_values_is_learned_once() -> None:
+    odd = b'{"data":{"file_lfn":"/store/a","read_bytes":1e3}}'
+    both = Both("aaa raw", [odd] * 40)
+    assert (both.taken, len(both.known._lines.taken())) == (0, 1)
+    both.each([_another(number) for number in range(15)] * 2, 1)
+    assert both.taken == 15
+    both.same(odd.replace(b"1e3", b"3") + b"\n")
+    assert both.taken == 16
+
+
 def test_so_many_lines_are_learned_from_and_no_more() -> None:
     both = Both("aaa raw")
     for _ in range(known._ALL_TRIES):

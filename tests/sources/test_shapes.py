@@ -53,6 +53,7 @@ def test_a_shape_is_what_stands_between_values_and_what_each_is_needed_for() -> 
         b'{"data":{"name":"/a"}}{}',
         b'{"data":{"name":"/a"}',
         b'{"data":{"name":"/a"}}\r',
+        b'{"data":{"name":"/a"}}\t',
         b'{"data":{"name":"/a","x":NaN}}',
         b'{"data":{"name":"/a","x":-Infinity}}',
         b'{"data":{"name":"/a","x":01}}',
@@ -98,7 +99,7 @@ def test_very_long_lines_are_not_learned_from() -> None:
 
 @pytest.mark.parametrize("form", [form for form in SHORT if form != "eos G1"])
 def test_blanks_between_and_around_belong_to_the_shape(form: str) -> None:
-    spread = b" \t" + re.sub(rb'([{}\[\]:,]|"[^"]*"|[^{}\[\]:,"]+)', rb"\1 ", SHORT[form]) + b"\t "
+    spread = b"  " + re.sub(rb'([{}\[\]:,]|"[^"]*"|[^{}\[\]:,"]+)', rb"\1 ", SHORT[form]) + b"  "
     needs = Needs(re.search(rb'"([a-z_.]*(?:lfn|path))"', SHORT[form])[1].decode(), (), ())  # type: ignore[index]
     close, wide = learned(SHORT[form], needs), learned(spread, needs)
     assert close is not None and wide is not None
