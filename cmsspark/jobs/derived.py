@@ -63,7 +63,7 @@ def outcome_of(found: store.CurrentTable, streams: tuple[str, ...]) -> Outcome:
         "unmatched_prefixes": _of(manifest, "unmatched_prefixes", streams),
         "made_from": {"job": SOURCE, "run": manifest["run"]},
     }
-    told |= {name: manifest[name] for name in ("engine", "join", "catalogue")}
+    told |= {name: manifest.get(name) for name in ("engine", "compiled", "join", "catalogue")}
     starts = tuple(f"{stream}: fields are not" for stream in streams)
     warnings = [text for text in manifest.get("warnings", ()) if text.startswith(starts)]
     return Outcome(bins, told, warnings, asked=f"the run {manifest['run']} of {SOURCE}")

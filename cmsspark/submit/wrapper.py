@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from cmsspark import __version__, errors, pseudonyms
+from cmsspark.compiled import compiled
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
 from cmsspark.resources import resource
@@ -211,8 +212,14 @@ def explanation(command: Command, spark: Command, settings: Settings) -> str:
     if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
     lines = []
+    if compiled("sources.shaped") is None:
+        lines += [
+            "Logs are read without compiled code, which takes up to three times as long; next: install a C compiler,",
+            "then the package again.",
+            "",
+        ]
     if command is not spark:
-        lines = [
+        lines += [
             "Counted by processes of this host, without a JVM: nothing asks for Spark here. --engine spark, a path",
             "that is not on this host's disks, or any Spark option does; it would get these:",
             "",
