@@ -81,10 +81,10 @@ def test_what_is_not_allowed_ends_at_once_and_tells_no_secret(activemq: ActiveMQ
     }[case]
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3))
-        started = time.monotonic()
+        told: list[str] = []
         with pytest.raises(NotAllowed) as caught:
-            Drain(outbox, sink_to(activemq, tmp_path, "not.allowed", **more)).run()
-        assert time.monotonic() - started < 5
+            Drain(outbox, sink_to(activemq, tmp_path, "not.allowed", **more), told=told.append).run()
+        assert told == []  # nothing was tried again
         assert outbox.totals().confirmed == 0 and outbox.totals().open == 4
     text = str(caught.value)
     for secret in (PASSWORD, USER, "planted"):
@@ -237,7 +237,7 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     )
     _wait_for_acks(tmp_path / "state", 1_500)
     first.send_signal(how)
-    _, errors = first.communicate(timeout=30)
+    _, errors = first.communicate(timeout=120)
     assert first.returncode == (75 if how == signal.SIGTERM else -signal.SIGKILL), errors
     done = subprocess.run([*command, "--resume"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
