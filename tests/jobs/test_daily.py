@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import socketserver
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -16,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from cmsspark.errors import DataError, NotReady, SettingsError
+from cmsspark.errors import DataError, NotReady
 from cmsspark.jobs.attended import attended
 from cmsspark.jobs.daily import exit_code, worked
-from cmsspark.jobs.morning import morning
 from cmsspark.jobs.mornings_end import told
 from cmsspark.runs.lease import Lease, held
 from cmsspark.runs.ledger import FILE
-from cmsspark.settings import load_settings
 from cmsspark.storage import LocalFiles
 from tests.jobs.mornings import DAYS, JOB, LAST, NOW, Mornings
 from tests.jobs.test_day import Place, write_streams
@@ -291,44 +285,6 @@ def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, caps
     assert "metrics cannot be pushed: http://127.0.0.1:1/metrics/job/cmsspark" in line
 
 
-@contextmanager
-def mail_server() -> Iterator[tuple[int, list[bytes]]]:
-    """A port where mail is taken, and what came."""
-    came: list[bytes] = []
-
-    class Talk(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.wfile.write(b"220 here\r\n")
-            for line in self.rfile:
-                if line.upper().startswith(b"DATA"):
-                    self.wfile.write(b"354 go on\r\n")
-                    came.append(b"".join(iter(self.rfile.readline, b".\r\n")))
-                self.wfile.write(b"250 fine\r\n")
-                if line.upper().startswith(b"QUIT"):
-                    return
-
-    with socketserver.TCPServer(("127.0.0.1", 0), Talk) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_address[1], came
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_trouble_is_told_by_mail_and_a_good_morning_is_not(place: Mornings) -> None:
-    with mail_server() as (port, came):
-        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
-        place.codes["run", LAST] = 65
-        end(place, place.work())
-        place.codes.clear()
-        end(place, place.work())
-    (mail,) = came
-    assert b"Subject: cmsspark daily: exit 65" in mail
-    assert b"2026-01-31 dbs_eos: failed: run_spark dbs_eos ended with 65 (missing)" in mail
-
-
 def test_a_run_that_failed_is_told_with_its_reason(place: Mornings) -> None:
     def fails(argv: list[str]) -> int:
         with pytest.raises(DataError), attended(place.settings(), place.fout, JOB, LAST, place.told.append):
@@ -340,20 +296,6 @@ def test_a_run_that_failed_is_told_with_its_reason(place: Mornings) -> None:
     # A run that ended before this one began is no reason.
     (outcome,) = worked(replace(place.daily(), runner=lambda argv: 65), LAST, LAST)
     assert outcome.text == "run_spark dbs_eos ended with 65"
-
-
-def test_what_waits_for_too_long_is_trouble(place: Mornings) -> None:
-    folder = place.log_folder(LAST)
-    folder.rename(folder.with_name("31.tmp"))
-    with mail_server() as (port, came):
-        place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
-        end(place, place.work())
-        assert came == []
-        place.now += 48 * HOUR
-        end(place, place.work())
-    told = came[0].replace(b"=\r\n", b"")
-    assert b"waiting OVERDUE: eos: " in told
-    assert b"2026/01/31.tmp is not final yet" in told
 
 
 # The command -------------------------------------------------------------------------------------------------------
@@ -409,48 +351,3 @@ def test_a_real_day_is_run_by_run_spark_published_and_then_left_alone(tmp_path: 
     second = daily(real.settings, *span)
     assert "1 to do, 1 waiting" in second.stdout
     assert real.manifest("dbs_eos")["run"] == run
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    ["dais: 3", "days: 0", "days: many", "sources: {eos: maybe}", "sources: {dbs: require}", "quiet_minutes: -1",
-     "mail: {to: [a@b]}", "mail: {to: [a@b], from: c@d, security: none at all}", "publish: 1",
-     "mail: {to: [a@b], from: c@d, user: me}", "mail: {to: [a@b], from: c@d, password_file: x}",
-     "mail: {to: [a@b], from: c@d, server: far.example.org, user: me, password_file: x}",
-     "mail: {to: [a@b], from: c@d, password: planted}", "push: {user: me}", "push: {url: 'ftp://x'}",
-     "push: {url: 'https://me:planted@x/metrics/job/y'}", "push: {url: 'http://x:9091/m', user: me, password_file: x}"],
-)  # fmt: skip
-def test_wrong_settings_are_told_with_their_line(place: Mornings, wrong: str) -> None:
-    place.daily_settings = f"daily:\n  {wrong}\n"
-    with pytest.raises(SettingsError, match="line 4") as error:
-        morning(place.settings())
-    assert "planted" not in error.value.text()
-
-
-def test_files_of_mail_and_push_lie_beside_the_settings(place: Mornings) -> None:
-    place.daily_settings = (
-        "daily:\n  mail: {to: [a@b], from: c@d, security: tls, user: me, password_file: secret, ca: ca.pem}\n"
-        "  push: {url: 'https://x:9091/metrics/job/y', user: me, password_file: /etc/secret}\n"
-    )
-    wanted = morning(place.settings())
-    assert wanted.mail is not None
-    assert wanted.push is not None
-    assert (wanted.mail.password_file, wanted.mail.ca) == (place.folder / "secret", place.folder / "ca.pem")
-    assert wanted.mail.where == "localhost:465"
-    assert (str(wanted.push.password_file), wanted.push.user) == ("/etc/secret", "me")
-
-
-def test_the_example_settings_say_what_holds_without_them(tmp_path: Path) -> None:
-    example = load_settings(str(Path(__file__).parents[2] / "etc" / "cmsspark.example.yaml"), {"HOME": str(tmp_path)})
-    bare = load_settings(None, {"HOME": str(tmp_path)})
-    told = {"metrics": None, "mail": None, "push": None, "policies": {}, "publish": False}
-    assert replace(morning(example), **told) == morning(bare)
-
-
-@pytest.mark.parametrize("name", ["period", "cern_monit", "no_such_job"])
-def test_daily_takes_no_job_whose_days_have_no_result_of_their_own(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "cmsspark.yaml"
-    file.write_text(f"store: {tmp_path}\ndaily:\n  jobs: [data_aggregation, {name}]\n")
-    with pytest.raises(SettingsError, match="line 3") as error:
-        morning(load_settings(str(file)))
-    assert name in str(error.value)

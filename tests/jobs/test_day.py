@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from cmsspark.storage import LocalFiles
 from tests.corpus import avro_files, tables
 from tests.corpus.hostile import DAY
 from tests.corpus.json_lines import NOON_MS, aaa, cmssw, g1, g3
-from tests.corpus.tree import Tree, write_case_tables, write_table
+from tests.corpus.tree import Tree, write_case_tables
 
 YESTERDAY_MS = NOON_MS - 86_400_000
 
@@ -200,41 +199,6 @@ def test_a_single_streams_report_has_the_rows_of_its_stream(done: Place) -> None
     )
 
 
-def test_dumps_stay_those_of_the_first_run_until_they_are_refreshed(spark: object, place: Place) -> None:
-    place.tree.write("cmssw json", "part-0", cmssw() + b"\n")
-    place.tree.dbs().rename(place.tree.dbs().with_name("2019-06-20"))
-    assert place.run("dbs_cmssw") == 0
-    first = place.manifest("dbs_cmssw")["dumps"]
-    assert (first["dbs"]["day"], first["dbs"]["distance_days"]) == ("2019-06-20", 5)
-    write_case_tables(place.tree.dbs(1), place.tree.phedex(1, "09h00m00s"))
-    assert place.run("dbs_cmssw") == 0
-    assert place.manifest("dbs_cmssw")["dumps"] == first
-    assert place.run("dbs_cmssw", "--refresh-dumps") == 0
-    second = place.manifest("dbs_cmssw")["dumps"]
-    assert second["dbs"]["day"] == "2019-06-16"
-    assert second["phedex"]["folder"].endswith("_09h00m00s")
-
-
-def test_dumps_of_another_root_are_not_kept(spark: object, place: Place, tmp_path: Path) -> None:
-    place.tree.write("cmssw json", "part-0", cmssw() + b"\n")
-    assert place.run("dbs_cmssw") == 0
-    moved = tmp_path / "another root"
-    shutil.copytree(place.tree.root, moved)
-    assert place.run("dbs_cmssw", "--root", str(moved)) == 0
-    assert all(dump["folder"].startswith(str(moved)) for dump in place.manifest("dbs_cmssw")["dumps"].values())
-
-
-def test_replicas_are_asked_for_only_by_streams_that_need_them(spark: object, place: Place) -> None:
-    place.tree.write("aaa enr", "part-0", aaa() + b"\n")
-    place.tree.write("cmssw json", "part-0", cmssw() + b"\n")
-    place.tree.phedex().rename(place.folder / "away")
-    for join in ("index", "shuffle"):
-        assert place.run("dbs_aaa", "--join", join) == 0
-        assert [row["remote_nacc"] for row in place.rows("dbs_aaa")] == [1]
-    assert list(place.manifest("dbs_aaa")["dumps"]) == ["dbs"]
-    assert "phedex" in str(place.fails(errors.InputMissing, "dbs_cmssw"))
-
-
 def test_a_day_in_which_nothing_matched_is_stored_without_rows(spark: object, place: Place) -> None:
     place.tree.write("aaa enr", "part-0", aaa({"file_lfn": "/store/data/x"}) + b"\n")
     assert place.run("dbs_aaa") == 0
@@ -316,13 +280,6 @@ def test_an_avro_file_of_another_schema_is_told_with_its_fields(spark: object, p
     assert "FileName is wanted" in str(error)
     assert "fields Other" in str(error)
     assert "part-0.avro" in str(error)
-
-
-def test_a_damaged_dump_is_told_with_its_file(spark: object, place: Place) -> None:
-    place.tree.write("aaa enr", "part-0.json", aaa() + b"\n")
-    write_table(place.tree.dbs() / "FILES", {"part-00001-1f0e.csv": b'9,"not closed'})
-    error = place.fails(errors.DataError, "dbs_aaa")
-    assert "part-00001-1f0e.csv" in str(error)
 
 
 # What is there and what is not -------------------------------------------------------------------------------------
