@@ -277,7 +277,7 @@ cdef class Memo:
             self.texts_size = 0
         elif 2 * self.count >= self.room:
             self._widen()
-        if self.texts_room - self.texts_size < size:
+        if self.texts_room - self.texts_size <= size:  # also for an empty text there is a place
             room = 2 * self.texts_room + 65536
             self.texts = <uint8_t*>more(self.texts, room)
             self.texts_room = room
