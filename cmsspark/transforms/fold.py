@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Accesses that a task keeps unfolded, unless told otherwise.
-FOLD_AT: Final = 1_000_000
+FOLD_AT: Final = 250_000
 _LIMIT: Final = 2**63 - 1
 #: Quarantined records that a task holds, in bytes: a file of garbage must not fill its memory.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
