@@ -1,8 +1,9 @@
 """A bounded fuzz run on the record decoders: the fast way must come to what the way by the letter comes to.
 
-``python bench/fuzz.py [--seconds 60] [--engine atheris|mutations]`` from the top of the checkout. atheris
+``python bench/fuzz.py [--seconds 60] [--engine atheris|mutations|known]`` from the top of the checkout. atheris
 (``pip install atheris``) is led by what the code does with an input; without it, records of the tests'
-corpus are mutated at random. The first input on which the two ways differ is printed, and the exit code is 1.
+corpus are mutated at random. ``known`` compares compiled code with the decoder that has none, on mutated lines of
+which the shapes are known. The first input on which the two ways differ is printed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.corpus import hostile
+from tests.sources.both_ways import SHORT, TIMES, VALUE, VALUES, Both, decoder_of, examples
 from tests.sources.test_decoders import DECODERS, UNSEEN, by_the_letter, told
 
 NAMES = sorted(DECODERS)
+#: Of names and of people.
+PIECES = (b"/", b"//", b"file:", b"root://", b"h", b"/eos/cms", b"/CN=", b"7", b"proxy", b"&", b" ", "é€😀".encode())
 FORMS = {"aaa enr": "enr", "aaa raw": "raw", "cmssw": "json", "eos": "json"}
 
 
@@ -96,6 +100,71 @@ def with_mutations(seconds: int, seed: int) -> int:
     return 0
 
 
+def with_known(seconds: int, seed: int) -> int:
+    """Change lines whose shapes compiled code knows, and compare it with the decoder that has none."""
+    rng, end = random.Random(seed), time.monotonic() + seconds
+    short: dict[str, list[bytes]] = {name: examples(name) for name in NAMES}
+    for form, line in SHORT.items():
+        short[decoder_of(form)].append(line)
+    cases: dict[str, list[bytes]] = {name: [record for other, record in seeds() if other == name] for name in NAMES}
+    lines = taken = 0
+    while time.monotonic() < end:
+        name = rng.choice(NAMES)
+        learned = [*short[name], *rng.choices(cases[name], k=4)]
+        both = Both(name, learned)
+        for _ in range(50):
+            some = [_changed(rng.choice(learned), rng) for _ in range(rng.randint(1, 40))]
+            try:
+                both.same(b"\n".join(some) + b"\n", rng.randrange(1, 2**40))
+            except AssertionError as error:
+                print(f"{name}, known: {learned}\n{error}")
+                return 1
+            lines += len(some)
+        taken += both.taken
+    print(f"{lines:,} lines, {taken:,} of them read by compiled code, no difference")
+    return 0
+
+
+def _changed(line: bytes, rng: random.Random) -> bytes:
+    """A line as it is, with other values, or damaged."""
+    way = rng.randrange(6)
+    if way < 4:
+        # Mostly values: lines of other shapes are left to the decoder at once.
+        for _ in range(way):
+            values = list(VALUE.finditer(line))
+            if values:
+                found = rng.choice(values)
+                line = line[: found.start()] + _value(found[0], rng) + line[found.end() :]
+        return line
+    (line,) = hostile.mutated([line], rng.randrange(2**32))
+    return line
+
+
+def _value(value: bytes, rng: random.Random) -> bytes:
+    """Another value: an odd one, or one of the same kind."""
+    way = rng.randrange(4)
+    if way == 0:
+        return rng.choice(VALUES + TIMES)
+    if value[:1] == b'"':
+        pieces = (
+            b"/",
+            b"//",
+            b"file:",
+            b"root://",
+            b"h",
+            b"/eos/cms",
+            b"/CN=",
+            b"7",
+            b"proxy",
+            b"&",
+            b" ",
+            "é€😀".encode(),
+        )
+        return b'"' + b"".join(rng.choices(pieces, k=rng.randrange(8))) + b'"'
+    digits = b"".join(b"%d" % rng.randrange(10) for _ in range(rng.randrange(1, 21)))
+    return digits + rng.choice((b"", b"", b".0", b".00", b".5", b"e2", b"."))
+
+
 def main() -> int:
     if sys.argv[1:2] == ["--inside"]:
         inside(sys.argv[2:])
@@ -103,10 +172,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     default = "atheris" if importlib.util.find_spec("atheris") else "mutations"
-    parser.add_argument("--engine", choices=["atheris", "mutations"], default=default)
+    parser.add_argument("--engine", choices=["atheris", "mutations", "known"], default=default)
     chosen = parser.parse_args()
     if chosen.engine == "atheris":
         return with_atheris(chosen.seconds)
+    if chosen.engine == "known":
+        return with_known(chosen.seconds, chosen.seed)
     return with_mutations(chosen.seconds, chosen.seed)
 
 

@@ -160,12 +160,12 @@ def damaged(line: bytes) -> Iterator[bytes]:
 
 
 #: A value that is no object or array.
-_VALUE = re.compile(rb'(?<=[:\[,])(?:"[^"]*"(?!:)|[^"\[\]{},]+)')
+VALUE = re.compile(rb'(?<=[:\[,])(?:"[^"]*"(?!:)|[^"\[\]{},]+)')
 
 
 def revalued(line: bytes) -> Iterator[bytes]:
     """The line with each of its values changed to each odd one."""
-    for found in _VALUE.finditer(line):
+    for found in VALUE.finditer(line):
         for value in (*VALUES, *TIMES):
             yield line[: found.start()] + value + line[found.end() :]
 

@@ -27,16 +27,18 @@ every_decoder = pytest.mark.parametrize("name", DECODERS)
 SHAPED = [form for form in SHORT if form != "eos G1"]
 
 
-def _check(form: str, lines: list[bytes]) -> Both:
-    """Both ways read the lines alike: those that have the shape of the form's, and those that give one themselves."""
+def _check(form: str, lines: list[bytes]) -> tuple[int, int]:
+    """Both ways read the lines alike: those that have the shape of the form's, and those that give one themselves.
+
+    How many were taken by compiled code, of either.
+    """
     both = Both(decoder_of(form), [SHORT[form]])
     both.learn_no_more()
     both.each(lines)
-    _check_learned(decoder_of(form), lines)
-    return both
+    return both.taken, _check_learned(decoder_of(form), lines)
 
 
-def _check_learned(name: str, lines: list[bytes]) -> None:
+def _check_learned(name: str, lines: list[bytes]) -> int:
     """Lines are read alike after their own shape was learned, too."""
     needs_of = Both(name).known._needs_of
     shapes: dict[Shape, bytes] = {}
@@ -51,24 +53,25 @@ def _check_learned(name: str, lines: list[bytes]) -> None:
         both = Both(name, some)
         both.each([*some, *reversed(some)], 4)
         taken += both.taken
-    assert taken >= len(learned) / 2
+    return taken
 
 
 @every_form
 def test_every_damage_to_every_byte_is_judged_alike(form: str) -> None:
-    both = _check(form, list(damaged(SHORT[form])))
-    assert (both.taken > 200) == (form in SHAPED)
+    taken, learned = _check(form, list(damaged(SHORT[form])))
+    assert (taken > 200 and learned > 200) == (form in SHAPED)
 
 
 @every_form
 def test_every_odd_value_in_every_place_is_judged_alike(form: str) -> None:
-    both = _check(form, list(revalued(SHORT[form])))
-    assert (both.taken > 200) == (form in SHAPED)
+    taken, _ = _check(form, list(revalued(SHORT[form])))
+    assert (taken > 200) == (form in SHAPED)
 
 
 @every_form
 def test_keys_that_are_missing_moved_or_twice_are_judged_alike(form: str) -> None:
-    _check(form, list(rekeyed(SHORT[form])))
+    _, learned = _check(form, list(rekeyed(SHORT[form])))
+    assert (learned > 20) == (form in SHAPED)
 
 
 @every_form
