@@ -197,6 +197,7 @@ class StompSink:
                 transaction = self._write(batch, documents)
             if self._link.first_error() is not None:
                 raise LinkDown("the broker sent an error")
+            self._await_taken(transaction)
             committing = True
             self._commit(transaction, meanwhile)
         except LinkDown as error:
@@ -250,14 +251,39 @@ class StompSink:
         transaction = f"b{batch.generation}.{batch.number}.{self._receipts}"
         protocol.begin(transaction=transaction)
         headers = {**self._headers, "transaction": transaction}
-        for left, document in zip(range(len(documents) - 1, -1, -1), documents, strict=True):
-            if not left:
-                headers["receipt"] = _taken(transaction)
+        for document in documents:
             protocol.send(self._broker.destination, document, content_type="application/json", headers=dict(headers))
             if link.pending > _FLUSH_BYTES:
                 link.flush(stall)
+        # No message asks for a receipt itself: a full queue puts such a one aside, loses it, and works on what follows,
+        # the COMMIT too. Without, the broker waits for room, and answers this after all messages.
+        marker = _taken(transaction)
+        protocol.begin(transaction=marker, receipt=marker)
+        protocol.abort(transaction=marker)
         link.flush(stall)
         return transaction
+
+    def _await_taken(self, transaction: str) -> None:
+        """Wait until the broker has all messages of a transaction: a COMMIT that it never saw leaves no doubt.
+
+        Nor is the next batch written before: two half batches in a queue that has no room for both would wait for each
+        other.
+        """
+        link = self._link
+        assert link is not None
+        patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a batch's messages")
+        while True:
+            frame = link.receive(min(patience.left(), self._timeouts.beat), "RECEIPT")
+            if frame is None:
+                self._beat_other()
+            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == _taken(transaction):
+                return
+            elif frame.cmd == "ERROR":
+                raise self._verdict(frame, in_doubt=False)
+
+    def _beat_other(self) -> None:
+        if self._other is not None:
+            self._other[0].beat()
 
     def _commit(self, transaction: str, meanwhile: Callable[[], None]) -> None:
         link = self._link
@@ -267,19 +293,16 @@ class StompSink:
         link.flush(self._timeouts.stall)
         patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a commit")
         ask_at, asked = self._clock.monotonic() + self._timeouts.probe, False
+        meanwhile()
         while True:
             frame = link.receive(min(patience.left(), self._timeouts.probe, self._timeouts.beat), "RECEIPT")
             if frame is None:
-                if self._other is not None:
-                    self._other[0].beat()
+                self._beat_other()
                 if not asked and self._clock.monotonic() >= ask_at:
                     # Answered in order: a probe that is answered before the commit says that its receipt got lost.
                     self._protocol.begin(transaction=probe, receipt=probe)
                     link.flush(self._timeouts.stall)
                     asked = True
-            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == _taken(transaction):
-                # Not before: two half batches in a queue that has no room for both would wait for each other.
-                meanwhile()
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == receipt:
                 return
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == probe:
@@ -314,5 +337,5 @@ class StompSink:
 
 
 def _taken(transaction: str) -> str:
-    """The receipt that says that the broker has taken all messages of a transaction."""
+    """The empty transaction whose receipt says that the broker has taken all messages of ``transaction``."""
     return f"taken-{transaction}"

@@ -28,6 +28,7 @@ class Faults:
     gate: threading.Event = field(default_factory=threading.Event)
     late_by: float = 30  # seconds after which what waits for the gate goes on without it
     stop_reading_after: int | None = None  # SENDs; then waits for `gate`
+    is_full: bool = False  # as ActiveMQ: a SEND that asks for a receipt is lost, which is told after the COMMIT
 
 
 @dataclass
@@ -106,6 +107,7 @@ class _Session:
         self.broker, self.connection, self.fault = broker, connection, fault
         self.pending: dict[str, list[bytes]] = {}
         self.sends = 0
+        self.aside: list[str] = []
 
     def run(self) -> None:
         for frame in _frames(self.connection):
@@ -127,6 +129,8 @@ class _Session:
             self.pending[headers["transaction"]] = []
             if "receipt" in headers:
                 self.say("RECEIPT", receipt_id=headers["receipt"])
+        elif frame.cmd == "ABORT":
+            del self.pending[headers["transaction"]]
         elif frame.cmd == "SEND":
             return self.take(frame)
         elif frame.cmd == "COMMIT":
@@ -139,6 +143,9 @@ class _Session:
         if self.fault.poison and self.fault.poison(frame.body):
             self.say("ERROR", message="this one I do not take")
             return False
+        if self.fault.is_full and "receipt" in frame.headers:
+            self.aside.append(frame.headers["receipt"])
+            return True
         self.pending[frame.headers["transaction"]].append(frame.body)
         if self.sends == self.fault.close_after_sends:
             return False
@@ -166,6 +173,8 @@ class _Session:
             self.say("RECEIPT", receipt_id="another-receipt")
         for _ in range(2 if fault.receipt == "twice" else 1):
             self.say("RECEIPT", receipt_id=receipt)
+        for lost in self.aside:
+            self.say("ERROR", message="Send transaction completed while waiting for space", receipt_id=lost)
         return True
 
 

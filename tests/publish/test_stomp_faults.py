@@ -187,6 +187,19 @@ def test_a_broker_that_takes_no_data_is_told_as_stalled() -> None:
     assert not caught.value.in_doubt
 
 
+def test_a_full_queue_loses_no_message_of_a_batch_that_it_confirms() -> None:
+    with broker(Faults(is_full=True)) as fake:
+        send(fake)
+        assert fake.stored == DOCUMENTS
+
+
+def test_no_commit_is_sent_before_the_broker_has_all_messages() -> None:
+    with broker(Faults(stop_reading_after=1)) as fake, pytest.raises(Unconfirmed, match="broker stalled") as caught:
+        send(fake, Timeouts(connect=30, login=30, stall=0.8))
+    assert not caught.value.in_doubt
+    assert fake.stored == []
+
+
 def test_a_half_open_link_is_noticed_by_its_heartbeats() -> None:
     fault = Faults(receipt="late", heartbeat="100,100")
     with broker(fault) as fake, pytest.raises(Unconfirmed, match="no heartbeat") as caught:
