@@ -240,10 +240,18 @@ class _Timed:
         """
         view = memoryview(bytes(self._head) + body)
         self._head.clear()
+        until = self._until()
         while view:
             if not self.is_idle():
                 return False
-            view = view[self._once(partial(self._connection.send, view[:_CHUNK]), select.POLLOUT) :]
+            try:
+                view = view[self._connection.send(view[:_CHUNK]) :]
+                until = self._until()
+            except ssl.SSLWantReadError:
+                await_ready(self._connection, select.POLLIN, until, self._clock)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                # Who refuses may answer and read no further.
+                await_ready(self._connection, select.POLLOUT | select.POLLIN, until, self._clock)
         self.is_out = True
         return True
 
@@ -255,7 +263,7 @@ class _Timed:
             return len(piece)
         if self._error is not None:
             raise self._error
-        return self._once(partial(self._connection.recv_into, buffer), select.POLLIN)
+        return self._once(partial(self._connection.recv_into, buffer))
 
     def is_idle(self) -> bool:
         """Whether nothing lies here unread: neither an end nor bytes. Looks, and does not wait."""
@@ -269,14 +277,16 @@ class _Timed:
                 self._error = error  # may say why, and would not come twice
         return False
 
-    def _once(self, step: Callable[[], int], events: int) -> int:
-        until = min(self.deadline, self._clock.monotonic() + self._move)
+    def _until(self) -> float:
+        """When something must have moved."""
+        return min(self.deadline, self._clock.monotonic() + self._move)
+
+    def _once(self, read: Callable[[], int]) -> int:
+        until = self._until()
         while True:
             try:
-                return step()
-            except BlockingIOError:
-                wanted = events
-            except ssl.SSLWantReadError:
+                return read()
+            except (BlockingIOError, ssl.SSLWantReadError):
                 wanted = select.POLLIN
             except ssl.SSLWantWriteError:
                 wanted = select.POLLOUT
