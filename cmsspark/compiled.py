@@ -12,7 +12,6 @@ import os
 import sys
 import tempfile
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
-from pathlib import Path
 from types import ModuleType
 from zipimport import zipimporter
 
@@ -34,9 +33,10 @@ def _from_zip(name: str) -> ModuleType | None:
     if not isinstance(loader, zipimporter):
         return None
     for suffix in EXTENSION_SUFFIXES:
-        inside = Path(loader.archive, "cmsspark", *name.split(".")).with_suffix(suffix)
+        # By its name in the archive: YARN spells the archive's own name with a dot in front, and knows it by no other.
+        inside = "/".join(("cmsspark", *name.split("."))) + suffix
         try:
-            content = loader.get_data(str(inside))
+            content = loader.get_data(inside)
         except OSError:
             continue
         return _loaded(f"cmsspark.{name}", content, suffix)

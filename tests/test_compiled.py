@@ -38,13 +38,13 @@ print(json.dumps({"compiled": known.COMPILED, "from": file, "known": decoder._kn
 """
 
 
-def _look(path: Path | str, **environment: str) -> dict[str, Any]:
+def _look(path: Path | str, before: str = "", cwd: Path | str = "/", **environment: str) -> dict[str, Any]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CMSSPARK"))}
     run = subprocess.run(
-        [sys.executable, "-c", LOOK],
+        [sys.executable, "-c", before + LOOK],
         capture_output=True,
         text=True,
-        cwd="/",
+        cwd=cwd,
         check=False,
         env={**kept, "PYTHONPATH": str(path), **environment},
     )
@@ -93,6 +93,11 @@ def test_the_zip_that_goes_to_executors_reads_by_compiled_code(there: None, tmp_
     assert (found["compiled"], found["known"]) == (True, True)
     assert Path(found["from"]).parent == scratch
     assert list(scratch.iterdir()) == []
+
+
+def test_the_zip_may_have_a_dot_before_its_name_as_on_yarn(there: None, tmp_path: Path) -> None:
+    before = f"import sys; sys.path.insert(0, './{Path(ship(PACKAGE, tmp_path)).relative_to(tmp_path)}')"
+    assert _look("", before, tmp_path)["compiled"] is True
 
 
 def _zip(path: Path, suffix: str, content: bytes | None = None) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cmsspark.compiled import compiled
 from tests.cluster.conftest import ROOT, World
 from tests.cluster.daemons import until
 
@@ -37,6 +38,7 @@ def test_nodes_need_no_file_that_only_the_submitting_host_has(world: World) -> N
     assert f"is {'not seen' if world.cluster.hides else 'seen'};" in ended.out
     if world.cluster.hides:
         assert re.search(r"package from \S+\.zip/cmsspark/__init__.py", ended.out)
+    assert f"compiled: {compiled('hashed') is not None}\n" in ended.out, "what is compiled here travels in the package"
 
 
 def test_executors_go_when_they_idle_and_what_they_shuffled_stays(world: World) -> None:
