@@ -39,8 +39,8 @@ def older_spark(world: World) -> Path:
 
 
 def test_spark_avro_has_the_rows_of_our_reader(world: World, older_spark: Path) -> None:
-    files = sorted(world.local.rglob("*.avro"))
-    day = files[0].parent.relative_to(world.local)
+    folder = min(file.parent for file in world.local.rglob("*.avro"))
+    files, day = sorted(folder.glob("*.avro")), folder.relative_to(world.local)
     archive = ("--conf", f"spark.yarn.archive=hdfs:///spark/spark-{SPARK}.zip")
     ended = world.run(
         *(str(SCRIPT), "--yarn", *archive, f"hdfs:///{day}", "hdfs:///cms/own"), SPARK_HOME=str(older_spark)
