@@ -37,8 +37,10 @@ class BuildWithResources(build_py):
 
 def extensions() -> list[Extension]:
     """What is compiled. Where it cannot be, the package is built without it and reads logs more slowly."""
+    # No fused multiply-add: milliseconds are rounded as Python rounds them.
+    options = ["-O3", "-ffp-contract=off"]
     found = [
-        Extension(".".join(source.with_suffix("").parts), [str(source)], extra_compile_args=["-O3"], optional=True)
+        Extension(".".join(source.with_suffix("").parts), [str(source)], extra_compile_args=options, optional=True)
         for source in sorted(file.relative_to(HERE) for file in (HERE / "cmsspark").rglob("*.pyx"))
     ]
     return cythonize(found, build_dir="build", quiet=True) if cythonize else []
