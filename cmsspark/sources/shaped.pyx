@@ -2,8 +2,8 @@
 """Lines of known shapes (:mod:`cmsspark.sources.shapes`), read as fast as the machine goes through their bytes.
 
 No Python object is made of a value. A line is taken only where this module is sure of what the decoder would say of it:
-plain values of the right types, a record of the day, a name that stands as logged. All others are handed back, and the
-decoder's word on them is final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
+UTF-8 without escapes, plain values of the right types. All others are handed back, and the decoder's word on them is
+final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
 """
 
 from cmsspark.sources.packed cimport Columns, Memo, Text, is_same, is_utf8, more
@@ -19,12 +19,11 @@ cdef enum:
     DIGITS = 18  # of a number that surely fits 64 bits
     DOUBLE_DIGITS = 15  # of one that a double holds to the last
 
+
 def hash_of(const uint8_t[::1] name):
     """The hash of a name, as the catalogue has it."""
     return hash64(&name[0], name.shape[0], 0) if name.shape[0] else hash64(NULL, 0, 0)
 
-
-# --- shapes ---
 
 cdef struct Shape:
     int count
