@@ -140,14 +140,15 @@ class Cluster:
         assert pid is not None, f"{name} does not run"
         os.kill(pid, number)
 
-    def down(self) -> None:
-        """End all daemons; what they stored stays."""
+    def down(self, *, at_once: bool = False) -> None:
+        """End all daemons; what they stored stays, but for what they would still have written."""
+        number = signal.SIGKILL if at_once else signal.SIGTERM
         for name in ("history", *reversed(BASE), "nodemanager-2", "namenode-2"):
             pid = self.pid(name)
             if pid:
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number)
         for name in CLASSES:
-            self.stop(name)
+            self.stop(name, number)
 
     def remove(self) -> None:
         """End all daemons and forget what they stored."""
