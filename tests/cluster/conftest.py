@@ -232,10 +232,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for process in there.running:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        # Nobody needs what they stored, and pytest would keep the gigabytes of three runs; the daemons' logs stay.
-        cluster.down(at_once=True)
-        for place in (cluster.folder / "data", folder / "home"):
-            shutil.rmtree(place, ignore_errors=True)
+        cluster.down()
 
 
 @pytest.fixture(autouse=True)

@@ -140,15 +140,14 @@ class Cluster:
         assert pid is not None, f"{name} does not run"
         os.kill(pid, number)
 
-    def down(self, *, at_once: bool = False) -> None:
-        """End all daemons; what they stored stays, but for what they would still have written."""
-        number = signal.SIGKILL if at_once else signal.SIGTERM
+    def down(self) -> None:
+        """End all daemons; what they stored stays."""
         for name in ("history", *reversed(BASE), "nodemanager-2", "namenode-2"):
             pid = self.pid(name)
             if pid:
-                os.kill(pid, number)
+                os.kill(pid, signal.SIGTERM)
         for name in CLASSES:
-            self.stop(name, number)
+            self.stop(name)
 
     def remove(self) -> None:
         """End all daemons and forget what they stored."""
