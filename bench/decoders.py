@@ -79,7 +79,8 @@ def kernel():
         with open(path, "rb") as file:
             for batch in reader.file(file, path):
                 fold.add(batch)
-    fold._folded()
+                fold.drain(reader.groups, None, str)
+    fold.rows(reader.groups, None, str)
 
 stages = {"floor": floor, "decode": decode, "kernel": kernel}
 if "bad" in Path(paths[0]).name and form != "avro":

@@ -75,6 +75,17 @@ def from_numpy(values: npt.NDArray[Any], there: npt.NDArray[np.bool_] | None = N
     return pa.Array.from_buffers(kinds[values.dtype.name], len(values), [bits, content])
 
 
+def coded(texts: Sequence[str | None], numbers: npt.NDArray[Any]) -> pa.DictionaryArray:
+    """For each number the text that it stands for, as a dictionary, in which each text is once. None is null."""
+    import pyarrow as pa
+
+    distinct: dict[str, int] = {}
+    places = [-1 if text is None else distinct.setdefault(text, len(distinct)) for text in texts]
+    rows = np.array(places, np.int32)[numbers]
+    indices = from_numpy(np.maximum(rows, 0), rows >= 0)
+    return pa.DictionaryArray.from_arrays(indices, array(list(distinct), "string"))
+
+
 def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
     """Truth values as an array."""
     import pyarrow as pa

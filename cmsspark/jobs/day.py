@@ -18,6 +18,7 @@ from cmsspark.jobs.attended import Attended, attended
 from cmsspark.jobs.provenance import is_all_local
 from cmsspark.jobs.request import DayRequest, Inputs
 from cmsspark.jobs.scanned import Counted, accepted_files
+from cmsspark.memory import trim
 from cmsspark.runs import reconciliation
 from cmsspark.session import cause_of
 from cmsspark.sinks import store
@@ -26,7 +27,7 @@ from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.reader import Reader
 from cmsspark.storage import Files, LocalFiles, files_for
 from cmsspark.transforms.scan import Kit, StreamFiles
-from cmsspark.transforms.snapshot import Run
+from cmsspark.transforms.snapshot import Each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,11 +215,12 @@ def _session(job: str) -> SparkSession:
     return session(f"cmsspark {job}")
 
 
-def _snapshots(request: DayRequest, inputs: Inputs, tell: Any, run: Run = map) -> snapshots.Snapshots:
+def _snapshots(request: DayRequest, inputs: Inputs, tell: Any, each: Each = map) -> snapshots.Snapshots:
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
-    opened = snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, run)
+    opened = snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, each)
     if opened.built:
+        trim()
         tell(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
     return opened
 

@@ -15,7 +15,7 @@ from cmsspark.sources.dumps import REPLICAS, Dump
 from cmsspark.sources.phedex import disk_replicas_of
 from cmsspark.storage import Files, is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Report, open_or_build
-from cmsspark.transforms.snapshot import Part, Run, build_catalogue, build_replicas
+from cmsspark.transforms.snapshot import Each, Part, build_catalogue, build_replicas
 
 #: Tables that a snapshot is made from.
 DBS_TABLES = ("FILES", "BLOCKS", "DATASETS")
@@ -31,8 +31,8 @@ class Snapshots:
     report: Report
 
 
-def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, run: Run = map) -> Snapshots:
-    """The snapshots of these dumps; without PhEDEx there is none of replicas. ``run`` works on parts, as ``map`` does.
+def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, each: Each = map) -> Snapshots:
+    """The snapshots of these dumps; without PhEDEx there is none of replicas. ``each`` works on parts, as ``map`` does.
 
     Raises DataError (65) naming a damaged file of a dump.
     """
@@ -41,7 +41,7 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, ru
         cache,
         "catalogue",
         identity,
-        lambda folder: _build_catalogue(files, dbs, folder, run),
+        lambda folder: _build_catalogue(files, dbs, folder, each),
     )
     if phedex is None:
         return Snapshots(catalogue, None, built, Catalogue(catalogue).report)
@@ -50,21 +50,21 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, ru
         cache,
         "replicas",
         both,
-        lambda folder: _build_replicas(files, dbs, phedex, folder, run),
+        lambda folder: _build_replicas(files, dbs, phedex, folder, each),
     )
     return Snapshots(catalogue, replicas, built or built_too, Catalogue(catalogue).report)
 
 
-def _build_catalogue(files: Files, dbs: Dump, folder: Path, run: Run) -> None:
+def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
-    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, run=run)
+    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=each)
 
 
-def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path, run: Run) -> None:
+def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path, each: Each) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
     found = [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
-    build_replicas(folder, blocks, found, run)
+    build_replicas(folder, blocks, found, each)
 
 
 def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:

@@ -116,16 +116,17 @@ def fold_batches(batches: Iterable[pa.RecordBatch]) -> Folded:
     others: list[pa.RecordBatch] = []
     for batch in batches:
         is_access = pc.equal(batch["kind"], scalar(ACCESS, "string"))
-        accesses.append(batch.filter(is_access))
-        others.append(batch.filter(pc.invert(is_access)))
-    columns = (*_PERSON_KEYS, *SUMS)
-    parts = [batch.select(columns) for batch in accesses if batch.num_rows]
-    kinds = {name: pa.string() if name in _PERSON_KEYS else pa.int64() for name in columns}
-    table = pa.Table.from_batches(parts, schema=pa.schema(list(kinds.items())))
-    keys = {name: _coded(table[name]) for name in _PERSON_KEYS}
-    there = {name: is_there(table[name]) for name in SUMS}
-    values = {name: to_numpy(table[name], np.int64) for name in SUMS}
-    people = _summed(Sums(keys, values, there, np.zeros(len(table), np.int64)), _PERSON_KEYS)
+        for found, kept in ((accesses, is_access), (others, pc.invert(is_access))):
+            # Most batches have but one kind of rows, and are many: they stay where they are.
+            some = batch if pc.all(kept).as_py() else batch.filter(kept)
+            if some.num_rows:
+                found.append(some)
+    keys = {name: _coded([batch[name] for batch in accesses]) for name in _PERSON_KEYS}
+    sums = {name: pa.chunked_array([batch[name] for batch in accesses], pa.int64()) for name in SUMS}
+    there = {name: is_there(column) for name, column in sums.items()}
+    values = {name: to_numpy(column, np.int64) for name, column in sums.items()}
+    rows = sum(batch.num_rows for batch in accesses)
+    people = _summed(Sums(keys, values, there, np.zeros(rows, np.int64)), _PERSON_KEYS)
     # From here on each user has one row for a key.
     return Folded(replace(people, users=(people.keys["user"].codes >= 0).astype(np.int64)), others)
 
@@ -198,11 +199,12 @@ def _runs(keys: Sequence[Coded]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.i
     return order, np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
 
 
-def _coded(column: pa.ChunkedArray) -> Coded:
+def _coded(chunks: Sequence[pa.Array]) -> Coded:
+    """Texts, plain or as dictionaries in which each is once."""
     import pyarrow as pa
 
-    chunks = column.chunks
-    packed = (pa.concat_arrays(chunks) if chunks else array([], "string")).dictionary_encode()
+    coded = [one if pa.types.is_dictionary(one.type) else one.dictionary_encode() for one in chunks]
+    packed = pa.concat_arrays(coded) if coded else array([], "string").dictionary_encode()
     texts = packed.dictionary.to_pylist()
     ranked = sorted(range(len(texts)), key=texts.__getitem__)
     ranks = np.empty(len(texts) + 1, np.int64)

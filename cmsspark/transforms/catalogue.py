@@ -9,12 +9,13 @@ second hash; a name outside the catalogue is taken for one in it with odds of (f
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,17 +169,22 @@ def bits_of(count: int) -> int:
     return max(1, min(32, (count // 8).bit_length()))
 
 
-def starts_of(hashes: Hashes) -> npt.NDArray[np.uint32]:
-    """Where, in ascending hashes, those with each beginning of :func:`bits_of` bits begin; and how many there are.
+def starts_of(pieces: Iterable[Hashes], count: int) -> npt.NDArray[np.uint32]:
+    """Where, in ``count`` ascending hashes, those with each beginning of :func:`bits_of` bits begin; and how many there
+    are. The hashes come in pieces.
 
     Raises ValueError for more than an index holds.
     """
-    if len(hashes) >= 2**32:
+    if count >= 2**32:
         raise ValueError("an index of more than 2^32 names: give --join shuffle")
-    bits = bits_of(len(hashes))
-    beginnings = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
-    starts = np.searchsorted(hashes, beginnings)
-    return np.append(starts, len(hashes)).astype(np.uint32)
+    bits = bits_of(count)
+    starts = np.zeros((1 << bits) + 1, np.uint32)
+    for piece in pieces:
+        beginnings = (piece >> np.uint64(64 - bits)).astype(np.int64)
+        first = int(beginnings[0]) if len(piece) else 0
+        each = np.bincount(beginnings - first)
+        starts[first + 1 : first + 1 + len(each)] += each.astype(np.uint32)
+    return np.cumsum(starts, dtype=np.uint32, out=starts)
 
 
 def _mapped(file: Path) -> Any:
@@ -192,16 +198,21 @@ class Replicas:
     def __init__(self, folder: Path) -> None:
         self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
-    def there(self, blocks: Longs, sites: list[str]) -> npt.NDArray[np.bool_]:
-        """Whether each block (-1: unknown) has a disk replica at the site beside it."""
+    def there(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
+        """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) beside it."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
-        of_site = {site: name_hash(site.encode()) for site in set(sites)}
-        wanted = replica_keys(blocks, np.fromiter(map(of_site.__getitem__, sites), np.uint64, len(sites)))
+        wanted = replica_keys(blocks, sites)
         places = np.searchsorted(self.hashes, wanted)
         places[places == len(self.hashes)] = 0
         found: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
         return found
+
+
+def site_hashes(sites: Sequence[str]) -> Hashes:
+    """The hash of each site's name."""
+    known = {site: name_hash(site.encode()) for site in set(sites)}
+    return np.fromiter(map(known.__getitem__, sites), np.uint64, len(sites))
 
 
 def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Path], None]) -> tuple[Path, bool]:
@@ -227,7 +238,17 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
             next_step="name another one in the settings, as cache_dir",
         ) from None
     try:
-        build(aside)
+        try:
+            build(aside)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise OutputError(
+                "there is no room for the catalogue's snapshot",
+                where=cache,
+                found=error.strerror,
+                next_step="free 40 bytes for each file in DBS, or name another folder in the settings, as cache_dir",
+            ) from None
         try:
             aside.rename(folder)
         except OSError:

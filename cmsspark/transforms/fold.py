@@ -18,13 +18,13 @@ from cmsspark import buffers, days
 from cmsspark.access import AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.errors import DataError
 from cmsspark.transforms import prefixes
-from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Longs, Numbers, Replicas
+from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Hashes, Longs, Numbers, Replicas, site_hashes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Accesses that a task keeps unfolded, unless told otherwise.
-FOLD_AT: Final = 250_000
+FOLD_AT: Final = 50_000
 _LIMIT: Final = 2**63 - 1
 #: Quarantined records that a task holds, in bytes: a file of garbage must not fill its memory.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
@@ -64,6 +64,39 @@ Columns = dict[str, Longs | None]
 
 
 @dataclass
+class _Groups:
+    """A decoder's groups in columns; they become more, and what was known of them stays."""
+
+    #: The distinct (site, app, user), by number.
+    numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
+    #: Of each group: the number of its (site, app, user), one of ``Remote``, and the hash of its site.
+    slim: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    kinds: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    sites: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def update(self, groups: list[Group]) -> None:
+        """Add those that are new: ``groups`` behind the ones that are known."""
+        more = groups[len(self.slim) :]
+        slim = [self.numbers.setdefault((one.site, one.app, one.user), len(self.numbers)) for one in more]
+        self.slim = np.append(self.slim, np.array(slim, np.int64))
+        self.kinds = np.append(self.kinds, np.array([one.remote for one in more], np.int64))
+        self.sites = np.append(self.sites, site_hashes([one.site for one in more]))
+
+    def remote(self, groups: Longs, blocks: Longs, pairs: Longs, replicas: Replicas | None) -> Longs:
+        """The remoteness of accesses by their groups and pairs, with the catalogue's word where it is the catalogue's
+        to say (rule 21).
+        """
+        remote = self.kinds[groups]
+        asked = np.flatnonzero(remote == Remote.BY_REPLICA)
+        if len(asked) and replicas is None:
+            remote[asked] = Remote.UNKNOWN
+        elif len(asked) and replicas is not None:
+            here = replicas.there(np.asarray(blocks)[pairs[asked]], self.sites[groups[asked]])
+            remote[asked] = np.where(here, Remote.NO, Remote.YES)
+        return remote
+
+
+@dataclass
 class StreamFold:
     """One stream's accesses in one task."""
 
@@ -79,6 +112,10 @@ class StreamFold:
     unmatched: Counter[str] = field(default_factory=Counter)
     _parts: list[Columns] = field(default_factory=list)
     _unfolded: int = 0
+    #: What was folded, by dataset and by (site, app, user); and the rows of it.
+    _sums: Columns = field(default_factory=dict)
+    _folded: int = 0
+    _seen: _Groups = field(default_factory=_Groups)
 
     def add(self, batch: AccessBatch) -> None:
         """Bin the batch's records and keep its matched accesses."""
@@ -118,71 +155,66 @@ class StreamFold:
             self.bins[unmatched_bin(head)] += count
 
     def _keep(self, pairs: Numbers, matched: npt.NDArray[np.intp], measures: Columns) -> None:
-        self._parts.append({"pair": pairs[matched].astype(np.int64), **measures})
-        self._unfolded += len(matched)
-        if self._unfolded >= self.fold_at:
-            self._parts = [self._folded()]
-            self._unfolded = 0
+        if len(matched):
+            self._parts.append({"pair": pairs[matched].astype(np.int64), **measures})
+            self._unfolded += len(matched)
 
-    def _folded(self) -> Columns:
-        """All parts as one, with each (pair, group) once."""
-        return fold(self._joined(), "pair", "group", self.stream)
-
-    def _joined(self) -> Columns:
-        whole: Columns = {}
-        for name in self._parts[0]:
-            columns = [part[name] for part in self._parts]
-            whole[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
-        return whole
-
-    def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
-    ) -> dict[str, list[Any]]:
-        """The folded accesses as columns of a scan's result, names of people already pseudonyms."""
+    def _fold(self, groups: list[Group], replicas: Replicas | None) -> None:
+        """Fold what is unfolded into the sums. Blocks and remoteness end here: a row for each (dataset, site, app,
+        user) is all that is kept, however many accesses there are.
+        """
         if not self._parts:
-            return {}
-        sums = self._folded()
+            return
+        sums, self._parts, self._unfolded = joined(self._parts), [], 0
+        self._seen.update(groups)
         pairs, numbers = there(sums["pair"]), there(sums["group"])
-        remote = np.array([group.remote for group in groups], np.int64)[numbers]
         catalogue = self._catalogue()
-        remote = _resolve(remote, np.asarray(catalogue.pair_blocks)[pairs], numbers, groups, replicas)
-        count = there(sums["nacc"])
-        sums["remote_nacc"] = np.where(remote == Remote.YES, count, 0)
-        sums["remote_count"] = np.where(remote == Remote.UNKNOWN, 0, count)
-        # From here on blocks and remoteness are no part of a row: fewer rows leave the task.
-        shared, slim = _without_remote(groups)
+        remote = self._seen.remote(numbers, catalogue.pair_blocks, pairs, replicas)
+        sums["remote_nacc"] = (remote == Remote.YES).astype(np.int64)
+        sums["remote_count"] = (remote != Remote.UNKNOWN).astype(np.int64)
         sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
-        sums["group"] = slim[numbers]
-        return self._as_rows(fold(sums, "pair", "group", self.stream), shared, pseudonym)
+        sums["group"] = self._seen.slim[numbers]
+        parts = [self._sums, sums] if self._sums else [sums]
+        self._sums = fold(joined(parts), "pair", "group", self.stream)
+        self._folded = len(there(self._sums["pair"]))
+
+    def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
+        """The folded accesses as columns of a scan's result, names of people already pseudonyms: lists, or Arrow's
+        arrays with texts as dictionaries.
+        """
+        self._fold(groups, replicas)
+        return self._as_rows(self._sums, list(self._seen.numbers), pseudonym) if self._sums else {}
 
     def _as_rows(
         self, sums: Columns, shared: list[tuple[str, str, str | None]], pseudonym: Callable[[str], str]
-    ) -> dict[str, list[Any]]:
-        datasets = there(sums["pair"])
-        unique = np.unique(datasets)
-        names = dict(zip(unique.tolist(), self._catalogue().dataset_names(unique.astype(np.int32)), strict=True))
+    ) -> dict[str, Any]:
+        datasets, numbers = there(sums["pair"]), there(sums["group"])
+        unique, places = np.unique(datasets, return_inverse=True)
         stand_ins = stand_ins_of((user for _, _, user in shared), pseudonym)
-        of_row = [shared[number] for number in there(sums["group"]).tolist()]
-        count = len(of_row)
+        count = len(numbers)
+        every = np.zeros(count, np.int32)
         return {
-            "kind": [ACCESS] * count,
-            "stream": [self.stream] * count,
-            "dataset_name": [names[number] for number in datasets.tolist()],
-            "site_name": [site for site, _, _ in of_row],
-            "app": [app for _, app, _ in of_row],
-            "user": [stand_ins[user] for _, _, user in of_row],
-            "nacc": there(sums["nacc"]).tolist(),
-            "remote_nacc": where(sums["remote_nacc"], sums["remote_count"], count),
-            "read_bytes": where(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": where(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": where(sums["wall_ms"], sums["wall_count"], count),
-            "detail": [None] * count,
+            "kind": buffers.coded([ACCESS], every),
+            "stream": buffers.coded([self.stream], every),
+            "dataset_name": buffers.coded(self._catalogue().dataset_names(unique.astype(np.int32)), places),
+            "site_name": buffers.coded([site for site, _, _ in shared], numbers),
+            "app": buffers.coded([app for _, app, _ in shared], numbers),
+            "user": buffers.coded([stand_ins[user] for _, _, user in shared], numbers),
+            "nacc": buffers.from_numpy(there(sums["nacc"])),
+            "remote_nacc": nulled(sums["remote_nacc"], sums["remote_count"], count),
+            "read_bytes": nulled(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": nulled(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": nulled(sums["wall_ms"], sums["wall_count"], count),
+            "detail": buffers.coded([None], every),
         }
 
     def drain(
         self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Rows that can go before the task ends: where accesses are folded, quarantined records once they are many."""
+        # Folding costs what is kept, too: done when as much has come again, it is done a few times only.
+        if self._unfolded >= max(self.fold_at, self._folded):
+            self._fold(groups, replicas)
         if sum(len(record.raw) + _TOLD_BYTES for record in self.quarantined) < QUARANTINE_BYTES:
             return {}
         held, self.quarantined = self.quarantined, []
@@ -215,6 +247,15 @@ class StreamFold:
         rows["nacc"] = [count for _, count, _ in named] + [0] * len(held)
         rows["detail"] = [detail for _, _, detail in named] + [_told(record) for record in held]
         return rows
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """The parts in a row; all have the same columns, and a column that is None in one is so in all."""
+    whole: Columns = {}
+    for name in parts[0]:
+        columns = [part[name] for part in parts]
+        whole[name] = None if columns[0] is None else np.concatenate(columns)  # type: ignore[arg-type]
+    return whole
 
 
 def fold(columns: Columns, first: str, second: str, stream: str) -> Columns:
@@ -302,34 +343,11 @@ def there(column: Longs | None) -> Longs:
     return column
 
 
-def where(values: Longs | None, there: Longs | None, count: int) -> list[Any]:
-    """Values as Python numbers, None where nothing was summed."""
-    if values is None or there is None:
-        return [None] * count
-    return [value if known else None for value, known in zip(values.tolist(), there.tolist(), strict=True)]
-
-
-def _without_remote(groups: list[Group]) -> tuple[list[tuple[str, str, str | None]], Longs]:
-    """The distinct (site, app, user) of ``groups``, and for each group which of them it is."""
-    numbers: dict[tuple[str, str, str | None], int] = {}
-    slim = [numbers.setdefault((group.site, group.app, group.user), len(numbers)) for group in groups]
-    return list(numbers), np.array(slim, np.int64)
-
-
-def _resolve(
-    remote: Longs, blocks: Longs, group_numbers: Longs, groups: list[Group], replicas: Replicas | None
-) -> Longs:
-    """Remoteness with the catalogue's word where it is the catalogue's to say (rule 21)."""
-    asked = np.flatnonzero(remote == Remote.BY_REPLICA)
-    if not len(asked):
-        return remote
-    if replicas is None:
-        remote[asked] = Remote.UNKNOWN
-        return remote
-    sites = [groups[number].site for number in group_numbers[asked].tolist()]
-    here = replicas.there(blocks[asked], sites)
-    remote[asked] = np.where(here, Remote.NO, Remote.YES)
-    return remote
+def nulled(values: Longs | None, known: Longs | None, count: int) -> pa.Array:
+    """Values as Arrow's numbers, null where nothing was summed."""
+    if values is None or known is None:
+        return buffers.from_numpy(np.zeros(count, np.int64), np.zeros(count, np.bool_))
+    return buffers.from_numpy(values, known > 0)
 
 
 def _told(record: Quarantined) -> str:
@@ -344,9 +362,18 @@ def _told(record: Quarantined) -> str:
     )
 
 
-def record_batch(rows: dict[str, list[Any]], columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
-    """``rows`` as an Arrow batch of ``columns`` (name, type word)."""
+def record_batch(
+    rows: Mapping[str, Any], columns: Sequence[tuple[str, str]], *, dictionaries: bool = False
+) -> pa.RecordBatch:
+    """``rows`` as an Arrow batch of ``columns`` (name, type word). ``dictionaries`` may stay what they are."""
     import pyarrow as pa
 
-    names = [name for name, _ in columns]
-    return pa.RecordBatch.from_arrays([buffers.array(rows[name], kind) for name, kind in columns], names=names)
+    made = []
+    for name, kind in columns:
+        column = rows[name]
+        if isinstance(column, list):
+            column = buffers.array(column, kind)
+        elif not dictionaries and pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        made.append(column)
+    return pa.RecordBatch.from_arrays(made, names=[name for name, _ in columns])

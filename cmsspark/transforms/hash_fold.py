@@ -8,17 +8,18 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.access import AccessBatch, Group, Quarantined
+from cmsspark.buffers import coded, from_numpy
 from cmsspark.transforms.catalogue import Replicas, check_hash, hashes_of
 from cmsspark.transforms.fold import (
     ACCESS,
-    COLUMNS,
     StreamFold,
     fold,
+    joined,
     measures_of,
+    nulled,
     stand_ins_of,
     there,
     unmatched_bin,
-    where,
 )
 
 #: More columns of a hashed scan's result, for the shuffle join.
@@ -50,39 +51,38 @@ class HashFold(StreamFold):
             }
         )
 
-    def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
-    ) -> dict[str, list[Any]]:
+    def rows(self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]) -> dict[str, Any]:
         """The accesses as columns of a hashed scan's result."""
         if not self._parts:
             return {}
-        whole = self._joined()
+        whole = joined(self._parts)
         both = np.stack([there(whole.pop("hash")), there(whole.pop("check"))], axis=1)
         files, numbers = np.unique(both, axis=0, return_inverse=True)
         bins = np.zeros(len(files), np.int64)
         bins[numbers.reshape(-1)] = there(whole.pop("bin"))
         sums = fold({"file": numbers.reshape(-1).astype(np.int64), **whole}, "file", "group", self.stream)
-        of_row = [groups[number] for number in there(sums["group"]).tolist()]
-        of_file = there(sums["file"])
+        rows, of_file = there(sums["group"]), there(sums["file"])
         stand_ins = stand_ins_of((group.user for group in groups), pseudonym)
-        count = len(of_row)
-        rows: dict[str, list[Any]] = {name: [None] * count for name, _ in (*COLUMNS, *HASH_COLUMNS)}
-        rows |= {
-            "kind": [ACCESS] * count,
-            "stream": [self.stream] * count,
-            "site_name": [group.site for group in of_row],
-            "app": [group.app for group in of_row],
-            "user": [stand_ins[group.user] for group in of_row],
-            "nacc": there(sums["nacc"]).tolist(),
-            "read_bytes": where(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": where(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": where(sums["wall_ms"], sums["wall_count"], count),
-            "hash": files[of_file, 0].tolist(),
-            "check": files[of_file, 1].tolist(),
-            "block_remote": [group.remote for group in of_row],
-            "unmatched_bin": [_UNMATCHED[number] for number in bins[of_file].tolist()],
+        count = len(rows)
+        every = np.zeros(count, np.int32)
+        return {
+            "kind": coded([ACCESS], every),
+            "stream": coded([self.stream], every),
+            "dataset_name": coded([None], every),
+            "site_name": coded([group.site for group in groups], rows),
+            "app": coded([group.app for group in groups], rows),
+            "user": coded([stand_ins[group.user] for group in groups], rows),
+            "nacc": from_numpy(there(sums["nacc"])),
+            "remote_nacc": nulled(None, None, count),
+            "read_bytes": nulled(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": nulled(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": nulled(sums["wall_ms"], sums["wall_count"], count),
+            "detail": coded([None], every),
+            "hash": from_numpy(files[of_file, 0]),
+            "check": from_numpy(files[of_file, 1]),
+            "block_remote": from_numpy(np.array([group.remote for group in groups], np.int64)[rows]),
+            "unmatched_bin": coded(_UNMATCHED, bins[of_file]),
         }
-        return rows
 
     def _told_rows(self, named: list[tuple[str, int, str | None]], held: list[Quarantined]) -> dict[str, list[Any]]:
         # As for the index, with the hashed columns null.

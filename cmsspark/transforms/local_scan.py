@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from cmsspark.errors import CmssparkError, NotReady
+from cmsspark.memory import trim
 from cmsspark.transforms.fold import StreamFold
 from cmsspark.transforms.scan import Kit, Reader, Task, read_task
 
@@ -57,6 +58,7 @@ class Shift:
         """Read the task's files; yields what cannot wait for the end."""
         key = (task.stream, task.form)
         if key not in self._open:
+            trim()
             reader = self.kit.make_reader(task.stream, task.form, self.kit.day)
             self._open[key] = (reader, self.kit.fold(task.stream))
         reader, fold = self._open[key]
@@ -64,8 +66,10 @@ class Shift:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """The rows of all that was read."""
-        for reader, fold in self._open.values():
-            yield from self.kit.batches(reader, fold, is_last=True)
+        while self._open:
+            trim()
+            reader, fold = self._open.popitem()[1]
+            yield from self.kit.batches(reader, fold, is_last=True, dictionaries=True)
 
 
 _HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -96,8 +96,12 @@ class Kit:
         words = {"string": "string", "long": "bigint", "boolean": "boolean"}
         return ", ".join(f"`{name}` {words[kind]}" for name, kind in self.columns())
 
-    def batches(self, reader: Reader, fold: StreamFold, *, is_last: bool) -> Iterator[pa.RecordBatch]:
-        """What can leave the task now; the folded rows and the bins when it ends."""
+    def batches(
+        self, reader: Reader, fold: StreamFold, *, is_last: bool, dictionaries: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """What can leave the task now; the folded rows and the bins when it ends. ``dictionaries``: texts of many rows
+        may come as such.
+        """
         replicas = _replicas(place(self.replicas)) if self.replicas else None
         given = (reader.groups, replicas, self.pseudonyms.of)
         last = (fold.rows(*given), fold.bin_rows()) if is_last else ()
@@ -105,7 +109,7 @@ class Kit:
             last = (*last, fold.note_rows(reader.notes()))
         for rows in (fold.drain(*given), *last):
             if rows:
-                yield record_batch(rows, self.columns())
+                yield record_batch(rows, self.columns(), dictionaries=dictionaries)
 
 
 @cache

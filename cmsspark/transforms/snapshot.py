@@ -1,11 +1,12 @@
 """Building the catalogue's snapshots from a dump's parts; :mod:`cmsspark.transforms.catalogue` reads them.
 
-Parts are worked on one by one, or by several processes at once: ``run`` is ``map``, or something like it.
+Parts are worked on one by one, or by several processes at once: ``each`` is ``map``, or something like it.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from cmsspark.buffers import array, flags, from_numpy, is_there, to_numpy
 from cmsspark.transforms.catalogue import (
@@ -28,14 +28,15 @@ from cmsspark.transforms.catalogue import (
     replica_keys,
     starts_of,
 )
+from cmsspark.transforms.file_runs import ROWS, Column, FileRows, Run, Slice, slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The tables of one part, read when it is called. It must pickle where ``run`` has other processes.
+#: The tables of one part, read when it is called. It must pickle where ``each`` has other processes.
 Part = Callable[[], "Iterator[pa.Table]"]
 #: ``map``, or something like it: results in order, whoever worked them out.
-Run = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
+Each = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
 
 _NO_BLOCK: Final = -1
 
@@ -56,88 +57,58 @@ class _Pairs:
         return numbers, cls(block_values[values // width], (values % width).astype(np.int32))
 
 
-@dataclass
-class _Files:
-    """Rows of FILES that can match: hashes of their names, number of (block, dataset), file_id (-1: none)."""
-
-    hashes: Hashes
-    checks: Hashes
-    pairs: Numbers
-    file_ids: Longs
-
-    def at(self, rows: npt.NDArray[np.intp]) -> _Files:
-        """These rows alone."""
-        return _Files(*(column[rows] for column in self._columns()))
-
-    def _columns(self) -> tuple[Any, ...]:
-        return self.hashes, self.checks, self.pairs, self.file_ids
-
-    @classmethod
-    def none(cls) -> _Files:
-        """No rows."""
-        hashes = np.zeros(0, np.uint64)
-        return cls(hashes, hashes, np.zeros(0, np.int32), np.zeros(0, np.int64))
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Files]) -> _Files:
-        """All parts in a row. The parts are emptied on the way: each column is there once and a half at most."""
-        whole = []
-        for name in ("hashes", "checks", "pairs", "file_ids"):
-            whole.append(np.concatenate([getattr(part, name) for part in parts]))
-            for part in parts:
-                setattr(part, name, None)
-        return cls(*whole)
-
-
 def build_catalogue(
-    folder: Path, files: Iterable[Part], datasets: Iterable[pa.Table], hash_name: Hash = name_hash, run: Run = map
+    folder: Path,
+    files: Iterable[Part],
+    datasets: Iterable[pa.Table],
+    hash_name: Hash = name_hash,
+    each: Each = map,
+    rows: int = ROWS,
 ) -> Report:
-    """Write a snapshot to ``folder``.
+    """Write a snapshot to ``folder``, where 28 bytes for each file lie meanwhile. Some 60 MB are held, and 30 bytes for
+    each pair of block and dataset.
 
     ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64, nullable); ``datasets``: tables
     of (dataset_id int64, name string). Raises whatever the readers raise.
     """
     known, numbers = _write_datasets(folder, datasets)
     report = Report()
-    parts, pairs_of = [_Files.none()], [_Pairs(np.zeros(0, np.int64), np.zeros(0, np.int32))]
-    for rows, of_part, counted in run(partial(_file_rows, known, numbers, hash_name), files):
-        parts.append(rows)
-        pairs_of.append(of_part)
+    spool = folder / "runs"
+    spool.mkdir()
+    runs: list[Run] = []
+    pairs_of: list[_Pairs] = []
+    for of_part, counted in each(partial(_file_runs, known, numbers, hash_name, spool, rows), files):
+        for one, pairs in of_part:
+            runs.append(one)
+            pairs_of.append(pairs)
         for name, count in counted.__dict__.items():
             setattr(report, name, getattr(report, name) + count)
-    whole = _same_pairs(parts, pairs_of)
-    found = _Files.joined(parts)
-    order = np.argsort(found.hashes)
-    hashes, pairs = found.hashes[order], found.pairs[order]
+    whole, numbers_of = _same_pairs(pairs_of)
     colliding: dict[int, dict[int, int]] = {}
-    same = hashes[1:] == hashes[:-1]
-    if same.any():
-        repeated = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
-        goes, colliding = _settle(found.at(order[repeated]), order[repeated], pairs[repeated], report)
-        keep = np.ones(len(hashes), np.bool_)
-        keep[repeated[goes]] = False
-        hashes, pairs = hashes[keep], pairs[keep]
-    for name, values in (
-        ("hashes", hashes),
-        ("pairs", pairs),
-        ("starts", starts_of(hashes)),
-        ("pair_blocks", whole.blocks),
-        ("pair_datasets", whole.datasets),
-    ):
-        np.save(folder / f"{name}.npy", values)
+    hashes, pairs_column = Column(folder / "hashes.npy", np.uint64), Column(folder / "pairs.npy", np.int32)
+    for part in slices(runs, rows):
+        found = _merged(part, numbers_of, report, colliding)
+        hashes.append(found[0])
+        pairs_column.append(found[1])
+    hashes.close()
+    pairs_column.close()
+    shutil.rmtree(spool)
+    np.save(folder / "starts.npy", starts_of(_pieces(folder / "hashes.npy", rows), hashes.rows))
+    np.save(folder / "pair_blocks.npy", whole.blocks)
+    np.save(folder / "pair_datasets.npy", whole.datasets)
     meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
     (folder / "meta.json").write_text(json.dumps(meta))
     return report
 
 
-def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], run: Run = map) -> int:
+def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], each: Each = map) -> int:
     """Write the disk replicas' keys to ``folder`` and return how many there are.
 
     ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``: of (block_name, site), disk
     only. Replicas of blocks that DBS does not name are left out: no file leads to them.
     """
-    names, ids = _columns(run(_block_rows, blocks), np.uint64, np.int64)
-    wanted, sites = _columns(run(_replica_rows, replicas), np.uint64, np.uint64)
+    names, ids = _columns(each(_block_rows, blocks), np.uint64, np.int64)
+    wanted, sites = _columns(each(_replica_rows, replicas), np.uint64, np.uint64)
     order = np.argsort(names)
     names, ids = names[order], ids[order]
     first = np.searchsorted(names, wanted, "left")
@@ -173,45 +144,95 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
     return np.array(known, np.int64), np.array([numbers[key] for key in known], np.int32)
 
 
-def _file_rows(known: Longs, numbers: Numbers, hash_name: Hash, part: Part) -> tuple[_Files, _Pairs, Report]:
-    """The rows of a part of FILES that can match: named, and of a dataset in DATASETS. Their pairs are the part's."""
+def _file_runs(
+    known: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
+) -> tuple[list[tuple[Run, _Pairs]], Report]:
+    """The rows of a part of FILES that can match: named, of a dataset in DATASETS. Each run has pairs of its own."""
     report = Report()
-    pieces = [_Files.none()]
-    blocks, datasets = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    runs: list[tuple[Run, _Pairs]] = []
+    pieces: list[tuple[Any, ...]] = []
+    held = 0
     for table in part():
-        report.files += table.num_rows
-        report.null_lfns += table[0].null_count
-        ids = _longs(table, 2)
-        place = np.minimum(np.searchsorted(known, ids), max(len(known) - 1, 0))
-        is_known = (known[place] == ids) if len(known) else np.zeros(len(ids), np.bool_)
-        is_known &= is_there(table[2])
-        is_named = is_there(table[0])
-        report.orphans += int((is_named & ~is_known).sum())
-        stays = is_named & is_known
-        if not stays.all():
-            table, place = table.filter(flags(stays)), place[stays]
-        both = (hashes_in(table[0], hash_name), hashes_in(table[0], check_hash))
-        pieces.append(_Files(*both, np.zeros(0, np.int32), _longs(table, 3)))
-        blocks.append(_longs(table, 1))
-        datasets.append(numbers[place])
-    found = _Files.joined(pieces)
-    found.pairs, pairs = _Pairs.of(np.concatenate(blocks), np.concatenate(datasets))
-    return found, pairs, report
+        for start in range(0, table.num_rows, rows):
+            pieces.append(_that_can_match(known, numbers, hash_name, table.slice(start, rows), report))
+            held += len(pieces[-1][0])
+            if held >= rows:
+                runs.append(_run_of(pieces, spool))
+                pieces, held = [], 0
+    if held:
+        runs.append(_run_of(pieces, spool))
+    return runs, report
+
+
+def _that_can_match(
+    known: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report
+) -> tuple[Any, ...]:
+    """Hashes, second hashes, file ids, block ids and dataset numbers of the rows that count."""
+    report.files += table.num_rows
+    report.null_lfns += table[0].null_count
+    ids = _longs(table, 2)
+    place = np.minimum(np.searchsorted(known, ids), max(len(known) - 1, 0))
+    is_known = (known[place] == ids) if len(known) else np.zeros(len(ids), np.bool_)
+    is_known &= is_there(table[2])
+    is_named = is_there(table[0])
+    report.orphans += int((is_named & ~is_known).sum())
+    stays = is_named & is_known
+    if not stays.all():
+        table, place = table.filter(flags(stays)), place[stays]
+    hashes, checks = hashes_in(table[0], hash_name), hashes_in(table[0], check_hash)
+    return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[place]
+
+
+def _run_of(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[Run, _Pairs]:
+    hashes, checks, file_ids, blocks, datasets = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    rows_pairs, pairs = _Pairs.of(blocks, datasets)
+    return Run.write(spool, FileRows(hashes, checks, rows_pairs, file_ids)), pairs
 
 
 def _longs(table: pa.Table, column: int) -> Longs:
     return to_numpy(table[column], np.int64, _NO_BLOCK)
 
 
-def _same_pairs(parts: Sequence[_Files], pairs_of: Sequence[_Pairs]) -> _Pairs:
-    """The pairs of all parts; the parts' numbers are made those of the whole."""
-    blocks = np.concatenate([pairs.blocks for pairs in pairs_of])
-    numbers, whole = _Pairs.of(blocks, np.concatenate([pairs.datasets for pairs in pairs_of]))
-    first = 0
-    for part, pairs in zip(parts, pairs_of, strict=True):
-        part.pairs = numbers[first : first + len(pairs.blocks)][part.pairs]
-        first += len(pairs.blocks)
-    return whole
+def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
+    """The pairs of all runs, and for each run the numbers there of its own."""
+    blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in pairs_of)])
+    datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in pairs_of)])
+    numbers, whole = _Pairs.of(blocks, datasets)
+    ends = np.cumsum([len(pairs.blocks) for pairs in pairs_of])[:-1]
+    return whole, np.split(numbers, ends) if pairs_of else []
+
+
+def _merged(
+    part: Slice, numbers_of: list[Numbers], report: Report, colliding: dict[int, dict[int, int]]
+) -> tuple[Hashes, Numbers]:
+    """The index of a range: its hashes, each once, and their pairs."""
+    unsorted = part.column("hashes")
+    # Sorted runs behind each other: a stable sort merges them, and leaves rows of one hash as the dump has them.
+    order = np.argsort(unsorted, kind="stable")
+    hashes = unsorted[order]
+    own = zip(part.columns("pairs"), numbers_of, strict=True)
+    pairs = np.concatenate([numbers[of_run] for of_run, numbers in own])[order]
+    same = hashes[1:] == hashes[:-1]
+    if not same.any():
+        return hashes, pairs
+    repeated = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
+    rows = order[repeated]
+    checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
+    found = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
+    goes, of_range = _settle(found, report)
+    colliding.update(of_range)
+    keep = np.ones(len(hashes), np.bool_)
+    keep[repeated[goes]] = False
+    return hashes[keep], pairs[keep]
+
+
+def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
+    """An array's values, some at a time."""
+    with file.open("rb") as source:
+        np.lib.format.read_magic(source)
+        np.lib.format.read_array_header_1_0(source)
+        while len(found := np.fromfile(source, np.uint64, rows)):
+            yield found
 
 
 def _coded(values: Longs) -> tuple[Numbers, Longs]:
@@ -220,28 +241,25 @@ def _coded(values: Longs) -> tuple[Numbers, Longs]:
     return to_numpy(coded.indices, np.int32), to_numpy(coded.dictionary, np.int64)
 
 
-def _settle(
-    rows: _Files, places: npt.NDArray[np.intp], pairs: Numbers, report: Report
-) -> tuple[list[int], dict[int, dict[int, int]]]:
-    """Of rows that share their hash with another: which leave the index, and the names that only share a hash.
-
-    ``places``: where each row stood in the dump; of one name the row with the larger file_id counts, then the later.
+def _settle(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[int, int]]]:
+    """Of rows that share their hash with another, in the dump's order: which leave the index, and the names that only
+    share a hash. Of one name the row with the larger file_id counts, then the later.
     """
-    best: dict[int, dict[int, tuple[int, int, int]]] = {}
-    columns = (rows.hashes, rows.checks, rows.file_ids, places)
-    for row, (first, check, file_id, place) in enumerate(zip(*(one.tolist() for one in columns), strict=True)):
+    best: dict[int, dict[int, tuple[int, int]]] = {}
+    columns = (rows.hashes, rows.checks, rows.file_ids)
+    for row, (first, check, file_id) in enumerate(zip(*(one.tolist() for one in columns), strict=True)):
         of_hash = best.setdefault(first, {})
-        of_hash[check] = max(of_hash.get(check, (-2, -2, -2)), (file_id, place, row))
+        of_hash[check] = max(of_hash.get(check, (-2, -2)), (file_id, row))
     # One row of each hash stays; other names that share it are told apart beside the index.
-    stays = {next(iter(of_hash.values()))[2] for of_hash in best.values()}
+    stays = {next(iter(of_hash.values()))[1] for of_hash in best.values()}
     colliding = {
-        first: {check: int(pairs[row]) for check, (_, _, row) in of_hash.items()}
+        first: {check: int(rows.pairs[row]) for check, (_, row) in of_hash.items()}
         for first, of_hash in best.items()
         if len(of_hash) > 1
     }
-    report.collisions = sum(len(of_hash) for of_hash in colliding.values())
-    report.duplicates = len(places) - sum(len(of_hash) for of_hash in best.values())
-    return [row for row in range(len(places)) if row not in stays], colliding
+    report.collisions += sum(len(of_hash) for of_hash in colliding.values())
+    report.duplicates += len(rows.hashes) - sum(len(of_hash) for of_hash in best.values())
+    return [row for row in range(len(rows.hashes)) if row not in stays], colliding
 
 
 def _block_rows(part: Part) -> tuple[Hashes, Longs]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.access import AccessBatch, Group, Remote
-from cmsspark.transforms.catalogue import NOT_THERE, Replicas
+from cmsspark.transforms.catalogue import NOT_THERE, Replicas, site_hashes
 from cmsspark.transforms.fold import StreamFold
 
 #: name and type word of each column of unfolded accesses.
@@ -58,7 +58,7 @@ class Unfold(StreamFold):
         of_row = [groups[number] for number in batch.groups]
         here: list[bool | None] = [None] * len(of_row)
         if replicas is not None:
-            here = replicas.there(blocks, [group.site for group in of_row]).tolist()
+            here = replicas.there(blocks, site_hashes([group.site for group in of_row])).tolist()
         count = len(of_row)
         return {
             "stream": [self.stream] * count,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from cmsspark.transforms.catalogue import Catalogue, Hash, Replicas, Report, name_hash
+from cmsspark.transforms.file_runs import ROWS
 from cmsspark.transforms.snapshot import build_catalogue, build_replicas
 
 #: lfn, block_id, dataset_id, file_id
@@ -32,19 +33,29 @@ def dataset_tables(datasets: Sequence[Dataset]) -> Iterator[pa.Table]:
 
 
 def build(
-    folder: Path, files: Sequence[File], datasets: Sequence[Dataset], hash_name: Hash = name_hash, part: int = 3
+    folder: Path,
+    files: Sequence[File],
+    datasets: Sequence[Dataset],
+    hash_name: Hash = name_hash,
+    part: int = 3,
+    rows: int = ROWS,
 ) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     # Two parts with several tables each, as dumps have them.
     half = len(files) // 2
     parts = [lambda: file_tables(files[:half], part), lambda: file_tables(files[half:], part)]
-    return build_catalogue(folder, parts, dataset_tables(datasets), hash_name)
+    return build_catalogue(folder, parts, dataset_tables(datasets), hash_name, rows=rows)
 
 
 def opened(
-    folder: Path, files: Sequence[File], datasets: Sequence[Dataset], hash_name: Hash = name_hash, part: int = 3
+    folder: Path,
+    files: Sequence[File],
+    datasets: Sequence[Dataset],
+    hash_name: Hash = name_hash,
+    part: int = 3,
+    rows: int = ROWS,
 ) -> Catalogue:
-    build(folder, files, datasets, hash_name, part)
+    build(folder, files, datasets, hash_name, part, rows)
     return Catalogue(folder, hash_name)
 
 

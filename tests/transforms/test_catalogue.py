@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Iterable, Sequence
+import tracemalloc
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.errors import OutputError
 from cmsspark.transforms import catalogue
-from cmsspark.transforms.catalogue import Catalogue, Hash, Report, name_hash, open_or_build
-from tests.transforms.catalogues import Dataset, File, build, found, opened, opened_replicas
+from cmsspark.transforms.catalogue import Catalogue, Hash, Report, name_hash, open_or_build, site_hashes
+from cmsspark.transforms.snapshot import build_catalogue
+from tests.transforms.catalogues import (
+    Dataset,
+    File,
+    build,
+    dataset_tables,
+    file_tables,
+    found,
+    opened,
+    opened_replicas,
+)
 
 DATASETS: list[Dataset] = [(1, "/a/b/RAW"), (2, "/c/d/AOD"), (None, "/no/id/RAW"), (7, None)]
 
@@ -71,20 +85,20 @@ _FILES = st.lists(
 
 
 @settings(deadline=None, max_examples=250)
-@given(_FILES, st.sampled_from([name_hash, few, always_one]), st.integers(1, 7))
-def test_a_name_is_found_as_in_a_dict(files: list[File], hash_name: Hash, part: int) -> None:
+@given(_FILES, st.sampled_from([name_hash, few, always_one]), st.integers(1, 7), st.sampled_from([1, 2, 5, 1000]))
+def test_a_name_is_found_as_in_a_dict(files: list[File], hash_name: Hash, part: int, rows: int) -> None:
     wanted = by_dict(files, DATASETS)
     asked = [name for name in ASKED if name in wanted or not _taken_for_another(name, wanted, hash_name)]
     with TemporaryDirectory() as folder:
-        snapshot = opened(Path(folder), files, DATASETS, hash_name, part)
+        snapshot = opened(Path(folder), files, DATASETS, hash_name, part, rows)
         assert found(snapshot, asked) == [wanted.get(name) for name in asked]
 
 
 @settings(deadline=None, max_examples=100)
-@given(_FILES, st.sampled_from([name_hash, few, always_one]))
-def test_the_report_tells_each_row_once(files: list[File], hash_name: Hash) -> None:
+@given(_FILES, st.sampled_from([name_hash, few, always_one]), st.sampled_from([1, 3, 1000]))
+def test_the_report_tells_each_row_once(files: list[File], hash_name: Hash, rows: int) -> None:
     with TemporaryDirectory() as folder:
-        report = build(Path(folder), files, DATASETS, hash_name)
+        report = build(Path(folder), files, DATASETS, hash_name, rows=rows)
         snapshot = Catalogue(Path(folder), hash_name)
     nulls = sum(lfn is None for lfn, *_ in files)
     known = [lfn for lfn, _, dataset, _ in files if lfn is not None and dataset in (1, 2)]
@@ -121,6 +135,50 @@ def test_names_that_share_a_hash_are_told_apart_and_others_of_that_hash_are_not_
     assert snapshot.report.collisions == 3
 
 
+def test_a_snapshot_is_the_same_bytes_in_however_many_runs_it_was_made(tmp_path: Path) -> None:
+    files: list[File] = [(f"/store/{n % 700}", n % 50, 1 + n % 2, n % 31) for n in range(1_000)]
+    for rows in (7, 64, 10_000):
+        build(tmp_path / str(rows), files, DATASETS, part=90, rows=rows)
+    made = {rows: Catalogue(tmp_path / str(rows)) for rows in (7, 64, 10_000)}
+    for name in ("hashes", "pairs", "starts", "pair_blocks", "pair_datasets"):
+        one, *others = (getattr(one, name) for one in made.values())
+        assert all(one.dtype == other.dtype and one.tolist() == other.tolist() for other in others)
+    assert (made[7].hashes[1:] > made[7].hashes[:-1]).all()
+    assert not (tmp_path / "7" / "runs").exists()
+
+
+def test_what_building_holds_does_not_grow_with_the_dump(tmp_path: Path) -> None:
+    def held(files: int) -> int:
+        def part(first: int, last: int) -> Iterator[pa.Table]:
+            for start in range(first, last, 1_000):
+                yield from file_tables([(f"/store/{n}", 1, 1, n) for n in range(start, start + 1_000)], 1_000)
+
+        folder = tmp_path / str(files)
+        folder.mkdir()
+        parts = [partial(part, start, start + files // 2) for start in (0, files // 2)]
+        tracemalloc.start()
+        build_catalogue(folder, parts, dataset_tables(DATASETS), rows=2_000)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(Catalogue(folder).hashes) == files
+        return peak
+
+    held(4_000)  # what is imported at first counts for none
+    # The starts of the hashes grow: half a byte for each file.
+    assert held(80_000) - held(8_000) < 8 * 72_000
+
+
+def test_no_room_for_a_snapshot_is_told(tmp_path: Path) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OutputError, match="no room") as error:
+        open_or_build(tmp_path, "catalogue", "dump", full)
+    assert error.value.exit_code == 73
+    assert str(tmp_path) in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_empty_catalogue_has_nothing(tmp_path: Path) -> None:
     for number, (files, datasets) in enumerate([([], []), ([], DATASETS), ([("/a", 1, 1, 1)], [])]):
         snapshot = opened(tmp_path / str(number), files, datasets)
@@ -149,14 +207,14 @@ def test_a_replica_is_there_for_its_block_and_site_only(tmp_path: Path) -> None:
     replicas = [("/a#1", "T2_X"), ("/a#1", "T2_X"), ("/nobody#9", "T2_X"), (None, "T2_X"), ("/a#2", "T1_Y")]
     opened_ = opened_replicas(tmp_path, blocks, replicas)
     asked = [(1, "T2_X"), (3, "T2_X"), (2, "T1_Y"), (2, "T2_X"), (1, "T1_Y"), (4, "T2_X"), (-1, "T2_X"), (1, "unknown")]
-    there = opened_.there(np.array([block for block, _ in asked]), [site for _, site in asked])
+    there = opened_.there(np.array([block for block, _ in asked]), site_hashes([site for _, site in asked]))
     assert there.tolist() == [True, True, True, False, False, False, False, False]
     assert len(opened_.hashes) == 3
 
 
 def test_without_replicas_nothing_is_there(tmp_path: Path) -> None:
     empty = opened_replicas(tmp_path, [], [])
-    assert empty.there(np.array([1, -1]), ["T2_X", "T2_X"]).tolist() == [False, False]
+    assert empty.there(np.array([1, -1]), site_hashes(["T2_X", "T2_X"])).tolist() == [False, False]
 
 
 def _write(folder: Path) -> None:

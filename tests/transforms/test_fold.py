@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,11 +146,16 @@ def test_a_fold_is_what_adding_record_by_record_gives(
 ) -> None:
     with TemporaryDirectory() as folder:
         catalogue, replicas = _snapshots(Path(folder))
-        task = StreamFold("aaa", catalogue, fold_at)
+        task, known = StreamFold("aaa", catalogue, fold_at), 0
         for records in batches:
             task.add(batch_of(records, bytes_, times))
+            # A decoder's groups become more from batch to batch.
+            known = max([known, *(record[1] + 1 for record in records)])
+            assert task.drain(GROUPS[:known], replicas, pseudonym) == {}
         every = [record for records in batches for record in records]
         rows = rows_of(task.rows(GROUPS, replicas, pseudonym))
+        cells = {(row["dataset_name"], row["site_name"], row["app"], row["user"]) for row in rows}
+        assert len(rows) <= 2 * len(cells), "one for each cell, where a dataset's name has one id"
         assert {row["kind"] for row in rows} <= {"access"}
         assert {row["stream"] for row in rows} <= {"aaa"}
         assert by_cell(added_up(rows)) == by_cell(by_dict(every, bytes_, times))
@@ -213,8 +219,31 @@ def test_large_values_of_different_cells_are_no_overflow(snapshots: tuple[Catalo
 
 def test_an_overflow_while_folding_is_told_too(snapshots: tuple[Catalogue, Replicas]) -> None:
     task = StreamFold("crab", snapshots[0], fold_at=2)
+    task.add(batch_of([("/store/a", 0, 0, 2**62, None), ("/store/a", 0, 0, 2**62, None)]))
     with pytest.raises(DataError, match="cpu_ms of crab"):
-        task.add(batch_of([("/store/a", 0, 0, 2**62, None), ("/store/a", 0, 0, 2**62, None)]))
+        task.drain(GROUPS, snapshots[1], pseudonym)
+
+
+def test_what_a_task_holds_does_not_grow_with_its_accesses(tmp_path: Path) -> None:
+    blocks = 3_000
+    files: list[File] = [(f"/store/{number}", number, 1, number) for number in range(blocks)]
+    groups = [Group(f"T2_{number}", "crab", "Ann", Remote.BY_REPLICA) for number in range(10)]
+    catalogue = opened(tmp_path / "catalogue", files, DATASETS, part=blocks)
+    replicas = opened_replicas(tmp_path / "replicas", [(1, "/x/y/RAW#1")], [("/x/y/RAW#1", "T2_1")])
+    task = StreamFold("cmssw", catalogue, fold_at=2 * blocks)
+    held = []
+    tracemalloc.start()
+    for turn in range(40):
+        # No two accesses of ten turns have the same block and group.
+        task.add(batch_of([(f"/store/{n}", (n + turn) % 10, 1, 1, 1) for n in range(blocks)]))
+        task.drain(groups, replicas, pseudonym)
+        held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert max(held[20:]) < 1.1 * max(held[:4])
+    rows = rows_of(task.rows(groups, replicas, pseudonym))
+    assert sum(row["nacc"] for row in rows) == 40 * blocks
+    # Block 1 lies at T2_1, and was read there in four turns.
+    assert sum(row["remote_nacc"] for row in rows) == 40 * blocks - 4
 
 
 def test_nothing_matched_gives_no_rows_and_its_bins(snapshots: tuple[Catalogue, Replicas]) -> None:

@@ -50,7 +50,7 @@ def test_look_ups_find_what_is_there_and_nothing_else(there: list[int], asked: l
     hashes = np.sort(np.array(there, np.uint64))
     pairs = np.arange(len(hashes), dtype=np.int32) * 3
     wanted = np.array(there + asked, np.uint64)
-    got = pairs_of(wanted, hashes, pairs, starts_of(hashes), bits_of(len(hashes)), NOT_THERE)
+    got = pairs_of(wanted, hashes, pairs, starts_of([hashes], len(hashes)), bits_of(len(hashes)), NOT_THERE)
     known = dict(zip(hashes.tolist(), pairs.tolist(), strict=True))
     assert got.tolist() == [known.get(one, NOT_THERE) for one in wanted.tolist()]
 
@@ -58,7 +58,7 @@ def test_look_ups_find_what_is_there_and_nothing_else(there: list[int], asked: l
 def test_many_hashes_are_found_in_short_runs() -> None:
     rng = np.random.default_rng(5)
     hashes = np.unique(rng.integers(0, 2**64, 100_000, np.uint64))
-    starts = starts_of(hashes)
+    starts = starts_of([hashes], len(hashes))
     assert np.diff(starts).max() < 60
     pairs = rng.integers(0, 1000, len(hashes)).astype(np.int32)
     rows = rng.permutation(len(hashes))
@@ -69,7 +69,7 @@ def test_many_hashes_are_found_in_short_runs() -> None:
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
     hashes, pairs = np.arange(20, dtype=np.uint64), np.zeros(20, np.int32)
-    starts = starts_of(hashes)
+    starts = starts_of([hashes], len(hashes))
     for wrong in (
         (hashes, pairs[:-1], starts, bits_of(20)),
         (hashes[:-1], pairs[:-1], starts, bits_of(20)),
