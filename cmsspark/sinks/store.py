@@ -95,11 +95,14 @@ class Run:
         if is_local(folder):
             _write_part(rows, Path(local_path(folder)) / name)
             return self._enter(schema, "parquet", rows.num_rows, _count_footers(folder, schema))
-        with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside, tempfile.TemporaryDirectory() as back:
-            _write_part(rows, Path(aside, name))
-            self.files.put(Path(aside, name), join(folder, name))
-            self.files.fetch(join(folder, name), Path(back, name))
-            return self._enter(schema, "parquet", rows.num_rows, _count_footers(back, schema))
+        with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
+            copy = Path(aside, name)
+            _write_part(rows, copy)
+            self.files.put(copy, join(folder, name))
+            # What came there is counted, not what was sent.
+            copy.unlink()
+            self.files.fetch(join(folder, name), copy)
+            return self._enter(schema, "parquet", rows.num_rows, _count_footers(aside, schema))
 
     def _enter(self, schema: Table, fmt: str, wanted: int, found: int) -> int:
         """Enter a table that was written in the manifest. Raises OutputError (73) where it is not what was written."""

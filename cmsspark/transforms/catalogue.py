@@ -1,9 +1,10 @@
 """The catalogue: which block and dataset a file belongs to, as a compact index that tasks look up in.
 
 A snapshot is a folder of arrays made once for a dump: sorted 64-bit hashes of the files' names and, beside them, the
-number of each file's (block, dataset) pair; 12 bytes a file, memory-mapped, one copy a host. Disk replicas are a
-sorted array of hashes of (block, site). Two names with one hash are found when building and told apart by a
-second hash; a name outside the catalogue is taken for one in it with odds of (files in it) / 2^64.
+number of each file's (block, dataset) pair, and where hashes with the same first bits begin; 13 bytes a file,
+memory-mapped, one copy a host. Disk replicas are a sorted array of hashes of (block, site). Two names with one hash
+are found when building and told apart by a second hash; a name outside the catalogue is taken for one in it with odds
+of (files in it) / 2^64.
 """
 
 from __future__ import annotations
