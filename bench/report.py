@@ -33,6 +33,7 @@ _NAMES = {
     "cold": "cmsspark, cold",
     "warm": "cmsspark, warm",
     "spark": "cmsspark, Spark",
+    "second": "cmsspark, a second report",
     "duckdb": "DuckDB",
     "polars": "Polars",
 }
@@ -92,7 +93,11 @@ def _slopes(rows: Sequence[Row]) -> list[str]:
         for engine in first.costs:
             per = (last.median(engine, lambda one: one.cpu_s) - first.median(engine, lambda one: one.cpu_s)) / more
             packed = "gzip" if is_packed else "plain"
-            told.append(f"- {_NAMES[engine]}, {packed}: {per:.2f} CPU s for each million records more")
+            peaks = [row.median(engine, lambda one: one.peak_bytes) for row in (first, last)]
+            told.append(
+                f"- {_NAMES[engine]}, {packed}: {per:.2f} CPU s for each million records more; "
+                f"{peaks[1] / peaks[0]:.2f} × the memory of the smallest day"
+            )
     return ["", *told] if told else []
 
 
