@@ -117,6 +117,11 @@ class StreamFold:
     _folded: int = 0
     _seen: _Groups = field(default_factory=_Groups)
 
+    @property
+    def held(self) -> int:
+        """Rows that are held, folded or not."""
+        return self._folded + self._unfolded
+
     def add(self, batch: AccessBatch) -> None:
         """Bin the batch's records and keep its matched accesses."""
         self.bins["read"] += batch.read

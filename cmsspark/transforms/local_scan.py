@@ -66,9 +66,10 @@ class Shift:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """The rows of all that was read."""
-        while self._open:
+        # The largest last, when the others are gone.
+        for key in sorted(self._open, key=lambda one: self._open[one][1].held):
             trim()
-            reader, fold = self._open.popitem()[1]
+            reader, fold = self._open.pop(key)
             yield from self.kit.batches(reader, fold, is_last=True, dictionaries=True)
 
 
