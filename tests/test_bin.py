@@ -26,7 +26,7 @@ def tools(folder: Path) -> Path:
     place = folder / "tools"
     if not place.exists():
         place.mkdir()
-        for name in ("dirname", "readlink", "sed", "head", "id", "cat", "env"):
+        for name in ("dirname", "readlink", "sed", "head", "id", "cat", "env", "sha256sum", "cut"):
             (place / name).symlink_to(next(p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()))
     return place
 
@@ -83,6 +83,18 @@ def test_packages_are_not_installed_by_an_account_that_may_not(tmp_path: Path) -
     program(tmp_path, "id", "echo 1000")
     run = setup("install_packages activemq || echo refused", tmp_path)
     assert run.stdout.strip() == "refused"
+
+
+def test_an_environment_is_made_anew_once_there_is_a_c_compiler(tmp_path: Path) -> None:
+    headers = tmp_path / "include"
+    headers.mkdir()
+    program(tmp_path, "python3", f"echo {headers}")
+    words = f"stamp_of python3 {REPO}/constraints.txt"
+    without = setup(words, tmp_path).stdout
+    program(tmp_path, "cc", "exit 0")
+    assert len(without) == 33 and setup(words, tmp_path).stdout == without, "Python's headers are missing still"
+    (headers / "Python.h").touch()
+    assert setup(words, tmp_path).stdout not in ("", without)
 
 
 def test_every_script_is_sound_shell() -> None:

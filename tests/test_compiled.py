@@ -38,7 +38,7 @@ print(json.dumps({"compiled": known.COMPILED, "from": file, "known": decoder._kn
 """
 
 
-def _look(path: Path | str, before: str = "", cwd: Path | str = "/", **environment: str) -> dict[str, Any]:
+def look(path: Path | str, before: str = "", cwd: Path | str = "/", **environment: str) -> dict[str, Any]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CMSSPARK"))}
     run = subprocess.run(
         [sys.executable, "-c", before + LOOK],
@@ -75,21 +75,21 @@ def test_a_module_that_is_not_there_is_none() -> None:
 
 
 def test_a_checkout_reads_by_compiled_code(there: None) -> None:
-    found = _look(PACKAGE.parent)
+    found = look(PACKAGE.parent)
     assert (found["compiled"], found["known"]) == (True, True)
     assert Path(found["from"]).parent == PACKAGE / "sources"
 
 
 def test_it_can_be_told_to_do_without(there: None) -> None:
-    assert _look(PACKAGE.parent, CMSSPARK_COMPILED="0") == {"compiled": False, "from": None, "known": False}
-    assert _look(PACKAGE.parent, CMSSPARK_COMPILED="1")["compiled"] is True
-    assert _look(PACKAGE.parent, CMSSPARK_COMPILED="")["compiled"] is True
+    assert look(PACKAGE.parent, CMSSPARK_COMPILED="0") == {"compiled": False, "from": None, "known": False}
+    assert look(PACKAGE.parent, CMSSPARK_COMPILED="1")["compiled"] is True
+    assert look(PACKAGE.parent, CMSSPARK_COMPILED="")["compiled"] is True
 
 
 def test_the_zip_that_goes_to_executors_reads_by_compiled_code(there: None, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    found = _look(ship(PACKAGE, tmp_path), TMPDIR=str(scratch))
+    found = look(ship(PACKAGE, tmp_path), TMPDIR=str(scratch))
     assert (found["compiled"], found["known"]) == (True, True)
     assert Path(found["from"]).parent == scratch
     assert list(scratch.iterdir()) == []
@@ -97,7 +97,7 @@ def test_the_zip_that_goes_to_executors_reads_by_compiled_code(there: None, tmp_
 
 def test_the_zip_may_have_a_dot_before_its_name_as_on_yarn(there: None, tmp_path: Path) -> None:
     before = f"import sys; sys.path.insert(0, './{Path(ship(PACKAGE, tmp_path)).relative_to(tmp_path)}')"
-    assert _look("", before, tmp_path)["compiled"] is True
+    assert look("", before, tmp_path)["compiled"] is True
 
 
 def _zip(path: Path, suffix: str, content: bytes | None = None) -> Path:
@@ -114,26 +114,26 @@ def _zip(path: Path, suffix: str, content: bytes | None = None) -> Path:
 
 @pytest.mark.parametrize("suffix", [".cpython-399-x86_64-linux-gnu.so", ".cp399-win_amd64.pyd"])
 def test_what_was_compiled_for_another_python_is_not_looked_at(there: None, tmp_path: Path, suffix: str) -> None:
-    assert _look(_zip(tmp_path, suffix))["compiled"] is False
+    assert look(_zip(tmp_path, suffix))["compiled"] is False
 
 
 @pytest.mark.parametrize("content", [b"", b"not a library", b"\x7fELF" + bytes(100)])
 def test_a_broken_library_is_as_good_as_none(there: None, tmp_path: Path, content: bytes) -> None:
-    assert _look(_zip(tmp_path, SUFFIX, content))["compiled"] is False
+    assert look(_zip(tmp_path, SUFFIX, content))["compiled"] is False
     with zipfile.ZipFile(tmp_path / "other.zip") as whole:
         whole.extractall(tmp_path / "checkout")
-    assert _look(tmp_path / "checkout")["compiled"] is False
+    assert look(tmp_path / "checkout")["compiled"] is False
 
 
 def test_a_library_of_another_module_is_as_good_as_none(there: None, tmp_path: Path) -> None:
     import _json  # built in or a library of its own: in no case does it hold our module
 
     library = Path(getattr(_json, "__file__", "") or sys.executable)
-    assert _look(_zip(tmp_path, SUFFIX, library.read_bytes()))["compiled"] is False
+    assert look(_zip(tmp_path, SUFFIX, library.read_bytes()))["compiled"] is False
 
 
 def test_a_zip_without_libraries_reads_the_other_way(there: None, tmp_path: Path) -> None:
-    assert _look(_zip(tmp_path, ".txt"))["compiled"] is False
+    assert look(_zip(tmp_path, ".txt"))["compiled"] is False
 
 
 def test_no_place_for_a_file_is_no_end(there: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,19 +32,21 @@ print(cmsspark.__file__)
 """
 
 
+def copy_of_the_checkout(target: Path) -> Path:
+    """What is built of it, without what was compiled in it."""
+    target.mkdir()
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md"):
+        shutil.copy(REPO / name, target / name)
+    for name in ("cmsspark", "etc", "schemas"):
+        shutil.copytree(REPO / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    return target
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout, built from a copy so that nothing is left in it."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    kept = ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "cmsspark", "etc", "schemas")
-    source.mkdir()
-    for name in kept:
-        place = REPO / name
-        if place.is_dir():
-            shutil.copytree(place, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif place.exists():
-            shutil.copy(place, source / name)
+    source = copy_of_the_checkout(folder / "source")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
