@@ -97,6 +97,8 @@ def build(request: Request, settings: Settings, host: Host, places: Places, job:
         options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
         _driver_environment(options, request, settings, host, master)
+    if not master.startswith("local"):
+        _lay_environment(options, "spark.executorEnv.", _wishes(host))
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
@@ -287,7 +289,17 @@ def _driver_environment(options: Options, request: Request, settings: Settings, 
         "CMSSPARK_SETTINGS": settings.origin and settings.origin.rpartition("/")[2],
         "CMSSPARK_STATE_DIR": ".",
         "CMSSPARK_CACHE_DIR": "cache",
+        **_wishes(host),
     }
+    _lay_environment(options, start, values)
+
+
+def _wishes(host: Host) -> dict[str, str | None]:
+    """What must be the same in every process of a job."""
+    return {"CMSSPARK_COMPILED": host.environ.get("CMSSPARK_COMPILED")}
+
+
+def _lay_environment(options: Options, start: str, values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value and options.get(start + name) is None:
             options.lay(start + name, value, BUILT_IN)

@@ -54,6 +54,8 @@ CASES: dict[str, tuple[str, ...]] = {
         "--start-within",
         "600",
     ),
+    "yarn-cluster-uncompiled": ("dbs_aaa.py", "--yarn", "--deploy-mode", "cluster", *DAY),
+    "k8s-cluster-uncompiled": ("dbs_eos", "--k8s", "--master", "k8s://https://api:6443", *DAY),
     "python": ("cern_monit.py", "--date", "20260115"),
     "python-on-yarn": ("cern_monit", "--date", "20260115", "--yarn"),
 }
@@ -63,7 +65,8 @@ CASES: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_command_line_is_the_golden_one(name: str) -> None:
     settings = replace(SETTINGS, origin="/s.yaml") if "/s.yaml" in CASES[name] else SETTINGS
-    text = command(*CASES[name], settings=settings).shell() + "\n"
+    environ = {"CMSSPARK_COMPILED": "0"} if name.endswith("-uncompiled") else {}
+    text = command(*CASES[name], settings=settings, environ=environ).shell() + "\n"
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("CMSSPARK_UPDATE_GOLDEN"):
         file.write_text(text, encoding="utf-8")
@@ -114,6 +117,14 @@ def test_in_cluster_mode_settings_travel_as_a_file_and_not_as_a_path_of_this_hos
     assert built.options.get("spark.yarn.appMasterEnv.CMSSPARK_STATE_DIR") == "."
     assert built.argv[-3:] == ["dbs_aaa", "--date", "20260115"]
     assert built.options.get("spark.yarn.appMasterEnv.CMSSPARK_ROOT") == "hdfs://nn"
+
+
+def test_executors_are_told_to_do_without_compiled_code_where_the_driver_is() -> None:
+    name, environ = "spark.executorEnv.CMSSPARK_COMPILED", {"CMSSPARK_COMPILED": "0"}
+    assert command("dbs_aaa", "--yarn", environ=environ).options.get(name) == "0"
+    assert command("dbs_aaa", "--yarn", "--conf", f"{name}=1", environ=environ).options.get(name) == "1"
+    assert command("dbs_aaa", "--yarn").options.get(name) is None
+    assert command("dbs_aaa", environ=environ).options.get(name) is None, "they are this process's own"
 
 
 def test_a_users_java_options_come_after_ours() -> None:
