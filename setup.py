@@ -7,10 +7,12 @@ once it is built: ``cmsspark.resources`` looks in both places.
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 try:
@@ -20,6 +22,9 @@ except ImportError:
 
 HERE = Path(__file__).resolve().parent
 RESOURCES = ("etc", "schemas")
+COMPILED = runpy.run_path(str(HERE / "cmsspark" / "compiled.py"))
+#: What each compiled module is made of now, by its name in the package.
+DIGESTS = COMPILED["digests"](lambda inside: (HERE / "cmsspark" / inside).read_bytes())
 
 
 class BuildWithResources(build_py):
@@ -35,14 +40,37 @@ class BuildWithResources(build_py):
             shutil.copytree(HERE / folder, target, ignore=shutil.ignore_patterns("__pycache__", ".*", "*~"))
 
 
+class BuildWhatChanged(build_ext):
+    """Compiles modules that are not made of these sources: where that fails, an old one does not stay."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or True
+
+    def run(self) -> None:
+        for one in self.extensions:
+            forget_old(Path(self.build_lib, self.get_ext_filename(one.name)), one.name)
+            if self.inplace:
+                forget_old(Path(self.get_ext_fullpath(one.name)), one.name)
+        super().run()
+
+
+def forget_old(file: Path, module: str) -> None:
+    """Delete what was made of other sources of this module. Times do not tell: files come from archives, too."""
+    if file.exists() and DIGESTS[module.removeprefix("cmsspark.")].encode() not in file.read_bytes():
+        file.unlink()
+
+
 def extensions() -> list[Extension]:
     """What is compiled. Where it cannot be, the package is built without it and reads logs more slowly."""
     # No fused multiply-add: milliseconds are rounded as Python rounds them. No debug information: it is four fifths.
     options = ["-O3", "-ffp-contract=off", "-g0"]
-    found = [
-        Extension(".".join(source.with_suffix("").parts), [str(source)], extra_compile_args=options)
-        for source in sorted(file.relative_to(HERE) for file in (HERE / "cmsspark").rglob("*.pyx"))
-    ]
+    found = []
+    for name, digest in DIGESTS.items():
+        source = Path("cmsspark", *name.split(".")).with_suffix(".pyx")
+        forget_old(HERE / "build" / source.with_suffix(".c"), name)
+        macros = [("CMSSPARK_SOURCES", f'"{digest}"')]
+        found.append(Extension(f"cmsspark.{name}", [str(source)], define_macros=macros, extra_compile_args=options))
     made = cythonize(found, build_dir="build", quiet=True) if cythonize else []
     for one in made:
         # Of what goes in, not all comes out of cythonize: this would be lost.
@@ -74,7 +102,7 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["cmsspark", "cmsspark.*"]),
     package_data={"": ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]},
-    cmdclass={"build_py": BuildWithResources},
+    cmdclass={"build_ext": BuildWhatChanged, "build_py": BuildWithResources},
     ext_modules=extensions(),
     zip_safe=False,
     install_requires=[

@@ -1,61 +1,123 @@
-"""The package's compiled modules, which may be missing: no compiler was there, or another Python runs here.
+"""The package's compiled modules: all of them, or none.
+
+None where no compiler was there, where another Python runs, and where they were made of other sources than those beside
+them: old compiled code must not run beside new Python, nor one module with another's old classes. All gives the same
+without them, only slower; CMSSPARK_COMPILED=0 in the environment says so, for who doubts it.
 
 Python does not load compiled modules from the zip that goes to executors: they are put into a file for that moment.
-All gives the same without them, only slower; CMSSPARK_COMPILED=0 in the environment says so, for who doubts it.
+``setup.py`` runs this file for :func:`digests`: it imports nothing beyond Python itself and the bare package.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from pathlib import Path
 from types import ModuleType
+from typing import Final
 from zipimport import zipimporter
 
-import cmsspark
+#: A module comes after those whose classes it uses.
+NAMES: Final = ("hashed", "sources.packed", "sources.plain_avro", "sources.plain_csv", "sources.shaped")
+#: What they share.
+SHARED: Final = ("made_of.pxi", "xxh64.pxd", "sources/packed.pxd")
+#: Why there is none.
+OFF, MISSING, STALE = "off", "missing", "stale"
 
 
 def compiled(name: str) -> ModuleType | None:
     """The module ``cmsspark.<name>``, or None where this Python has none or is told to do without."""
-    if os.environ.get("CMSSPARK_COMPILED") == "0":
-        return None
+    return None if why_not() else _modules()[0].get(name)
+
+
+def why_not() -> str:
+    """Why there is no compiled code here: OFF, MISSING or STALE; empty where there is."""
+    return OFF if os.environ.get("CMSSPARK_COMPILED") == "0" else _modules()[1]
+
+
+def digests(read: Callable[[str], bytes]) -> dict[str, str]:
+    """What each module is made of: a digest of what all share, and one of its own. ``read``: a file of the package."""
+    shared = _digest(*map(read, SHARED))
+    return {name: f"{shared} {_digest(read(name.replace('.', '/') + '.pyx'))}" for name in NAMES}
+
+
+def _digest(*contents: bytes) -> str:
+    # Newlines between, so that nothing moves from one file to the next unseen.
+    return hashlib.sha256(b"\n".join(contents)).hexdigest()[:24]
+
+
+@cache
+def _modules() -> tuple[dict[str, ModuleType], str]:
+    """All modules, or why there are none."""
     try:
-        return importlib.import_module(f"cmsspark.{name}")
-    except ImportError:
-        return _from_zip(name)
-
-
-def _from_zip(name: str) -> ModuleType | None:
-    loader: object = cmsspark.__spec__.loader
-    if not isinstance(loader, zipimporter):
-        return None
-    for suffix in EXTENSION_SUFFIXES:
-        # By its name in the archive: YARN spells the archive's own name with a dot in front, and knows it by no other.
-        inside = "/".join(("cmsspark", *name.split("."))) + suffix
+        wanted = digests(_read)
+    except OSError:
+        # Installed without sources: that they are of one make must do.
+        wanted = {}
+    found: dict[str, ModuleType] = {}
+    shared = ""
+    for name in NAMES:
         try:
-            content = loader.get_data(inside)
+            module = _imported(name)
+        except (TypeError, ValueError):
+            # Cython's word for another module's classes that are not what they were.
+            return {}, STALE
+        except (ImportError, OSError):
+            # Of another system: what it links to is not here. Or there is no place for the file.
+            return {}, MISSING
+        made_of = str(getattr(module, "SOURCES", "unknown"))
+        shared = shared or made_of.split()[0]
+        if made_of != wanted[name] if wanted else made_of.split()[0] != shared:
+            return {}, STALE
+        found[name] = module
+    return found, ""
+
+
+def _imported(name: str) -> ModuleType:
+    full = f"cmsspark.{name}"
+    try:
+        return importlib.import_module(full)
+    except ModuleNotFoundError:
+        if not isinstance(_loader(), zipimporter):
+            raise
+    for suffix in EXTENSION_SUFFIXES:
+        try:
+            content = _read(name.replace(".", "/") + suffix)
         except OSError:
             continue
-        return _loaded(f"cmsspark.{name}", content, suffix)
-    return None
+        return _loaded(full, content, suffix)
+    raise ModuleNotFoundError(full)
 
 
-def _loaded(name: str, content: bytes, suffix: str) -> ModuleType | None:
-    try:
-        # Once it is loaded the file may go.
-        with tempfile.NamedTemporaryFile(suffix=suffix) as file:
-            file.write(content)
-            file.flush()
-            spec = importlib.util.spec_from_file_location(name, file.name, loader=ExtensionFileLoader(name, file.name))
-            if spec is None or spec.loader is None:
-                return None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-    except (ImportError, OSError):
-        # Of another system: what it links to is not here. Or there is no place for the file.
-        return None
+def _loaded(name: str, content: bytes, suffix: str) -> ModuleType:
+    # Once it is loaded the file may go.
+    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+        file.write(content)
+        file.flush()
+        loader = ExtensionFileLoader(name, file.name)
+        spec = importlib.util.spec_from_file_location(name, file.name, loader=loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
     sys.modules[name] = module
     return module
+
+
+def _loader() -> object:
+    return __spec__.loader
+
+
+def _read(inside: str) -> bytes:
+    """A file of the package, which may be a zip. Raises OSError."""
+    loader = _loader()
+    if isinstance(loader, zipimporter):
+        # By its name in the archive: YARN spells the archive's own name with a dot in front, and knows it by no other.
+        return loader.get_data(f"cmsspark/{inside}")
+    return Path(__file__).parent.joinpath(inside).read_bytes()

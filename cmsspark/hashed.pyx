@@ -7,6 +7,8 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 import numpy as np
 
+include "cmsspark/made_of.pxi"
+
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void*) noexcept nogil
 

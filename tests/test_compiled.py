@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from cmsspark import compiled
 from cmsspark.submit.package import ship
 
 PACKAGE = Path(compiled.__file__).resolve().parent
-NAMES = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in sorted(PACKAGE.rglob("*.pyx"))]
 SUFFIX = EXTENSION_SUFFIXES[0]
 
 #: Reads two lines twice, and says by what.
 LOOK = """
 import json
 from datetime import date
+from cmsspark import compiled
 from cmsspark.sources import known
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.fields import Apps
@@ -34,7 +35,8 @@ assert [batch.lfns for batch in found] == [["/store/a"] * 2] * 2
 assert [sorted(batch.read_bytes) for batch in found] == [[1, 2]] * 2
 assert decoder.groups[0].user == "B" and len(decoder.groups) == 1
 file = known._shaped and known._shaped.__file__
-print(json.dumps({"compiled": known.COMPILED, "from": file, "known": decoder._known is not None}))
+assert (decoder._known is not None) == known.COMPILED == (not compiled.why_not())
+print(json.dumps({"why not": compiled.why_not(), "from": file}))
 """
 
 
@@ -55,18 +57,24 @@ def look(path: Path | str, before: str = "", cwd: Path | str = "/", **environmen
 
 @pytest.fixture
 def there() -> None:
-    """Skips, which CI does not allow, where nothing was compiled."""
-    if not all(map(compiled.compiled, NAMES)):
-        pytest.skip("not compiled: python setup.py build_ext --inplace")
+    """Skips, which CI does not allow, where nothing is compiled."""
+    if compiled.why_not():
+        pytest.skip(f"{compiled.why_not()}: python setup.py build_ext --inplace")
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.skipif(os.environ.get("CI") != "true", reason="for CI")
-def test_ci_tests_the_compiled_way(name: str) -> None:
-    assert compiled.compiled(name) is not None, (
-        f"cmsspark.{name} was not compiled for this Python: CI would test the slow way only. "
-        "Is there a C compiler with Python's headers (bin/setup says so), and what does python setup.py build_ext say?"
+def test_ci_tests_the_compiled_way() -> None:
+    assert compiled.why_not() == "", (
+        "there is no compiled code of these sources for this Python: CI would test the slow way only. "
+        "next: python setup.py build_ext --inplace, which needs a C compiler and Python's headers (bin/setup says so)"
     )
+
+
+def test_every_source_is_known() -> None:
+    modules = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.pyx")]
+    assert sorted(compiled.NAMES) == sorted(modules)
+    shared = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.p[xy][di]") if path.suffix != ".pyd"]
+    assert sorted(compiled.SHARED) == sorted(shared)
 
 
 def test_a_module_that_is_not_there_is_none() -> None:
@@ -76,66 +84,128 @@ def test_a_module_that_is_not_there_is_none() -> None:
 
 def test_a_checkout_reads_by_compiled_code(there: None) -> None:
     found = look(PACKAGE.parent)
-    assert (found["compiled"], found["known"]) == (True, True)
+    assert found["why not"] == ""
     assert Path(found["from"]).parent == PACKAGE / "sources"
 
 
 def test_it_can_be_told_to_do_without(there: None) -> None:
-    assert look(PACKAGE.parent, CMSSPARK_COMPILED="0") == {"compiled": False, "from": None, "known": False}
-    assert look(PACKAGE.parent, CMSSPARK_COMPILED="1")["compiled"] is True
-    assert look(PACKAGE.parent, CMSSPARK_COMPILED="")["compiled"] is True
+    assert look(PACKAGE.parent, CMSSPARK_COMPILED="0") == {"why not": "off", "from": None}
+    assert look(PACKAGE.parent, CMSSPARK_COMPILED="1")["why not"] == ""
+    assert look(PACKAGE.parent, CMSSPARK_COMPILED="")["why not"] == ""
 
 
 def test_the_zip_that_goes_to_executors_reads_by_compiled_code(there: None, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     found = look(ship(PACKAGE, tmp_path), TMPDIR=str(scratch))
-    assert (found["compiled"], found["known"]) == (True, True)
+    assert found["why not"] == ""
     assert Path(found["from"]).parent == scratch
     assert list(scratch.iterdir()) == []
 
 
 def test_the_zip_may_have_a_dot_before_its_name_as_on_yarn(there: None, tmp_path: Path) -> None:
     before = f"import sys; sys.path.insert(0, './{Path(ship(PACKAGE, tmp_path)).relative_to(tmp_path)}')"
-    assert look("", before, tmp_path)["compiled"] is True
+    assert look("", before, tmp_path)["why not"] == ""
 
 
-def _zip(path: Path, suffix: str, content: bytes | None = None) -> Path:
-    """The package as a zip whose compiled modules have this suffix and content (None: their own)."""
+#: What becomes of a file of the package: its name and content, or nothing of it.
+Change = Callable[[str, bytes], tuple[str, bytes] | None]
+
+
+def _zip(path: Path, change: Change) -> Path:
     with zipfile.ZipFile(ship(PACKAGE, path)) as whole, zipfile.ZipFile(path / "other.zip", "w") as changed:
         for name in whole.namelist():
-            if name.endswith(SUFFIX):
-                inside = whole.read(name) if content is None else content
-                changed.writestr(name.removesuffix(SUFFIX) + suffix, inside)
-            else:
-                changed.writestr(name, whole.read(name))
+            if (made := change(name, whole.read(name))) is not None:
+                changed.writestr(*made)
     return path / "other.zip"
 
 
-@pytest.mark.parametrize("suffix", [".cpython-399-x86_64-linux-gnu.so", ".cp399-win_amd64.pyd"])
+def _looks(path: Path, change: Change) -> set[str]:
+    """Why a zip with this change does not read by compiled code, and why what was unpacked of it does not."""
+    changed = _zip(path, change)
+    with zipfile.ZipFile(changed) as whole:
+        whole.extractall(path / "unpacked")
+    return {look(place)["why not"] for place in (changed, path / "unpacked")}
+
+
+def _libraries(suffix: str, content: bytes | None = None) -> Change:
+    """Compiled modules of this suffix and content (None: their own)."""
+
+    def change(name: str, found: bytes) -> tuple[str, bytes]:
+        if not name.endswith(SUFFIX):
+            return name, found
+        return name.removesuffix(SUFFIX) + suffix, found if content is None else content
+
+    return change
+
+
+@pytest.mark.parametrize("suffix", [".cpython-399-x86_64-linux-gnu.so", ".cp399-win_amd64.pyd", ".txt"])
 def test_what_was_compiled_for_another_python_is_not_looked_at(there: None, tmp_path: Path, suffix: str) -> None:
-    assert look(_zip(tmp_path, suffix))["compiled"] is False
+    assert _looks(tmp_path, _libraries(suffix)) == {"missing"}
 
 
 @pytest.mark.parametrize("content", [b"", b"not a library", b"\x7fELF" + bytes(100)])
 def test_a_broken_library_is_as_good_as_none(there: None, tmp_path: Path, content: bytes) -> None:
-    assert look(_zip(tmp_path, SUFFIX, content))["compiled"] is False
-    with zipfile.ZipFile(tmp_path / "other.zip") as whole:
-        whole.extractall(tmp_path / "checkout")
-    assert look(tmp_path / "checkout")["compiled"] is False
+    assert _looks(tmp_path, _libraries(SUFFIX, content)) == {"missing"}
 
 
 def test_a_library_of_another_module_is_as_good_as_none(there: None, tmp_path: Path) -> None:
     import _json  # built in or a library of its own: in no case does it hold our module
 
     library = Path(getattr(_json, "__file__", "") or sys.executable)
-    assert look(_zip(tmp_path, SUFFIX, library.read_bytes()))["compiled"] is False
+    assert look(_zip(tmp_path, _libraries(SUFFIX, library.read_bytes())))["why not"] == "missing"
 
 
-def test_a_zip_without_libraries_reads_the_other_way(there: None, tmp_path: Path) -> None:
-    assert look(_zip(tmp_path, ".txt"))["compiled"] is False
+def test_without_one_of_the_libraries_the_others_are_not_used(there: None, tmp_path: Path) -> None:
+    gone = f"cmsspark/hashed{SUFFIX}"
+    assert _looks(tmp_path, lambda name, content: None if name == gone else (name, content)) == {"missing"}
 
 
-def test_no_place_for_a_file_is_no_end(there: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled.tempfile, "tempdir", str(tmp_path / "gone"))
-    assert compiled._loaded("cmsspark.sources.shaped", b"", SUFFIX) is None
+@pytest.mark.parametrize("source", ["xxh64.pxd", "sources/packed.pxd", "made_of.pxi", "sources/plain_csv.pyx"])
+def test_what_is_made_of_other_sources_than_those_beside_it_is_not_used(
+    there: None, tmp_path: Path, source: str
+) -> None:
+    def change(name: str, content: bytes) -> tuple[str, bytes]:
+        return name, content + b"# changed\n" if name == f"cmsspark/{source}" else content
+
+    assert _looks(tmp_path, change) == {"stale"}
+
+
+def _installed(name: str, content: bytes) -> tuple[str, bytes] | None:
+    """As a wheel has it: no sources."""
+    return None if name.endswith((".pyx", ".pxd", ".pxi")) else (name, content)
+
+
+def test_without_sources_what_was_made_together_is_used(there: None, tmp_path: Path) -> None:
+    assert _looks(tmp_path, _installed) == {""}
+
+
+@pytest.mark.parametrize("module", compiled.NAMES)
+def test_without_sources_what_was_not_made_together_is_not_used(there: None, tmp_path: Path, module: str) -> None:
+    shared = compiled.digests(compiled._read)[module].split()[0].encode()
+    library = f"cmsspark/{module.replace('.', '/')}{SUFFIX}"
+
+    def change(name: str, content: bytes) -> tuple[str, bytes] | None:
+        if name == library:
+            assert content.count(shared) == 1
+            content = content.replace(shared, shared[::-1])
+        return _installed(name, content)
+
+    assert look(_zip(tmp_path, change))["why not"] == "stale"
+
+
+@pytest.mark.parametrize("error", ["TypeError", "ValueError"])
+def test_classes_of_another_module_that_are_not_what_they_were_are_stale(
+    there: None, tmp_path: Path, error: str
+) -> None:
+    def change(name: str, content: bytes) -> tuple[str, bytes]:
+        if name == f"cmsspark/sources/shaped{SUFFIX}":
+            return "cmsspark/sources/shaped.py", f"raise {error}('size changed')".encode()
+        return name, content
+
+    assert _looks(tmp_path, change) == {"stale"}
+
+
+def test_no_place_for_a_file_is_no_end(there: None, tmp_path: Path) -> None:
+    before = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'gone')!r}"
+    assert look(ship(PACKAGE, tmp_path), before)["why not"] == "missing"

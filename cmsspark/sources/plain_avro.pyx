@@ -10,6 +10,8 @@ from cmsspark.xxh64 cimport Bytes
 from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+include "cmsspark/made_of.pxi"
+
 cdef enum:
     TEXTS = 8  # that are needed, at most: the name and what groups are made of
     NUMBERS = 4

@@ -9,6 +9,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
+include "cmsspark/made_of.pxi"
+
 cdef enum:
     DIGITS = 18  # of a number that surely fits 64 bits
     COLUMNS = 16  # that are wanted, at most

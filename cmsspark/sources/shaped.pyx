@@ -12,6 +12,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 
+include "cmsspark/made_of.pxi"
+
 cdef enum:
     TEXTS = 8  # of a shape that are needed, at most: the name and what groups are made of
     LONGS = 8
