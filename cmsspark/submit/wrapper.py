@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from cmsspark import __version__, errors, pseudonyms
-from cmsspark.compiled import compiled
+from cmsspark.compiled import OFF, STALE, why_not
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
 from cmsspark.resources import resource
@@ -66,7 +66,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     )
     spark, command = command, without_spark(request, settings, job, command, host)
     if request.has("--explain"):
-        _say(explanation(command, spark, settings))
+        _say(explanation(command, spark, settings, uncompiled(job, host.package, why_not())))
     if request.has("--dry-run"):
         _say(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
@@ -207,17 +207,27 @@ def job_help(name: str, job: Job | None) -> str:
     return f"{own}\n\nOptions of run_spark\n{help_text()}"
 
 
-def explanation(command: Command, spark: Command, settings: Settings) -> str:
-    """Each option, its value, where it comes from, what it was laid over and why it is so."""
+def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
+    """Lines about compiled code (``why``: there is none), for a job that reads logs."""
+    if not why or job is None or not job.streams:
+        return []
+    lines = ["Logs are read without compiled code, which takes up to three times as long:"]
+    if why == OFF:
+        return [*lines, "CMSSPARK_COMPILED=0 in the environment says so.", ""]
+    lines.append(
+        "it was made of other sources than these." if why == STALE else "there is none that this Python loads."
+    )
+    # Without --no-cache-dir pip may take a wheel that it made when there was no compiler.
+    again = "--force-reinstall --no-cache-dir ." if not (package / "hashed.pyx").exists() else f"-e {package.parent}"
+    lines.append("next: have a C compiler with Python's headers (gcc, python3-dev), then the package again:")
+    return [*lines, f"  pip install --no-deps {again}", ""]
+
+
+def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str]) -> str:
+    """Each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines before."""
     if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
-    lines = []
-    if compiled("sources.shaped") is None:
-        lines += [
-            "Logs are read without compiled code, which takes up to three times as long; next: install a C compiler,",
-            "then the package again.",
-            "",
-        ]
+    lines = list(first)
     if command is not spark:
         lines += [
             "Counted by processes of this host, without a JVM: nothing asks for Spark here. --engine spark, a path",

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cmsspark.compiled import MISSING, OFF, STALE
 from cmsspark.errors import UsageError
 from cmsspark.jobs import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
-from cmsspark.submit.wrapper import built_in, signature_of
+from cmsspark.submit.wrapper import built_in, signature_of, uncompiled
 
 REPO = Path(__file__).resolve().parent.parent.parent
 WRAPPER = "from cmsspark.submit import main; main()"
@@ -128,6 +129,25 @@ def test_explain_tells_value_origin_and_reason(home: dict[str, str], tmp_path: P
     assert f"from {tmp_path}/cmsspark.yaml, line 2; over 8g from etc/spark/cluster.yaml" in run.stdout
     assert "from command line; over 4 from etc/spark/cluster.yaml" in run.stdout
     assert "why  a day is a UTC day" in run.stdout and "class archive" in run.stdout
+
+
+def test_explain_tells_that_compiled_code_is_switched_off(home: dict[str, str], tmp_path: Path) -> None:
+    words = ("dbs_aaa", "--date", "20260115", "--explain")
+    off = run_spark(*words, env={**home, "CMSSPARK_COMPILED": "0"}, cwd=tmp_path)
+    assert off.stdout.startswith("Logs are read without compiled code") and "CMSSPARK_COMPILED=0" in off.stdout
+    assert "pip install" not in off.stdout
+
+
+def test_why_there_is_no_compiled_code_and_what_to_do_is_told_of_jobs_that_read_logs(tmp_path: Path) -> None:
+    reads, job = JOBS["dbs_aaa"], JOBS["dbs_events"]
+    assert (
+        uncompiled(reads, tmp_path, "") == uncompiled(job, tmp_path, MISSING) == uncompiled(None, tmp_path, OFF) == []
+    )
+    missing, stale = ("\n".join(uncompiled(reads, tmp_path, why)) for why in (MISSING, STALE))
+    assert "none that this Python loads" in missing and "other sources" in stale
+    assert all("pip install --no-deps --force-reinstall --no-cache-dir ." in text for text in (missing, stale))
+    (tmp_path / "hashed.pyx").touch()
+    assert f"pip install --no-deps -e {tmp_path.parent}\n" in "\n".join(uncompiled(reads, tmp_path, STALE))
 
 
 def test_a_closed_pipe_is_no_error(home: dict[str, str], tmp_path: Path) -> None:
