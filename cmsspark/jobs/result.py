@@ -20,7 +20,6 @@ from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sinks import store
 from cmsspark.sources.folders import DayInput
-from cmsspark.sources.known import COMPILED
 from cmsspark.storage import is_local
 
 
@@ -51,7 +50,7 @@ def outcome_of(request: DayRequest, inputs: Inputs, counted: Counted, catalogue:
         "quarantine": quarantine,
         "unmatched_prefixes": scanned.unmatched_prefixes(),
         "engine": counted.engine,
-        "compiled": COMPILED,
+        **scanned.compiled(),
         "join": "shuffle" if catalogue is None else "index",
         "catalogue": catalogue,
     }

@@ -48,6 +48,8 @@ class Scanned:
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
+    #: How many readers were at work, each a task's or a process's: by compiled code, or why not.
+    readers: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, counted: Counted, streams: Sequence[str], accepted: Iterable[str] = ()) -> Scanned:
@@ -63,6 +65,8 @@ class Scanned:
                 found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
             elif kind == "prefix":
                 found.prefixes.setdefault(stream, Counter())[what] += count
+            elif kind == "reader":
+                found.readers[what] += count
             else:
                 binned.append((stream, what, count, detail))
         found.bins = reconciliation.from_rows(binned, streams)
@@ -81,6 +85,12 @@ class Scanned:
             rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_TOLD:])
             told[stream] = [list(one) for one in named[:PREFIXES_TOLD]] + ([[OTHER, rest]] if rest else [])
         return told
+
+    def compiled(self) -> dict[str, Any]:
+        """For the manifest: whether all was read by compiled code; if not, how many readers did, or why not."""
+        if self.readers.keys() <= {"compiled"}:
+            return {"compiled": True}
+        return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
 
     def warnings(self) -> list[str]:
         """What is said of accepted damage."""

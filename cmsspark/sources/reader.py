@@ -7,6 +7,7 @@ from datetime import date
 from typing import IO
 
 from cmsspark.access import AccessBatch, Group
+from cmsspark.compiled import why_not
 from cmsspark.errors import UsageError
 from cmsspark.sources import avro, damaged, lines
 from cmsspark.sources.aaa import AaaDecoder
@@ -65,8 +66,11 @@ class Reader:
         return batch
 
     def notes(self) -> list[Note]:
-        """What the files are like beside their records: a sample of their fields, and accepted damage."""
-        return [*self._sampler.notes(), *(note for damage in self._damages for note in damage.notes())]
+        """What the files are like beside their records: a sample of their fields, and accepted damage; and whether
+        they were read by compiled code here.
+        """
+        reader = ("reader", why_not() or "compiled", 1, "")
+        return [reader, *self._sampler.notes(), *(note for damage in self._damages for note in damage.notes())]
 
 
 def _decoder(stream: str, form: str, day: date, apps: Apps) -> JsonDecoder | CrabDecoder:

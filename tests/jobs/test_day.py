@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +18,7 @@ from cmsspark.errors import CmssparkError
 from cmsspark.jobs import find_job, load_command
 from cmsspark.jobs.day import run
 from cmsspark.jobs.request import DayRequest
+from cmsspark.jobs.scanned import Scanned, Told
 from cmsspark.settings import load_settings
 from cmsspark.sinks.store import current
 from cmsspark.storage import LocalFiles
@@ -113,6 +114,36 @@ def done(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Place:
     write_streams(place.tree)
     assert place.run("data_aggregation.py") == 0
     return place
+
+
+def test_the_manifest_tells_of_readers_that_have_no_compiled_code(
+    spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_streams(place.tree)
+    # The workers', not the driver's, as on a node with another Python.
+    monkeypatch.setitem(spark.sparkContext.environment, "CMSSPARK_COMPILED", "0")
+    assert place.run("dbs_aaa", "--join", "shuffle") == 0
+    told = place.manifest("dbs_aaa")
+    assert told["compiled"] is False
+    assert list(told["readers"]) == ["off"] and told["readers"]["off"] > 0
+
+
+def test_all_readers_must_have_compiled_code_for_the_manifest_to_say_so() -> None:
+    class Counted:
+        def __init__(self, *readers: tuple[str, int]) -> None:
+            self.readers = readers
+
+        def told(self) -> list[Told]:
+            return [("reader", "aaa", what, count, "") for what, count in self.readers]
+
+    def compiled(*readers: tuple[str, int]) -> dict[str, Any]:
+        return Scanned.of(cast(Any, Counted(*readers)), ("aaa",)).compiled()
+
+    assert compiled(("compiled", 7)) == compiled() == {"compiled": True}
+    assert compiled(("compiled", 7), ("missing", 2), ("missing", 1)) == {
+        "compiled": False,
+        "readers": {"compiled": 7, "missing": 3},
+    }
 
 
 def test_every_record_is_in_one_bin_of_the_manifest(done: Place) -> None:

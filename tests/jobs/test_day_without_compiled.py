@@ -36,6 +36,7 @@ def check(day: str, folder: str) -> None:
     root, private = Path(folder, "root"), Path(folder, "private")
     DAYS[day](Tree(root, cells.DAY))
     report, partials, manifest = cells._run(root, private, "processes", "index", "auto")
+    assert manifest["compiled"] is False and set(manifest["readers"]) == {"off"}
     wanted = count_day(root, cells.DAY)
     assert manifest["reconciliation"] == {name: count.reconciliation() for name, count in wanted.streams.items()}
     cells._same_rows(report, wanted.data_aggregation, cells.REPORT_KEY)

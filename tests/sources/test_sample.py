@@ -100,7 +100,8 @@ def test_a_sample_is_small_however_many_records_and_files_there_are() -> None:
     reader = Reader("cmssw", "json", DAY)
     for _ in range(50):
         list(reader.file(io.BytesIO(gzip.compress((cmssw() + b"\n") * 150)), "part-0"))
-    (looked,) = [count for _, name, count, detail in reader.notes() if json.loads(detail)["field"] == ""]
+    samples = [(count, json.loads(detail)) for kind, _, count, detail in reader.notes() if kind == "sample"]
+    (looked,) = [count for count, told in samples if told["field"] == ""]
     assert sample.OF_TASK <= looked <= sample.OF_TASK + 50 + 50 * 150 // sample.ONE_IN
 
 
