@@ -6,7 +6,7 @@ A chunk may be a view of a buffer that is used again: what must outlive it is co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -23,11 +23,15 @@ Content = bytes | memoryview
 
 
 class Chunk:
-    """Whole lines of ``file``, each with its newline; the first is line ``first_line`` of the file, the chunk's 0."""
+    """Whole lines of ``file``, each with its newline; the first is line ``first_line`` of the file, the chunk's 0.
 
-    def __init__(self, content: Content, file: str, first_line: int) -> None:
+    ``numbers``: where lines between them are left out, how many lines each stands behind ``first_line``.
+    """
+
+    def __init__(self, content: Content, file: str, first_line: int, numbers: Sequence[int] | None = None) -> None:
         self.file = file
         self.first_line = first_line
+        self._numbers = numbers
         self._lay(content)
         if not self._is_plain and (self._last == _RETURN).any():
             self._lay(bytes(content).replace(b"\r\n", b"\n"))
@@ -70,7 +74,8 @@ class Chunk:
 
     def quarantined(self, line: int, reason: str) -> Quarantined:
         """A malformed line."""
-        return Quarantined(self.file, self.first_line + line, reason, self.line(line)[:RAW_LIMIT])
+        behind = self._numbers[line] if self._numbers else line
+        return Quarantined(self.file, self.first_line + behind, reason, self.line(line)[:RAW_LIMIT])
 
     def suspect(self, error: Exception, first: int, end: int) -> int | None:
         """The line that msgspec refused when it read lines ``first`` up to ``end``, by what it says; None where that

@@ -123,28 +123,21 @@ class JsonDecoder(ABC):
 
     def add(self, content: Content, file: str, first_line: int, batch: AccessBatch) -> int:
         """Add the accesses of ``content`` to ``batch``, which holds those of the lines before; the number of lines."""
-        known = self._known and self._known.read(content, batch)
-        if not known:
-            return self._add_all(Chunk(content, file, first_line), batch)
-        lines, left = known
-        alone: list[Any] = []
-        for begin, end, line in left:
-            chunk = Chunk(content[begin:end], file, first_line + line)
-            if chunk.lines <= FEW:
-                alone += self._each(chunk, 0, chunk.lines, batch)
-            else:
-                self._add_all(chunk, batch)
-        if alone:
-            self.take(alone, batch)
+        if self._known is None:
+            chunk = Chunk(content, file, first_line)
+            self._add_all(chunk, batch)
+            return chunk.lines
+        lines, left, numbers = self._known.read(content, batch)
+        if left:
+            self._add_all(Chunk(left, file, first_line, numbers), batch)
         return lines
 
-    def _add_all(self, chunk: Chunk, batch: AccessBatch) -> int:
+    def _add_all(self, chunk: Chunk, batch: AccessBatch) -> None:
         for first, end, is_plain in chunk.runs():
             if is_plain:
                 self._add_at_once(chunk, first, end, batch)
             else:
                 self._add_each(chunk, first, end, batch)
-        return chunk.lines
 
     def _add_at_once(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
         """Add plain lines; one that fails is cut out and read by itself, what is right around it still goes fast."""
@@ -170,10 +163,7 @@ class JsonDecoder(ABC):
                 self._add_each(chunk, first, end, batch)
 
     def _add_each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
-        self.take(self._each(chunk, first, end, batch), batch)
-
-    def _each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> list[Any]:
-        """The records of lines that are read one by one; what is malformed goes to the batch."""
+        """Add lines that are read one by one; what is malformed goes to the batch."""
         records = []
         for number in range(first, end):
             line = chunk.line(number)
@@ -184,7 +174,7 @@ class JsonDecoder(ABC):
                 records.append(self._record(line))
             except Malformed as error:
                 batch.malformed.append(chunk.quarantined(number, str(error)))
-        return records
+        self.take(records, batch)
 
     def _record(self, line: bytes) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Lines of known shapes in a stream: which shapes are looked for, and when looking is given up.
+"""Lines of known shapes in a stream, and which shapes are learned.
 
 Where :mod:`cmsspark.sources.shaped` was not compiled nothing is known, and the decoder reads every line.
 """
@@ -19,10 +19,9 @@ _packed: Final[Any] = compiled("sources.packed")
 _shaped: Final[Any] = compiled("sources.shaped")
 #: Whether this installation reads known lines by compiled code.
 COMPILED: Final = _shaped is not None
-#: Lines of a chunk, and of a stream, that shapes are learned from.
-_TRIES, _ALL_TRIES = 4, 256
-#: Looking is given up where, after so many lines, most have no known shape.
-_PATIENCE: Final = 20_000
+#: Lines of a chunk that shapes are learned from; learning from one costs what some tens of lines do. A try comes with
+#: so many lines that were read, and so many tries are kept for a time of new shapes.
+_TRIES, _LINES_A_TRY, _MOST_TRIES = 4, 1000, 256
 
 
 class Numbers:
@@ -75,23 +74,19 @@ class KnownLines:
         group: Callable[[tuple[Any, ...]], int],
     ) -> None:
         self._needs_of = needs_of
-        self._tries = _ALL_TRIES
-        self._seen = self._left = 0
-        self._gave_up = False
+        self._lines_for_tries = _MOST_TRIES * _LINES_A_TRY
         # Of a line with odd values the shape is known and the line is not: it must not be added again and again.
         self._shapes: set[Shape] = set()
         numbers = Numbers(shared, group)
         self._lines: Any = _shaped.Lines(numbers.shared, numbers.group, len(needs.read), len(needs.written), day)
 
-    def read(self, content: Content, batch: AccessBatch) -> tuple[int, list[tuple[int, int, int]]] | None:
-        """Add the accesses of known lines to ``batch``; the number of all lines, and the runs of the others as (first
-        byte, behind the last byte, number of the first line). None where no line is looked at.
+    def read(self, content: Content, batch: AccessBatch) -> tuple[int, bytes, list[int]]:
+        """Add the accesses of known lines to ``batch``; the number of all lines, the others, and the number of each of
+        these.
         """
-        if self._gave_up:
-            return None
         if batch.packed is None:
             batch.packed = _packed.Columns()
-        lines, left = self._lines.read(content, batch.packed)
+        lines, left, numbers = self._lines.read(content, batch.packed)
         known = 0
         for generation, taken in self._lines.taken():
             known += taken
@@ -103,25 +98,20 @@ class KnownLines:
         batch.no_lfn += no_lfn
         for timestamp in out_of_day:
             batch.count_out_of_day(days.day_number(timestamp))
-        self._seen += lines
-        self._left += lines - known
-        if left and self._tries:
-            self._learn(content, left)
-        elif self._seen > _PATIENCE:
-            if 2 * self._left > self._seen:
-                self._gave_up = True
-            self._seen = self._left = 0
-        return lines, left
+        self._lines_for_tries = min(self._lines_for_tries + lines, _MOST_TRIES * _LINES_A_TRY)
+        if left and not self._lines.is_full:
+            self._learn(left)
+        return lines, left, numbers
 
-    def _learn(self, content: Content, left: list[tuple[int, int, int]]) -> None:
-        """Learn shapes from the first lines of some runs."""
-        for begin, end, _ in left[: min(_TRIES, self._tries)]:
-            self._tries -= 1
-            line = bytes(content[begin:end]).partition(b"\n")[0]
-            if self._lines.is_full:
-                self._tries = 0
+    def _learn(self, left: bytes) -> None:
+        """Learn shapes from the first lines."""
+        for line in left.split(b"\n", _TRIES)[:_TRIES]:
+            if self._lines_for_tries < _LINES_A_TRY or self._lines.is_full:
                 return
-            shape = None if self._lines.knows(line) else learn(line, self._needs_of)
+            if not line or self._lines.knows(line):
+                continue
+            self._lines_for_tries -= _LINES_A_TRY
+            shape = learn(line, self._needs_of)
             if shape is not None and shape not in self._shapes:
                 self._shapes.add(shape)
                 self._lines.add(shape)

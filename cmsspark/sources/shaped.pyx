@@ -7,8 +7,9 @@ final. So this module may be missing (no C compiler at hand): all stays the same
 """
 
 from cmsspark.sources.packed cimport Columns, Memo, Text, is_same, is_utf8, more
-from cmsspark.xxh64 cimport Bytes, hash64
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from cmsspark.xxh64 cimport Bytes
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 
@@ -20,11 +21,6 @@ cdef enum:
     SHAPES = 16
     DIGITS = 18  # of a number that surely fits 64 bits
     DOUBLE_DIGITS = 15  # of one that a double holds to the last
-
-
-def hash_of(const uint8_t[::1] name):
-    """The hash of a name, as the catalogue has it."""
-    return hash64(&name[0], name.shape[0], 0) if name.shape[0] else hash64(NULL, 0, 0)
 
 
 cdef struct Shape:
@@ -45,6 +41,9 @@ cdef class Lines:
 
     cdef Shape shapes[SHAPES]
     cdef int order[SHAPES]
+    # How many literals and slots any two shapes begin with alike; of the line at hand, where its literals begin.
+    cdef int common[SHAPES][SHAPES]
+    cdef Bytes* begins
     cdef int count
     cdef list kept
     cdef list memos
@@ -67,6 +66,7 @@ cdef class Lines:
 
     def __dealloc__(self):
         cdef int place
+        free(self.begins)
         for place in range(self.count):
             free(self.shapes[place].literals)
             free(self.shapes[place].sizes)
@@ -101,7 +101,10 @@ cdef class Lines:
             new.sizes[place] = len(literal)
         for place, slot in enumerate(shape.slots):
             new.slots[place] = slot
+        for place, other in enumerate(self.kept):
+            self.common[self.count][place] = self.common[place][self.count] = _common(shape, other)
         self.kept.append(shape)
+        self.begins = <Bytes*>more(self.begins, max([len(one.literals) for one in self.kept]) * sizeof(Bytes))
         self.order[self.count] = self.count
         self.count += 1
 
@@ -124,40 +127,39 @@ cdef class Lines:
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
         cdef const uint8_t[::1] content = line
-        cdef int shape
-        if not content.shape[0] or not _is_plain(&content[0], &content[0] + content.shape[0]):
+        cdef Bytes end
+        if not self.count or not content.shape[0]:
             return False
-        for shape in range(self.count):
-            if self._fits(&self.shapes[shape], &content[0], &content[0] + content.shape[0], texts, longs):
-                return True
-        return False
+        end = &content[0] + content.shape[0]
+        return _is_plain(&content[0], end) and self._find(&content[0], end, texts, longs) >= 0
 
     def read(self, const uint8_t[::1] content, Columns columns):
         """Take lines of ``content``, each with its newline.
 
-        Returns the number of lines and those that are left: (first byte, behind the last byte, number of the first
-        line) of each run of them.
+        Returns the number of lines, those that are left, and the number of each of these.
         """
-        cdef Bytes begin = &content[0] if content.shape[0] else NULL
-        cdef Bytes at = begin
-        cdef Bytes end = begin + content.shape[0]
+        cdef Bytes at = &content[0] if content.shape[0] else NULL
+        cdef Bytes end = at + content.shape[0]
         cdef Bytes line_end
-        cdef Py_ssize_t lines = 0, left_from = -1, left_line = 0
-        left = []
+        cdef Bytes left_from = NULL
+        cdef Py_ssize_t lines = 0
+        left, numbers = [], []
         while at < end:
             line_end = <Bytes>memchr(at, b"\n", end - at)
             # A last line that nothing ends is not this module's.
             if line_end != NULL and self._take(at, line_end, columns):
-                if left_from >= 0:
-                    left.append((left_from, at - begin, left_line))
-                    left_from = -1
-            elif left_from < 0:
-                left_from, left_line = at - begin, lines
+                if left_from != NULL:
+                    left.append(PyBytes_FromStringAndSize(<const char*>left_from, at - left_from))
+                    left_from = NULL
+            else:
+                numbers.append(lines)
+                if left_from == NULL:
+                    left_from = at
             lines += 1
             at = line_end + 1 if line_end != NULL else end
-        if left_from >= 0:
-            left.append((left_from, end - begin, left_line))
-        return lines, left
+        if left_from != NULL:
+            left.append(PyBytes_FromStringAndSize(<const char*>left_from, end - left_from))
+        return lines, b"".join(left), numbers
 
     cdef bint _take(self, Bytes at, Bytes end, Columns columns) except -1:
         """Whether the line was taken."""
@@ -170,12 +172,10 @@ cdef class Lines:
         cdef Py_ssize_t length = 0
         if not self.count or not _is_plain(at, end):
             return False
-        for place in range(self.count):
-            shape = self.order[place]
-            if self._fits(&self.shapes[shape], at, end, texts, longs):
-                break
-        else:
+        place = self._find(at, end, texts, longs)
+        if place < 0:
             return False
+        shape = self.order[place]
         if place:
             # The shape that fitted last comes first.
             self.order[place], self.order[0] = self.order[0], shape
@@ -202,55 +202,96 @@ cdef class Lines:
         columns.append(name, length, self.groups.number(<Bytes>&numbers[1], 8 * (self.texts - 1)), size)
         return True
 
-    cdef bint _fits(self, Shape* shape, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
-        """Whether the line has the shape; what is needed of it goes to ``texts`` and ``longs``."""
+    cdef int _find(self, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
+        """The place in ``order`` of the shape that the line has, -1 where it has none; what is needed of the line goes
+        to ``texts`` and ``longs``.
+        """
+        cdef int place, slot, shape, before = self.order[0], first = 0, reached = 0
+        self.begins[0] = at
+        for slot in range(self.texts + self.reads + self.writes + 1):
+            self._forget(slot, texts, longs)
+        for place in range(self.count):
+            shape = self.order[place]
+            if place:
+                # Shapes mostly differ late: how far the one before went is not gone again.
+                first = min(reached, self.common[before][shape])
+                for slot in range(first, min(reached + 1, self.shapes[before].count)):
+                    self._forget(self.shapes[before].slots[slot], texts, longs)
+            reached = self._reach(&self.shapes[shape], first, end, texts, longs)
+            if reached < 0:
+                return place
+            before = shape
+        return -1
+
+    cdef inline void _forget(self, int slot, Text* texts, int64_t* longs) noexcept nogil:
+        """Let a needed value be null again."""
+        if slot >= self.texts:
+            longs[slot - self.texts] = -(slot == self.texts + self.reads + self.writes)
+        elif slot >= 0:
+            texts[slot].size = -1
+
+    cdef int _reach(self, Shape* shape, int first, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
+        """-1 where the line has the shape from literal ``first`` on, else the literal that it has not, or which the
+        value has not behind it.
+        """
         cdef int place, slot
         cdef Py_ssize_t size
         cdef Bytes begin
-        for place in range(self.texts):
-            texts[place].size = -1
-        for place in range(self.reads + self.writes):
-            longs[place] = 0
-        longs[self.reads + self.writes] = -1
-        for place in range(shape.count):
+        cdef Bytes at = self.begins[first]
+        for place in range(first, shape.count):
+            self.begins[place] = at
             size = shape.sizes[place]
             if end - at <= size or not is_same(at, shape.literals[place], size):
-                return False
+                return place
             at += size
             slot = shape.slots[place]
             if at[0] == b'"':
                 begin = at + 1
                 at = <Bytes>memchr(begin, b'"', end - begin)
                 if at == NULL:
-                    return False
+                    return place
                 if 0 <= slot < self.texts:
                     texts[slot].at, texts[slot].size = begin, at - begin
                 elif slot >= self.texts:
                     slot -= self.texts
                     if not shape.sizes_are_texts or slot == self.reads + self.writes:
-                        return False
+                        return place
                     if at > begin and _whole(begin, at, &longs[slot]) != at:
-                        return False
+                        return place
                 at += 1
             elif slot < 0:
                 at = _unneeded(at, end)
                 if at == NULL:
-                    return False
+                    return place
             elif end - at > 4 and not memcmp(at, b"null", 4):
                 at += 4
             elif slot < self.texts:
-                return False
+                return place
             else:
                 slot -= self.texts
                 if shape.sizes_are_texts and slot < self.reads + self.writes:
-                    return False
+                    return place
                 begin = at
                 at = _whole(begin, end, &longs[slot])
                 if at == begin or (at - begin > 1 and begin[0] == b"0"):
-                    return False
+                    return place
                 if at - begin <= DOUBLE_DIGITS:
                     at = _past_zeros(at, end)
-        return end - at == shape.sizes[shape.count] and is_same(at, shape.literals[shape.count], end - at)
+        self.begins[shape.count] = at
+        size = shape.sizes[shape.count]
+        return -1 if end - at == size and is_same(at, shape.literals[shape.count], size) else shape.count
+
+
+cdef int _common(shape, other):
+    """How many literals, each with the slot behind it, two shapes begin with alike."""
+    cdef int found = 0
+    if shape.needs.sizes_are_texts != other.needs.sizes_are_texts:
+        return 0
+    for one, another in zip(zip(shape.literals, shape.slots), zip(other.literals, other.slots)):
+        if one != another:
+            break
+        found += 1
+    return found
 
 
 cdef inline int64_t _day(int64_t timestamp) noexcept nogil:

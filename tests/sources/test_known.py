@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.sources import known
-from cmsspark.sources.shapes import LONGEST
+from cmsspark.sources import known, shapes
+from cmsspark.sources.shapes import LONGEST, NeedsOf, Shape
 from tests.bad import make
 from tests.corpus import hostile, ordinary
 from tests.corpus.json_lines import DAY_START
@@ -167,39 +167,108 @@ def test_a_shape_of_lines_with_odd_values_is_learned_once() -> None:
     assert both.taken == 16
 
 
-def test_so_many_lines_are_learned_from_and_no_more() -> None:
+def _counting(both: Both, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The lines that the decoder will try to learn from."""
+    tried: list[bytes] = []
+
+    def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
+        tried.append(line)
+        return shapes.learn(line, needs_of)
+
+    monkeypatch.setattr(known, "learn", learn)
+    return tried
+
+
+def test_lines_that_teach_nothing_are_tried_rarely_on_the_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
     both = Both("aaa raw")
-    for _ in range(known._ALL_TRIES):
-        both.same(b"x\n")
-    both.same(_another(1) + b"\n")
-    both.same(_another(1) + b"\n")
-    assert both.taken == 0
+    tried = _counting(both, monkeypatch)
+    # Of a shape that is known, but with an odd value: it costs most.
+    odd = b'{"data":{"file_lfn":"/store/a","read_bytes":1e3}}\n'
+    for _ in range(100):
+        both.fast.decode(odd * 500, "f")
+    assert len(tried) == known._MOST_TRIES + 99 * 500 // known._LINES_A_TRY
 
 
-def _gives_up(both: Both, chunk: bytes) -> bool:
-    """Whether the decoder looks for no known lines any more, after a chunk."""
-    both.fast.decode(chunk, "f")
-    return bool(both.known._gave_up)
-
-
-def test_looking_is_given_up_where_most_lines_are_of_no_known_shape() -> None:
+def test_a_shape_is_learned_after_any_number_of_odd_lines() -> None:
     both = Both("aaa raw", [_another(0)])
-    both.learn_no_more()
-    unknown, half = _another(1) + b"\n", _another(1) + b"\n" + _another(0) + b"\n"
-    both.known._seen = both.known._left = 0
-    assert not _gives_up(both, half * known._PATIENCE)
-    assert not _gives_up(both, unknown * known._PATIENCE)
-    assert _gives_up(both, unknown)
+    for odd in (b"x\n", _another(0).replace(b"/store/a", b"\\/store/a") + b"\n"):
+        both.fast.decode(odd * 2 * known._LINES_A_TRY, "f")
+        for _ in range(known._MOST_TRIES):
+            both.same(odd)
+    for _ in range(2):
+        both.same((_another(1) + b"\n") * known._LINES_A_TRY)
     both.taken = 0
-    assert both.same(half * 3)["read"] == 6
-    assert both.taken == 0
+    both.same(_another(1) + b"\n" + _another(0) + b"\n")
+    assert both.taken == 2
 
 
-def test_looking_goes_on_where_half_of_the_lines_are_known() -> None:
+def test_empty_lines_are_not_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both("aaa raw")
+    tried = _counting(both, monkeypatch)
+    both.same(b"\n" * 9)
+    both.same(_another(0) + b"\n")
+    assert tried == [_another(0)]
+
+
+def test_lines_of_a_known_shape_are_looked_for_however_many_others_there_are() -> None:
     both = Both("aaa raw", [_another(0)])
+    for _ in range(300):
+        both.fast.decode(b'{"data":5}\n' * 100, "f")
+    both.taken = 0
+    both.same(_another(0) + b"\n")
+    assert both.taken == 1
+
+
+def test_one_decoder_reads_files_of_changing_generations() -> None:
+    both = Both("eos")
+    g3, g1, flat = ((SHORT[form] + b"\n") * 3000 for form in ("eos G3", "eos G1", "eos flat"))
+    both.file(g3, "part-0")
+    # So long that a decoder might have stopped looking; a file in pieces, as a slow stream gives them.
+    for _ in range(300):
+        both.fast.decode(g1[: len(g1) // 30], "part-1")
+    both.file(g1, "part-2")
+    both.taken = 0
+    both.file(g3, "part-3")
+    assert both.taken == 3000
+    both.file(flat, "part-4")
+    both.file(flat + g3, "part-5")
+    assert both.taken > 9000
+
+
+def test_shapes_that_begin_alike_are_told_apart() -> None:
+    """Of a line, what one shape has in common with the next is looked at once; what it took besides is forgotten."""
+    needed = b'"file_lfn":"/store/a","read_bytes":%s,"user_dn":%s'
+    ends = (b"", b',"app_info":"crab"', b',"x":1', b',"x":2,"app_info":"fuse"', b',"app_info":"b","x":3', b',"x":[4]')
+    values = [(b"5", b'"B"'), (b"null", b"null"), (b"7", b'""'), (b"0", b'"C"'), (b"-1", b'"D"'), (b"1e2", b'"E"')]
+    # A shape that has taken a size, and an application, before the line turns out to be of another.
+    later = [b'{"data":{' + needed % one + end + b"}}" for end in ends for one in values]
+    later += [b'{"data":{' + needed % one + end + b',"write_bytes":9}}' for end in ends for one in values]
+    both = Both("aaa raw", later[::6])
     both.learn_no_more()
-    for _ in range(3):
-        assert not _gives_up(both, (_another(1) + b"\n" + _another(0) + b"\n") * known._PATIENCE)
+    both.taken = 0
+    for seed in range(20):
+        random.Random(seed).shuffle(later)
+        both.each(later, 1)
+    assert both.taken == 20 * len(later) * 4 / 6
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "line"),
+    [
+        (b'"sec.info":"A","path":"/a","rb":5', b'"sec.info":"A","eos_path":"/b","rb":"5"', None),
+        (b'"sec_info":"A","eos_path":"/a"', b'"sec_info":"A","eos.path":"/b"', None),
+        (b'"rb":"5","eos_path":"/a"', b'"rb":"5x","eos.path":"/b"', None),
+        (b'"rb":5,"path":"/a"', b'"rb":"5","eos_path":"/a"', b'"rb":5,"eos_path":"/a"'),
+        (b'"rb":"5","eos_path":"/a"', b'"rb":5,"path":"/a"', b'"rb":"5","path":"/a"'),
+    ],
+)
+def test_what_one_form_takes_of_a_line_is_not_left_to_another(first: bytes, then: bytes, line: bytes | None) -> None:
+    forms = [b'{"data":{' + data + b"}}" for data in (first, then)]
+    both = Both("eos", forms)
+    both.taken = 0
+    asked = b'{"data":{' + (line or then) + b"}}"
+    both.same(forms[0] + b"\n" + asked + b"\n" + forms[1] + b"\n" + asked + b"\n")
+    assert both.taken == (2 if line else 4)
 
 
 def test_more_texts_than_are_remembered_are_still_told_apart() -> None:

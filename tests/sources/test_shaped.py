@@ -139,19 +139,13 @@ def test_known_lines_among_others_are_judged_alike(form: str, data: st.DataObjec
 _REVALUED = {form: list(revalued(line)) for form, line in SHORT.items()}
 
 
-def test_hashes_are_those_of_the_catalogue() -> None:
-    for size in [*range(200), 1000, 65_537]:
-        name = bytes(number * 37 % 251 for number in range(size))
-        assert known._shaped.hash_of(name) == name_hash(name)
-
-
 def test_columns_hold_what_was_read_however_much_it_is() -> None:
     both = Both("aaa raw", [b'{"data":{"file_lfn":"/a","read_bytes":1}}'])
     columns = columns_of(both)
     assert (columns.count, len(columns.hashes), len(columns.groups), len(columns.read_bytes)) == (0, 0, 0, 0)
     names = [b"/store/%d" % number + b"x" * (number * 7 % 300) for number in range(5000)]
     chunk = b"".join(b'{"data":{"file_lfn":"%s","read_bytes":%d}}\n' % (name, len(name)) for name in names)
-    assert both.known._lines.read(chunk, columns) == (5000, [])
+    assert both.known._lines.read(chunk, columns) == (5000, b"", [])
     assert [columns.name(row) for row in range(columns.count)] == names
     assert columns.hashes.tolist() == [name_hash(name) for name in names]
     assert columns.read_bytes.tolist() == [len(name) for name in names]
@@ -161,19 +155,18 @@ def test_columns_hold_what_was_read_however_much_it_is() -> None:
             columns.name(row)
 
 
-def test_lines_that_are_left_are_told_in_runs() -> None:
+def test_lines_that_are_left_are_handed_back_with_their_numbers() -> None:
     good, bad = SHORT["cmssw"] + b"\n", b"{}\n"
     both = Both("cmssw", [SHORT["cmssw"]])
     read = both.known._lines.read
-    size = len(good)
-    assert read(b"", columns_of(both)) == (0, [])
-    assert read(good, columns_of(both)) == (1, [])
-    assert read(bad, columns_of(both)) == (1, [(0, 3, 0)])
-    assert read(b"\n", columns_of(both)) == (1, [(0, 1, 0)])
-    assert read(bad * 2 + good * 3 + bad, columns_of(both)) == (6, [(0, 6, 0), (6 + 3 * size, 9 + 3 * size, 5)])
+    assert read(b"", columns_of(both)) == (0, b"", [])
+    assert read(good, columns_of(both)) == (1, b"", [])
+    assert read(bad, columns_of(both)) == (1, bad, [0])
+    assert read(b"\n", columns_of(both)) == (1, b"\n", [0])
+    assert read(bad * 2 + good * 3 + b"x\n" + good, columns_of(both)) == (7, bad * 2 + b"x\n", [0, 1, 5])
     # What no newline ends is not read here.
-    assert read(good + good[:-1], columns_of(both)) == (2, [(size, 2 * size - 1, 1)])
-    assert read(b"x", columns_of(both)) == (1, [(0, 1, 0)])
+    assert read(good + good[:-1], columns_of(both)) == (2, good[:-1], [1])
+    assert read(b"x", columns_of(both)) == (1, b"x", [0])
 
 
 def test_a_shape_of_other_needs_is_refused() -> None:
@@ -220,7 +213,7 @@ def test_no_byte_is_read_before_or_behind_the_content(form: str) -> None:
             for at in (0, len(place) - len(content)):
                 place[at : at + len(content)] = content
                 columns = columns_of(both)
-                lines, left = reader.read(place[at : at + len(content)], columns)
+                lines, _, left = reader.read(place[at : at + len(content)], columns)
                 assert lines == len(content.removesuffix(b"\n").split(b"\n")) or not content
                 assert columns.count + sum(reader.bins()[:2]) + len(left) <= lines
                 reader.knows(place[at : at + len(content)])
