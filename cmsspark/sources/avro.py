@@ -11,13 +11,14 @@ import io
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
 from cmsspark.errors import DataError
 from cmsspark.sources import avro_blocks, known_avro
+from cmsspark.sources.avro_blocks import Block
 from cmsspark.sources.strict_json import MAX_LONG, Malformed, text
 
 #: Records handed on at once: few enough for the caches, many enough for numpy's fixed costs.
@@ -62,21 +63,23 @@ def decode(
         damaged(_reason(error))
         return
     fields = _fields(schema, decoder.avro_required, file)
-    records = _named_records(content, file, damaged)
+    blocks = _blocks(content, codec, file, damaged)
     wanted = [field for field in decoder.avro_fields if field in fields]
-    is_plain = records is not None and all(map(_is_plain, fields.values()))
-    if is_plain and (batch := _compiled(decoder, content, codec, schema, file)) is not None:
-        yield batch
-        look(fields, batch.read)
-        return
-    table = _with_polars(content, wanted) if is_plain and not _Fork.had_polars else None
-    if table is not None and table.height != records:
-        table = None
+    table = None
+    if blocks is not None and _are_plain(fields.values()):
+        batch = _compiled(decoder, content, codec, schema, blocks, file)
+        if batch is not None:
+            yield batch
+            look(fields, batch.read)
+            return
+        table = None if _Fork.had_polars else _with_polars(content, wanted)
+        if table is not None and table.height != sum(block.records for block in blocks):
+            table = None
     position = 0
     for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, decoder, file, damaged):
         batch = AccessBatch()
         if isinstance(part, list):
-            _take_each(decoder, part, batch, position, file)
+            _take_each(decoder, part, batch, range(position, position + len(part)), file)
         else:
             _take_columns(decoder, part, batch, position, file)
         position += batch.read
@@ -84,16 +87,18 @@ def decode(
     look(fields, position)
 
 
-def _compiled(decoder: Any, content: bytes, codec: str, schema: Any, file: str) -> AccessBatch | None:
+def _compiled(
+    decoder: Any, content: bytes, codec: str, schema: Any, blocks: list[Block], file: str
+) -> AccessBatch | None:
     """All of a plain file by compiled code, but for single records that it leaves; None where the file is not plain."""
     fields = {field["name"]: field["type"] for field in schema["fields"]}
-    found: tuple[AccessBatch, list[tuple[int, bytes]]] | None = decoder.known_avro.read(content, codec, fields)
+    found: tuple[AccessBatch, known_avro.Left] | None = decoder.known_avro.read(content, codec, fields, blocks)
     if found is None:
         return None
     batch, left = found
-    for number, row in known_avro.rows_of(left, schema):
-        batch.read -= 1  # it is counted as it is taken
-        _take_each(decoder, [{name: row.get(name) for name in decoder.avro_fields}], batch, number, file)
+    if left.numbers:
+        rows: Rows = [{name: row.get(name) for name in decoder.avro_fields} for row in known_avro.rows_of(left, schema)]
+        _take_each(decoder, rows, batch, left.numbers, file)
     return batch
 
 
@@ -124,14 +129,14 @@ def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, f
             values = {name: column[row] for name, column in columns.items()}
             batch.malformed.append(_quarantined(values, reason, position + row, file))
         return
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    _take_each(decoder, rows, batch, position, file)
+    rows: Rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    _take_each(decoder, rows, batch, range(position, position + frame.height), file)
 
 
-def _take_each(decoder: Any, rows: Sequence[Mapping[str, Any]], batch: AccessBatch, position: int, file: str) -> None:
+def _take_each(decoder: Any, rows: Rows, batch: AccessBatch, numbers: Sequence[int], file: str) -> None:
     batch.read += len(rows)
     records = []
-    for number, row in enumerate(rows, position):
+    for number, row in zip(numbers, rows, strict=True):
         try:
             records.append(decoder.avro_record(row))
         except Malformed as error:
@@ -145,6 +150,11 @@ def _quarantined(row: Mapping[str, Any], reason: str, position: int, file: str) 
 
 #: What polars reads without a panic, which would print a trace of its own.
 _PLAIN = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+
+
+def _are_plain(kinds: Collection[Any]) -> bool:
+    """Whether all fields' types are plain, and records take any bytes: else a damaged count would find no end."""
+    return all(map(_is_plain, kinds)) and any(kind != "null" for kind in kinds)
 
 
 def _is_plain(kind: Any) -> bool:
@@ -169,10 +179,10 @@ def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
     return fields
 
 
-def _named_records(content: bytes, file: str, damaged: Callable[[str], None] | None) -> int | None:
-    """The records that the blocks' headers name; None, and told, where they are damaged."""
+def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None) -> list[Block] | None:
+    """The file's blocks; None, and told, where they are damaged."""
     try:
-        return avro_blocks.records(content)
+        return avro_blocks.blocks(content, codec)
     except ValueError as error:
         if damaged is None:
             raise _damaged(error, file) from None
@@ -228,6 +238,9 @@ def _rows(content: bytes) -> Iterator[Mapping[str, Any]]:
 
     blocks: Any = fastavro.block_reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
     for block in blocks:
+        size = len(block.bytes_.getbuffer())
+        if block.num_records > size:
+            raise ValueError(f"the block at byte {block.offset} names {block.num_records} records in {size} bytes")
         rows: list[Any] = list(block)
         if block.num_records < 0 or block.bytes_.read(1):
             raise ValueError(

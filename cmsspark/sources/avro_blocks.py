@@ -6,24 +6,30 @@ file. What they read must come to the sum of the headers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 _MAGIC: Final = b"Obj\x01"
 _SYNC: Final = 16
 #: A block of no records holds what its codec makes of nothing.
 _NOTHING: Final = 64
+#: Bytes that a byte of a block becomes at most, by its codec; each record takes one of them. With a larger count polars
+#: asks for memory and ends the process where there is none. The other codecs it does not read.
+_MOST: Final[Mapping[str, float]] = {"null": 1, "snappy": 22, "deflate": 1033}
 
 
-def records(content: bytes) -> int:
-    """The sum of the blocks' counts. Raises ValueError where the container is damaged."""
-    return sum(count for count, _, _ in blocks(content))
+class Block(NamedTuple):
+    """The records that a block names, and where its content lies."""
+
+    records: int
+    begin: int
+    end: int
 
 
-def blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """Of each block: the records that it names, and from where up to where its content lies. Raises ValueError where
-    the container is damaged.
-    """
+def blocks(content: bytes, codec: str) -> list[Block]:
+    """A container's blocks. Raises ValueError where it is damaged."""
+    found: list[Block] = []
     if not content.startswith(_MAGIC):
         raise ValueError("no Avro: its first bytes are others")
     at = _after_header(content)
@@ -33,13 +39,14 @@ def blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
         begin = at
         count, at = _long(content, at)
         size, at = _long(content, at)
-        if count < 0 or size < 0 or (not count and size > _NOTHING):
+        if size < 0 or not 0 <= count <= size * _MOST.get(codec, math.inf) or (not count and size > _NOTHING):
             raise ValueError(f"a block at byte {begin} names {count} records in {size} bytes")
         first, at = at, at + size
         if content[at : at + _SYNC] != sync:
             raise ValueError(f"the block at byte {begin} is not followed by the file's sync marker")
         at += _SYNC
-        yield count, first, first + size
+        found.append(Block(count, first, first + size))
+    return found
 
 
 def _after_header(content: bytes) -> int:

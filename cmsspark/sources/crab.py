@@ -105,8 +105,10 @@ class CrabDecoder:
         # A record without a name counts nowhere else: its group is one for nothing, at worst.
         found = named(list(zip(groups, cpu_ms, wall_ms, strict=True)), lfns, batch)
         batch.groups += [group for group, _, _ in found]
-        batch.cpu_ms = (batch.cpu_ms or []) + [cpu for _, cpu, _ in found]
-        batch.wall_ms = (batch.wall_ms or []) + [wall for _, _, wall in found]
+        if batch.cpu_ms is None or batch.wall_ms is None:
+            batch.cpu_ms, batch.wall_ms = [], []
+        batch.cpu_ms += [cpu for _, cpu, _ in found]
+        batch.wall_ms += [wall for _, _, wall in found]
 
     def _number(self, key: tuple[str | None, str | None, str]) -> int:
         logged, user, app = key
@@ -162,7 +164,6 @@ def milliseconds(seconds: str | None, field: str) -> int | None:
     value = float(seconds)
     if value < 0 or not math.isfinite(value):
         raise Malformed(f"{field}: finite seconds from 0 on are wanted")
-    found = math.floor(value * 1000 + 0.5)
-    if found > MAX_LONG:
+    if value * 1000 > MAX_LONG:
         raise Malformed(f"{field}: seconds beyond 2^63 ms")
-    return found
+    return math.floor(value * 1000 + 0.5)

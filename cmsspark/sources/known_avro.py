@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cmsspark.access import AccessBatch
 from cmsspark.compiled import compiled
-from cmsspark.sources import avro_blocks
+from cmsspark.sources.avro_blocks import Block
 from cmsspark.sources.known import Numbers
 
 _packed: Final[Any] = compiled("sources.packed")
 _plain_avro: Final[Any] = compiled("sources.plain_avro")
 _SNAPPY_CHECK: Final = 4
+#: A file of which one record in so many is left, and more than a few, is read quicker in the other ways.
+_LEFT_OF, _FEW = 8, 1000
+
+
+class Left(NamedTuple):
+    """Records that are left to Python: their numbers in the file, and their bytes behind each other."""
+
+    numbers: list[int]
+    content: bytes
 
 
 class AvroNeeds(NamedTuple):
@@ -46,11 +55,11 @@ class KnownAvro:
         self._readers: dict[tuple[Any, ...], Any] = {}
 
     def read(
-        self, content: bytes, codec: str, fields: Mapping[str, Any]
-    ) -> tuple[AccessBatch, list[tuple[int, bytes]]] | None:
-        """The accesses of a file, and the records that are left as (number in the file, its bytes).
+        self, content: bytes, codec: str, fields: Mapping[str, Any], blocks: Iterable[Block]
+    ) -> tuple[AccessBatch, Left] | None:
+        """The accesses of a file of such ``blocks``, and the records that are left.
 
-        None where the file is not plain: nothing of it is read then.
+        None where the file is not plain, or much of it would be left: nothing of it is read then.
         """
         reader = self._reader(fields)
         unpack = _CODECS.get(codec)
@@ -58,16 +67,20 @@ class KnownAvro:
             return None
         batch = AccessBatch(packed=_packed.Columns(bool(self._needs.times)))
         reader.unnamed()
-        left: list[tuple[int, bytes]] = []
-        for count, begin, end in avro_blocks.blocks(content):
+        records, numbers, parts = 0, [], []
+        for count, begin, end in blocks:
             block = unpack(memoryview(content)[begin:end])
             found = None if block is None else reader.read(block, count, batch.packed)
             if found is None:
                 return None
-            left += [(batch.read + row, bytes(block[first:last])) for row, first, last in found]
-            batch.read += count
-        batch.no_lfn = reader.unnamed()
-        return batch, left
+            for row, first, last in found:
+                numbers.append(records + row)
+                parts.append(block[first:last])
+            records += count
+            if len(numbers) > _FEW + records // _LEFT_OF:
+                return None
+        batch.read, batch.no_lfn = records - len(numbers), reader.unnamed()
+        return batch, Left(numbers, b"".join(parts))
 
     def _reader(self, fields: Mapping[str, Any]) -> Any:
         """What reads records of these fields; None where they are not plain."""
@@ -91,15 +104,18 @@ class KnownAvro:
         return self._readers[key]
 
 
-def rows_of(left: list[tuple[int, bytes]], schema: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The records that were left, by name, each with its number. Raises what fastavro raises."""
+def rows_of(left: Left, schema: Any) -> list[Mapping[str, Any]]:
+    """The records that were left, by name. Raises what fastavro raises."""
     import fastavro
 
-    for number, content in left:
-        row: Any = fastavro.schemaless_reader(
-            io.BytesIO(content), schema, None, handle_unicode_errors="surrogateescape"
-        )
-        yield number, row
+    # An array of them, which is read at once: their number, they, and the end.
+    array = io.BytesIO()
+    fastavro.schemaless_writer(array, "long", len(left.numbers))
+    array.write(left.content + b"\0")
+    array.seek(0)
+    kind = {"type": "array", "items": schema}
+    rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
+    return list(rows)
 
 
 def _snappy(block: memoryview) -> Any:

@@ -5,6 +5,9 @@ from cmsspark.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
+cdef enum:
+    TEXTS = 8  # that are needed, at most: the name and what groups are made of
+
 cdef struct Text:
     Bytes at
     Py_ssize_t size  # -1: null
@@ -32,6 +35,13 @@ cdef inline bint is_same(Bytes at, Bytes other, Py_ssize_t size) noexcept nogil:
     for place in range(size):
         differ |= at[place] ^ other[place]
     return not differ
+
+
+cdef inline Bytes past_digits(Bytes at, Bytes end) noexcept nogil:
+    """Behind the digits that begin at ``at``."""
+    while at < end and 48 <= at[0] <= 57:
+        at += 1
+    return at
 
 
 cdef void* more(void* old, Py_ssize_t size) except NULL
@@ -74,3 +84,12 @@ cdef class Memo:
     cdef int _widen(self) except -1
     cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept
     cdef int64_t number(self, Bytes at, Py_ssize_t size) except -1
+
+
+cdef class Keys:
+    cdef readonly int texts
+    cdef list memos
+    cdef Memo groups
+    cdef int64_t no_lfn
+    cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name, int64_t* group) except -1
+    cdef int64_t unnamed(self) noexcept

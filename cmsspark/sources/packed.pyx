@@ -289,3 +289,36 @@ cdef class Memo:
         self.texts_size += size
         self.count += 1
         return number
+
+
+cdef class Keys:
+    """What an access has beside its size or times: its file's name, and its group by the shared texts behind it.
+
+    ``shared``: what the number of each shared text is. ``group``: the group of such numbers (int64, as bytes).
+    """
+
+    def __cinit__(self, shared, group):
+        self.texts = 1 + len(shared)
+        if self.texts > TEXTS:
+            raise ValueError("more texts than there are places")
+        self.memos = [Memo(number_of, True) for number_of in shared]
+        self.groups = Memo(group, False)
+
+    cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name, int64_t* group) except -1:
+        """Write the name into ``columns`` and find the group; the name's size, 0 where there is none, which counts."""
+        cdef int64_t numbers[TEXTS]
+        cdef int place
+        cdef Py_ssize_t size = columns.write(texts[0], name)
+        if not size:
+            self.no_lfn += 1
+            return 0
+        for place in range(1, self.texts):
+            numbers[place] = (<Memo>self.memos[place - 1]).number(texts[place].at, texts[place].size)
+        group[0] = self.groups.number(<Bytes>&numbers[1], 8 * (self.texts - 1))
+        return size
+
+    cdef int64_t unnamed(self) noexcept:
+        """Records without a name since this was asked last."""
+        cdef int64_t found = self.no_lfn
+        self.no_lfn = 0
+        return found

@@ -5,20 +5,24 @@ As with lines (:mod:`cmsspark.sources.shaped`), a record is taken only where its
 back, and a block that does not hold what it should is refused as a whole. This module may be missing.
 """
 
-from cmsspark.sources.packed cimport Columns, Memo, Milliseconds, Text, is_utf8
+from cmsspark.sources.packed cimport TEXTS, Columns, Keys, Milliseconds, Text, is_utf8, past_digits
 from cmsspark.xxh64 cimport Bytes
 from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
 
 include "cmsspark/made_of.pxi"
 
 cdef enum:
-    TEXTS = 8  # that are needed, at most: the name and what groups are made of
-    NUMBERS = 4
+    NUMBERS = 4  # that are needed, at most
     FIELDS = 256
     BRANCHES = 2
     WHOLE_DIGITS = 12  # of seconds; a double holds them with three more
     ALL_DIGITS = 15
+    LONGEST_SECONDS = 40
 
 #: The plain types, by their numbers here.
 KINDS = {"null": 0, "boolean": 1, "int": 2, "long": 2, "float": 4, "double": 5, "bytes": 6, "string": 7}
@@ -34,6 +38,7 @@ cdef enum:
 
 cdef double[10] TENS
 TENS[:] = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]
+cdef double PAST_LONG = 2.0**63
 
 
 cdef class Records:
@@ -49,14 +54,13 @@ cdef class Records:
     cdef int slots[FIELDS]
     cdef int count, texts, sizes
     cdef bint has_times
-    cdef list memos
-    cdef Memo groups
-    cdef int64_t no_lfn
+    cdef Keys keys
 
     def __cinit__(self, fields, shared, group, int sizes, bint has_times):
         cdef int field, branch
-        self.texts, self.sizes, self.has_times = 1 + len(shared), sizes, has_times
-        if len(fields) > FIELDS or self.texts > TEXTS or sizes > NUMBERS:
+        self.keys = Keys(shared, group)
+        self.texts, self.sizes, self.has_times = self.keys.texts, sizes, has_times
+        if len(fields) > FIELDS or sizes > NUMBERS:
             raise ValueError("more fields than there are places")
         self.count = len(fields)
         for field, (kinds, slot) in enumerate(fields):
@@ -65,13 +69,10 @@ cdef class Records:
             self.branches[field], self.slots[field] = len(kinds), slot
             for branch, kind in enumerate(kinds):
                 self.kinds[field][branch] = kind
-        self.memos = [Memo(number_of, True) for number_of in shared]
-        self.groups = Memo(group, False)
 
     def unnamed(self):
         """Records without a file's name since this was asked last."""
-        found, self.no_lfn = self.no_lfn, 0
-        return found
+        return self.keys.unnamed()
 
     def read(self, const uint8_t[::1] block, Py_ssize_t count, Columns columns):
         """Take the ``count`` records of a block.
@@ -100,21 +101,16 @@ cdef class Records:
         return left if at == end else None
 
     cdef bint _take(self, Text* texts, int64_t* sizes, Milliseconds times, Columns columns) except -1:
-        cdef int64_t numbers[TEXTS]
-        cdef int64_t size = 0
+        cdef int64_t size = 0, group
         cdef int number
         cdef Bytes name = NULL
         cdef Py_ssize_t length
         for number in range(self.texts):
             if texts[number].size > 0 and not is_utf8(texts[number].at, texts[number].size):
                 return False
-        length = columns.write(texts[0], &name)
+        length = self.keys.write(texts, columns, &name, &group)
         if not length:
-            self.no_lfn += 1
             return True
-        for number in range(1, self.texts):
-            numbers[number] = (<Memo>self.memos[number - 1]).number(texts[number].at, texts[number].size)
-        group = self.groups.number(<Bytes>&numbers[1], 8 * (self.texts - 1))
         if self.has_times:
             columns.append_times(name, length, group, times)
             return True
@@ -127,7 +123,7 @@ cdef class Records:
 
     cdef Bytes _record(
         self, Bytes at, Bytes end, Text* texts, int64_t* sizes, Milliseconds* times, bint* is_plain
-    ) noexcept nogil:
+    ) except? NULL:
         """Behind the record that begins at ``at``; NULL where it does not end in the block."""
         cdef int field, slot, kind
         cdef int64_t number
@@ -163,10 +159,10 @@ cdef class Records:
                 elif text.size:
                     if slot == self.texts:
                         times.has_cpu = True
-                        is_plain[0] &= _milliseconds(text, &times.cpu)
+                        is_plain[0] &= _milliseconds(text, &times.cpu) or _decimal(text, &times.cpu)
                     else:
                         times.has_wall = True
-                        is_plain[0] &= _milliseconds(text, &times.wall)
+                        is_plain[0] &= _milliseconds(text, &times.wall) or _decimal(text, &times.wall)
             elif kind == LONG:
                 at = _long(at, end, &number)
                 if at == NULL:
@@ -179,9 +175,11 @@ cdef class Records:
                 number = 1 if kind == BOOLEAN else 4 if kind == FLOAT else 8
                 if end - at < number:
                     return NULL
-                at += number
-                if slot >= 0:
+                if slot >= self.texts and not self.has_times and kind != BOOLEAN:
+                    is_plain[0] &= _whole(at, kind, &sizes[slot - self.texts])
+                elif slot >= 0:
                     is_plain[0] = False
+                at += number
         return at
 
 
@@ -227,4 +225,55 @@ cdef inline bint _milliseconds(Text text, int64_t* found) noexcept nogil:
             return False
     # Both numbers are whole and below 2^53, so that this is the double nearest to what the text says.
     found[0] = <int64_t>floor((<double>digits / TENS[fraction]) * 1000 + 0.5)
+    return True
+
+
+cdef bint _decimal(Text text, int64_t* found) except -1:
+    """Whether seconds are written with a point or an exponent; in whole milliseconds, by Python's own reading of them."""
+    cdef char[LONGEST_SECONDS + 1] written
+    cdef Bytes begin = text.at
+    cdef Bytes end = text.at + text.size
+    cdef Bytes at = past_digits(begin, end)
+    cdef Py_ssize_t digits = at - begin
+    cdef double value
+    # Whole numbers have a rule of their own.
+    if at == end or text.size > LONGEST_SECONDS:
+        return False
+    if at[0] == b".":
+        begin = at + 1
+        at = past_digits(begin, end)
+        digits += at - begin
+    if not digits:
+        return False
+    if at < end and (at[0] == b"e" or at[0] == b"E"):
+        at += 1
+        if at < end and (at[0] == b"+" or at[0] == b"-"):
+            at += 1
+        begin = at
+        at = past_digits(begin, end)
+        if at == begin:
+            return False
+    if at < end:
+        return False
+    memcpy(written, text.at, text.size)
+    written[text.size] = 0
+    value = PyOS_string_to_double(written, NULL, NULL) * 1000 + 0.5
+    if not value < PAST_LONG:
+        return False
+    found[0] = <int64_t>floor(value)
+    return True
+
+
+cdef inline bint _whole(Bytes at, int kind, int64_t* found) noexcept nogil:
+    """Whether a float or double is a whole number from 0 to 2^63-1."""
+    cdef float single
+    cdef double value
+    if kind == FLOAT:
+        memcpy(&single, at, 4)
+        value = single
+    else:
+        memcpy(&value, at, 8)
+    if not 0 <= value < PAST_LONG or value != floor(value):
+        return False
+    found[0] = <int64_t>value
     return True

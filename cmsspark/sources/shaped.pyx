@@ -6,7 +6,7 @@ UTF-8 without escapes, plain values of the right types. All others are handed ba
 final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
 """
 
-from cmsspark.sources.packed cimport Columns, Memo, Text, is_same, is_utf8, more
+from cmsspark.sources.packed cimport TEXTS, Columns, Keys, Text, is_same, is_utf8, more, past_digits
 from cmsspark.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
@@ -16,8 +16,7 @@ from libc.string cimport memchr, memcmp
 include "cmsspark/made_of.pxi"
 
 cdef enum:
-    TEXTS = 8  # of a shape that are needed, at most: the name and what groups are made of
-    LONGS = 8
+    LONGS = 8  # of a shape that are needed, at most
     SHAPES = 16
     DIGITS = 18  # of a number that surely fits 64 bits
     DOUBLE_DIGITS = 15  # of one that a double holds to the last
@@ -35,8 +34,7 @@ cdef struct Shape:
 cdef class Lines:
     """Reads lines of the shapes that it was told.
 
-    ``shared``: what the number of each shared text is. ``group``: the group of such numbers (int64, as bytes).
-    ``day``: its number, from 1970 on.
+    ``shared`` and ``group``: as for :class:`cmsspark.sources.packed.Keys`. ``day``: its number, from 1970 on.
     """
 
     cdef Shape shapes[SHAPES]
@@ -46,20 +44,18 @@ cdef class Lines:
     cdef Bytes* begins
     cdef int count
     cdef list kept
-    cdef list memos
-    cdef Memo groups
+    cdef Keys keys
     cdef int texts, reads, writes
     cdef int64_t day
-    cdef int64_t write_only, no_lfn
+    cdef int64_t write_only
     cdef list out_of_day
 
     def __cinit__(self, shared, group, int reads, int writes, int64_t day):
         self.count = 0
         self.kept = []
-        self.memos = [Memo(number_of, True) for number_of in shared]
-        self.groups = Memo(group, False)
-        self.texts, self.reads, self.writes = 1 + len(shared), reads, writes
-        if self.texts > TEXTS or reads + writes + 1 > LONGS:
+        self.keys = Keys(shared, group)
+        self.texts, self.reads, self.writes = self.keys.texts, reads, writes
+        if reads + writes + 1 > LONGS:
             raise ValueError("more fields than there are places")
         self.day = day
         self.out_of_day = []
@@ -118,8 +114,8 @@ cdef class Lines:
 
     def bins(self):
         """Records since this was asked last: written only, without a name, the timestamps of those out of the day."""
-        found = self.write_only, self.no_lfn, self.out_of_day
-        self.write_only, self.no_lfn, self.out_of_day = 0, 0, []
+        found = self.write_only, self.keys.unnamed(), self.out_of_day
+        self.write_only, self.out_of_day = 0, []
         return found
 
     def knows(self, line):
@@ -165,9 +161,8 @@ cdef class Lines:
         """Whether the line was taken."""
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
-        cdef int64_t numbers[TEXTS]
         cdef int place, shape, number
-        cdef int64_t size = 0, written = 0, timestamp
+        cdef int64_t size = 0, written = 0, timestamp, group
         cdef Bytes name = NULL
         cdef Py_ssize_t length = 0
         if not self.count or not _is_plain(at, end):
@@ -193,13 +188,9 @@ cdef class Lines:
         if written and not size:
             self.write_only += 1
             return True
-        length = columns.write(texts[0], &name)
-        if not length:
-            self.no_lfn += 1
-            return True
-        for number in range(1, self.texts):
-            numbers[number] = (<Memo>self.memos[number - 1]).number(texts[number].at, texts[number].size)
-        columns.append(name, length, self.groups.number(<Bytes>&numbers[1], 8 * (self.texts - 1)), size)
+        length = self.keys.write(texts, columns, &name, &group)
+        if length:
+            columns.append(name, length, group, size)
         return True
 
     cdef int _find(self, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
@@ -315,13 +306,6 @@ cdef inline bint _is_plain(Bytes at, Bytes end) except -1:
     return not high & 128 or is_utf8(at, size)
 
 
-cdef inline Bytes _digits(Bytes at, Bytes end) noexcept nogil:
-    """Behind the digits that begin at ``at``."""
-    while at < end and 48 <= at[0] <= 57:
-        at += 1
-    return at
-
-
 cdef inline Bytes _whole(Bytes at, Bytes end, int64_t* value) noexcept nogil:
     """Behind a number of up to ``DIGITS`` digits; where there is none, ``at``."""
     cdef Bytes begin = at
@@ -352,7 +336,7 @@ cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:
     cdef bint is_negative = at < end and at[0] == b"-"
     at += is_negative
     begin = at
-    at = _digits(at, end)
+    at = past_digits(at, end)
     if at == begin:
         if is_negative:
             return NULL
@@ -365,7 +349,7 @@ cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:
         return NULL
     if at < end and at[0] == b".":
         begin = at + 1
-        at = _digits(begin, end)
+        at = past_digits(begin, end)
         if at == begin:
             return NULL
     if at < end and (at[0] == b"e" or at[0] == b"E"):
@@ -373,7 +357,7 @@ cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:
         if at < end and (at[0] == b"+" or at[0] == b"-"):
             at += 1
         begin = at
-        at = _digits(begin, end)
+        at = past_digits(begin, end)
         if at == begin:
             return NULL
     return at

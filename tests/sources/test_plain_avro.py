@@ -30,7 +30,9 @@ _TEXTS = st.sampled_from([None, "", "T2_US_MIT", "/DC=ch/CN=Ann Ü/CN=proxy", "c
 _SECONDS = st.sampled_from(
     [None, "", "0", "00", "5", "1.5", "1545.4455", "0.0005", "0.0015", "123456789012.9", "1234567890123",
      "1.0000000000", ".5", "5.", "1e3", "-1", "nan", " 5", "5 ",
-     "9" * 30, "0.1234567891", "4503599627370.4975", "2.675", "1.005"]
+     "9" * 30, "0.1234567891", "0.30000000000000004", "1e306", "1e400", "1e-400", "5.e0", ".e1", ".", "1.5e", "1e+",
+     "9223372036854775.8", "9223372036854775.7", "1." + "0" * 38, "1." + "0" * 39, "1.5 ", "1.5\0", "1.5e3x", "1.5.5",
+     "4503599627370.4975", "2.675", "1.005"]
 )  # fmt: skip
 _LONGS = st.sampled_from([None, 0, 1, -1, 2**31 - 1, 2**63 - 1, -(2**63)])
 _PLAIN: dict[str, Any] = {
@@ -123,6 +125,8 @@ def test_with_compiled_code_and_without_it_a_file_counts_the_same(
         content = written(schema, rows, codec)
     except UnicodeEncodeError:  # a lone surrogate: fastavro does not write it
         return
+    if rows and all(field["type"] == "null" for field in schema["fields"]):
+        return  # records of nothing are refused
     found = counted(stream, content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(known_avro, "_plain_avro", None)
