@@ -43,7 +43,7 @@ def pairs_of(
     """The pair (int32) of each hash that is wanted, ``not_there`` where ``hashes`` has it not.
 
     ``hashes`` ascend; those whose first ``bits`` bits are ``n`` begin at ``starts[n]``. Raises ValueError where the
-    lengths do not fit each other.
+    lengths do not fit each other, or a look-up would leave the arrays.
     """
     cdef Py_ssize_t count = wanted.shape[0], first, row, place, end
     cdef int shift = 64 - bits
@@ -51,6 +51,8 @@ def pairs_of(
     cdef object made = PyBytes_FromStringAndSize(NULL, 4 * count)
     cdef int32_t* found = <int32_t*>PyBytes_AS_STRING(made)
     cdef uint32_t begin[AHEAD]
+    cdef uint32_t past[AHEAD]
+    cdef bint is_damaged = False
     if not 0 < bits < 33 or starts.shape[0] != (1 << bits) + 1 or pairs.shape[0] != hashes.shape[0]:
         raise ValueError("the index's arrays do not fit each other")
     if starts[starts.shape[0] - 1] != hashes.shape[0]:
@@ -61,12 +63,17 @@ def pairs_of(
             prefetch(&starts[wanted[row] >> shift])
         for row in range(first, end):
             begin[row - first] = starts[wanted[row] >> shift]
+            past[row - first] = starts[(wanted[row] >> shift) + 1]
+            # The arrays are files: what was damaged there must not lead anywhere.
+            is_damaged |= (begin[row - first] > past[row - first]) | (past[row - first] > hashes.shape[0])
             prefetch(&hashes[begin[row - first]])
             prefetch(&pairs[begin[row - first]])
+        if is_damaged:
+            raise ValueError("the index's starts do not fit its hashes: they do not ascend, or lead past the end")
         for row in range(first, end):
             hash = wanted[row]
             found[row] = not_there
-            for place in range(begin[row - first], starts[(hash >> shift) + 1]):
+            for place in range(begin[row - first], past[row - first]):
                 if hashes[place] >= hash:
                     if hashes[place] == hash:
                         found[row] = pairs[place]

@@ -80,6 +80,17 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
             pairs_of(hashes, *wrong, NOT_THERE)
 
 
+def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
+    hashes = np.unique(np.random.default_rng(5).integers(0, 2**64, 10_000, np.uint64))
+    pairs, right, bits = np.zeros(len(hashes), np.int32), starts_of(hashes), bits_of(len(hashes))
+    for place in (0, 1, len(right) // 2, len(right) - 1):
+        for bit in (31, 20):
+            starts = right.copy()
+            starts[place] ^= np.uint32(1 << bit)
+            with pytest.raises(ValueError, match="do not fit its hashes"):
+                pairs_of(hashes, hashes, pairs, starts, bits, NOT_THERE)
+
+
 def test_with_compiled_code_and_without_it_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"/store/data/{number}.root" for number in range(500)]
     files = [(name, number % 7, 1, number) for number, name in enumerate(names[:300])]
