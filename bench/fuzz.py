@@ -146,21 +146,7 @@ def _value(value: bytes, rng: random.Random) -> bytes:
     if way == 0:
         return rng.choice(VALUES + TIMES)
     if value[:1] == b'"':
-        pieces = (
-            b"/",
-            b"//",
-            b"file:",
-            b"root://",
-            b"h",
-            b"/eos/cms",
-            b"/CN=",
-            b"7",
-            b"proxy",
-            b"&",
-            b" ",
-            "é€😀".encode(),
-        )
-        return b'"' + b"".join(rng.choices(pieces, k=rng.randrange(8))) + b'"'
+        return b'"' + b"".join(rng.choices(PIECES, k=rng.randrange(8))) + b'"'
     digits = b"".join(b"%d" % rng.randrange(10) for _ in range(rng.randrange(1, 21)))
     return digits + rng.choice((b"", b"", b".0", b".00", b".5", b"e2", b"."))
 

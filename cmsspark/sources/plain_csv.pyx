@@ -4,6 +4,7 @@
 What is not plain is refused, and read by :mod:`cmsspark.sources.sqoop`'s other ways. So this module may be missing.
 """
 
+from cmsspark.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -14,8 +15,6 @@ include "cmsspark/made_of.pxi"
 cdef enum:
     DIGITS = 18  # of a number that surely fits 64 bits
     COLUMNS = 16  # that are wanted, at most
-
-ctypedef const uint8_t* Bytes
 
 cdef struct Column:
     int place

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from cmsspark.errors import DataError
 from cmsspark.sources import lines
 from cmsspark.sources.decoder import JsonDecoder
 from cmsspark.sources.known import COMPILED
-from tests.sources.test_decoders import DECODERS
+from tests.sources.test_decoders import DECODERS, told
 
 #: For tests of the compiled module; in CI a skipped test is a failed one.
 needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled module: python setup.py build_ext --inplace")
@@ -126,20 +125,6 @@ class Both:
                 for line in some:
                     self.same(line + b"\n")
                 raise
-
-
-def told(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
-    """A batch in a form that depends neither on the numbers of groups nor on the order of accesses."""
-    groups = [decoder.groups[number] for number in batch.groups]
-    return {
-        "read": batch.read,
-        "accesses": Counter(zip(batch.lfns, groups, batch.read_bytes or [], strict=True)),
-        "write_only": batch.write_only,
-        "no_lfn": batch.no_lfn,
-        "out_of_day": batch.out_of_day,
-        "malformed": batch.malformed,
-        "generations": batch.generations,
-    }
 
 
 #: Bytes that mean something to JSON, to names or to UTF-8.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import date
 from typing import Any
 
@@ -50,15 +51,15 @@ def by_the_letter(decoder: JsonDecoder, chunk: bytes) -> AccessBatch:
 
 
 def told(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
-    """A batch in a form that does not depend on the numbers of groups."""
+    """A batch in a form that depends neither on the numbers of groups nor on the order of accesses."""
     groups = [decoder.groups[number] for number in batch.groups]
     return {
         "read": batch.read,
-        "accesses": list(zip(batch.lfns, groups, batch.read_bytes or [], strict=True)),
+        "accesses": Counter(zip(batch.lfns, groups, batch.read_bytes or [], strict=True)),
         "write_only": batch.write_only,
         "no_lfn": batch.no_lfn,
         "out_of_day": batch.out_of_day,
-        "malformed": [(record.position, record.raw) for record in batch.malformed],
+        "malformed": batch.malformed,
         "generations": batch.generations,
     }
 
