@@ -199,8 +199,11 @@ cdef class Lines:
         """
         cdef int place, slot, shape, before = self.order[0], first = 0, reached = 0
         self.begins[0] = at
-        for slot in range(self.texts + self.reads + self.writes + 1):
-            self._forget(slot, texts, longs)
+        for slot in range(self.texts):
+            texts[slot].size = -1
+        for slot in range(self.reads + self.writes):
+            longs[slot] = 0
+        longs[self.reads + self.writes] = -1
         for place in range(self.count):
             shape = self.order[place]
             if place:
@@ -228,26 +231,34 @@ cdef class Lines:
         cdef int place, slot
         cdef Py_ssize_t size
         cdef Bytes begin
-        cdef Bytes at = self.begins[first]
+        # By names of their own: else each is fetched again for every value.
+        cdef Bytes* begins = self.begins
+        cdef Bytes* literals = shape.literals
+        cdef Py_ssize_t* sizes = shape.sizes
+        cdef int* slots = shape.slots
+        cdef int texts_end = self.texts, timestamp = self.texts + self.reads + self.writes
+        cdef bint sizes_are_texts = shape.sizes_are_texts
+        cdef Bytes at = begins[first]
         for place in range(first, shape.count):
-            self.begins[place] = at
-            size = shape.sizes[place]
-            if end - at <= size or not is_same(at, shape.literals[place], size):
+            begins[place] = at
+            size = sizes[place]
+            if end - at <= size or not is_same(at, literals[place], size):
                 return place
             at += size
-            slot = shape.slots[place]
+            slot = slots[place]
             if at[0] == b'"':
                 begin = at + 1
                 at = <Bytes>memchr(begin, b'"', end - begin)
                 if at == NULL:
                     return place
-                if 0 <= slot < self.texts:
+                if slot < 0:
+                    pass
+                elif slot < texts_end:
                     texts[slot].at, texts[slot].size = begin, at - begin
-                elif slot >= self.texts:
-                    slot -= self.texts
-                    if not shape.sizes_are_texts or slot == self.reads + self.writes:
+                else:
+                    if not sizes_are_texts or slot == timestamp:
                         return place
-                    if at > begin and _whole(begin, at, &longs[slot]) != at:
+                    if at > begin and _whole(begin, at, &longs[slot - texts_end]) != at:
                         return place
                 at += 1
             elif slot < 0:
@@ -256,21 +267,18 @@ cdef class Lines:
                     return place
             elif end - at > 4 and not memcmp(at, b"null", 4):
                 at += 4
-            elif slot < self.texts:
+            elif slot < texts_end or (sizes_are_texts and slot < timestamp):
                 return place
             else:
-                slot -= self.texts
-                if shape.sizes_are_texts and slot < self.reads + self.writes:
-                    return place
                 begin = at
-                at = _whole(begin, end, &longs[slot])
+                at = _whole(begin, end, &longs[slot - texts_end])
                 if at == begin or (at - begin > 1 and begin[0] == b"0"):
                     return place
                 if at - begin <= DOUBLE_DIGITS:
                     at = _past_zeros(at, end)
-        self.begins[shape.count] = at
-        size = shape.sizes[shape.count]
-        return -1 if end - at == size and is_same(at, shape.literals[shape.count], size) else shape.count
+        begins[shape.count] = at
+        size = sizes[shape.count]
+        return -1 if end - at == size and is_same(at, literals[shape.count], size) else shape.count
 
 
 cdef int _common(shape, other):
