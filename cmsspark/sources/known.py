@@ -5,8 +5,10 @@ Where :mod:`cmsspark.sources.shaped` was not compiled nothing is known, and the 
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from cmsspark import days
@@ -105,9 +107,10 @@ class KnownLines:
 
     def _learn(self, left: bytes) -> None:
         """Learn shapes from the first lines."""
-        for line in left.split(b"\n", _TRIES)[:_TRIES]:
+        for ended in islice(io.BytesIO(left), _TRIES):
             if self._lines_for_tries < _LINES_A_TRY or self._lines.is_full:
                 return
+            line = ended.removesuffix(b"\n")
             if not line or self._lines.knows(line):
                 continue
             self._lines_for_tries -= _LINES_A_TRY
