@@ -386,6 +386,17 @@ def test_a_count_that_the_block_cannot_hold_is_damage(
 
 
 @pytest.mark.parametrize("codec", CODECS)
+def test_where_damage_is_accepted_a_count_that_cannot_be_ends_the_reading(codec: str) -> None:
+    content = container(schema_of({"FileName": "null"}), [{"FileName": None}] * 3, codec)
+    at = content.index(content[-16:]) + 16
+    reasons: list[str] = []
+    changed = content[:at] + long(2**60) + content[at + 1 :]
+    batches = avro.decode(CrabDecoder(DAY, APPS), changed, "f", damaged=reasons.append)
+    assert sum(batch.read for batch in batches) == 0
+    assert f"{2**60} records" in reasons[-1]
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_records_that_are_all_alike_are_no_damage(codec: str) -> None:
     found = same(container(crab_schema(("FileName",)), [{"FileName": None}] * 60_000, codec))
     assert (found.read, found.no_lfn) == (60_000, 60_000)
