@@ -28,7 +28,7 @@ import xxhash
 
 from cmsspark.buffers import texts_of
 from cmsspark.compiled import compiled
-from cmsspark.errors import OutputError
+from cmsspark.errors import DataError, OutputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,7 +141,15 @@ class Catalogue:
         """The pair of each hash, whatever other names share it."""
         if _hashed is not None:
             bits = bits_of(len(self.hashes))
-            found = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+            try:
+                found = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+            except ValueError as error:
+                raise DataError(
+                    "a catalogue snapshot is damaged",
+                    where=self.folder,
+                    found=str(error),
+                    next_step="delete that folder and run it again: it is built anew",
+                ) from None
             return np.array(found)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(wanted)

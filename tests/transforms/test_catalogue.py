@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.errors import OutputError
+from cmsspark.compiled import why_not
+from cmsspark.errors import DataError, OutputError
 from cmsspark.transforms import catalogue
 from cmsspark.transforms.catalogue import Catalogue, Hash, Report, name_hash, open_or_build, site_hashes
 from cmsspark.transforms.snapshot import build_catalogue
@@ -200,6 +201,17 @@ def test_a_mapped_snapshot_outlives_its_files(tmp_path: Path) -> None:
         if file.suffix == ".npy":
             file.unlink()
     assert found(snapshot, ["/a"]) == [(1, "/a/b/RAW")]
+
+
+@pytest.mark.skipif(bool(why_not()), reason="of compiled code")
+def test_a_snapshot_that_was_damaged_on_disk_is_named(tmp_path: Path) -> None:
+    build(tmp_path, [(f"/store/{number}", 1, 1, 1) for number in range(100)], DATASETS, part=100)
+    starts = np.load(tmp_path / "starts.npy")
+    starts[:-1] = 2**31
+    np.save(tmp_path / "starts.npy", starts)
+    with pytest.raises(DataError, match="catalogue snapshot is damaged") as error:
+        Catalogue(tmp_path).lookup([b"/store/1"])
+    assert str(tmp_path) in str(error.value) and "delete that folder" in str(error.value)
 
 
 def test_a_replica_is_there_for_its_block_and_site_only(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 def test_damaged_starts_are_refused_where_a_look_up_meets_them() -> None:
     hashes = np.unique(np.random.default_rng(5).integers(0, 2**64, 10_000, np.uint64))
-    pairs, right, bits = np.zeros(len(hashes), np.int32), starts_of(hashes), bits_of(len(hashes))
+    pairs, right, bits = np.zeros(len(hashes), np.int32), starts_of([hashes], len(hashes)), bits_of(len(hashes))
     for place in (0, 1, len(right) // 2, len(right) - 1):
         for bit in (31, 20):
             starts = right.copy()
