@@ -7,6 +7,7 @@ failure is seen by the code that has to decide what became of a batch. ``docs/pu
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -27,6 +28,8 @@ _MOST: Final = 16_000_000
 NO_STOMP: Final = "what answers there speaks no STOMP; a port for TLS wants `ca` in the credentials file"
 #: Beats that may be missed before a link counts as dead.
 _BEATS: Final = 3
+#: Seconds before a heartbeat that the socket did not take is tried again.
+_RETRY: Final = 0.01
 
 
 class Link:
@@ -44,6 +47,8 @@ class Link:
         self._socket = connection
         self._clock = clock
         self._told = told
+        #: A link of the same thread that is kept alive, too, while this one waits.
+        self.beside: Link | None = None
         self._out = bytearray()
         self._in = bytearray()
         self._frames: deque[Any] = deque()
@@ -100,7 +105,6 @@ class Link:
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return None
-            self._beat_if_due()
             self._wait(left)
 
     def agree_beats(self, ours: float, answer: str) -> None:
@@ -117,13 +121,6 @@ class Link:
         self._read()
         return next((frame for frame in self._frames if frame.cmd == "ERROR"), None)
 
-    def beat(self) -> None:
-        """A heartbeat, where one is due: for a link that is not listened to just now."""
-        try:
-            self._beat_if_due()
-        except LinkDown as error:
-            self._down = self._down or error
-
     def close(self) -> None:
         """Close at once; what is not written is lost."""
         try:
@@ -136,7 +133,7 @@ class Link:
 
     def _write(self, piece: memoryview) -> int:
         """Bytes written, 0 when the socket takes none now. A TLS write that was put off is repeated with the same
-        bytes.
+        bytes, and perhaps more.
         """
         try:
             written = self._socket.send(piece)
@@ -205,8 +202,10 @@ class Link:
             if silent > _BEATS * self._receive_beat:
                 raise LinkDown(f"no heartbeat from the broker for {silent:.0f} s: the link is dead")
             seconds = min(seconds, _BEATS * self._receive_beat - silent + 0.01)
-        if self._send_beat and not writing:
-            seconds = min(seconds, max(0.01, self._last_write + self._send_beat - now))
+        if not writing:  # else it may be in the middle of a frame
+            seconds = min(seconds, self._beat())
+        if self.beside is not None:
+            seconds = min(seconds, self.beside._beat())
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return
         # Not select(): a driver with many open files has descriptors that it does not take.
@@ -214,13 +213,32 @@ class Link:
         waiter.register(self._socket, select.POLLIN | (select.POLLOUT if writing else 0))
         waiter.poll(max(seconds, 0.001) * 1000)
 
-    def _beat_if_due(self) -> None:
-        if self._send_beat and self._clock.monotonic() - self._last_write >= self._send_beat:
-            self._write(memoryview(b"\n"))
+    def _beat(self) -> float:
+        """A heartbeat where one is due; returns the seconds until the next.
+
+        A link that breaks here is told when it is next listened to, after what had come before.
+        """
+        if self._down is not None or not self._send_beat:
+            return math.inf
+        left = self._last_write + self._send_beat - self._clock.monotonic()
+        if left > 0:
+            return left
+        try:
+            if self._write(memoryview(b"\n")):
+                return self._send_beat
+        except LinkDown as error:
+            self._down = error
+            return 0.0
+        # TLS keeps the byte that it could not write, and counts it as the first of the next write: so it must be.
+        self._out[:0] = b"" if self._out else b"\n"
+        return _RETRY
 
 
 class Patience:
-    """Time that runs out unless it is renewed; says so once when the broker keeps us waiting."""
+    """Time that runs out unless it is renewed; says so once when the broker keeps us waiting.
+
+    When it is over there is one last look at what is there: time also passes while nobody looks.
+    """
 
     TELL_AFTER: Final = 10.0
 
@@ -230,17 +248,20 @@ class Patience:
         self._told = told
         self._why = why
         self._since = clock.monotonic()
-        self._said = False
+        self._said = self._is_last = False
 
     def renew(self) -> None:
         """Something moved."""
-        self._since = self._clock.monotonic()
+        self._since, self._is_last = self._clock.monotonic(), False
 
     def left(self) -> float:
-        """Seconds to wait for before asking again. Raises LinkDown when none are left."""
+        """Seconds to wait for before asking again, at last 0. Raises LinkDown after that."""
         waited = self._clock.monotonic() - self._since
         if waited >= self._seconds:
-            raise LinkDown(f"broker stalled: {self._why} for {waited:.0f} s")
+            if self._is_last:
+                raise LinkDown(f"broker stalled: {self._why} for {waited:.0f} s")
+            self._is_last = True
+            return 0.0
         if waited >= self.TELL_AFTER and not self._said:
             self._said = True
             self._told(f"broker stalled: {self._why} for {waited:.0f} s; waiting up to {self._seconds:.0f} s")

@@ -71,7 +71,7 @@ class StompSink:
         self._headers = {"persistent": "true", "version": broker.version, "producer": producer, "type": kind}
         self._link: Link | None = None
         self._protocol: Any = None
-        self._dialled: tuple[str, int, tuple[Any, ...]] | None = None
+        self._dialled: tuple[str, int, tuple[Any, ...], ssl.SSLContext | None] | None = None
         self._other: tuple[Link, Any] | None = None
         self._may_have_other = True
         self._failed: dict[tuple[Any, ...], float] = {}
@@ -100,7 +100,7 @@ class StompSink:
                 reasons.append(f"{address[0]}:{address[1]}: {error.reason}")
                 continue
             self._failed.pop(address, None)
-            self._dialled, self._may_have_other = (host, family, address), True
+            self._dialled, self._may_have_other = (host, family, address, context), True
             self._sending, self._staged, self._trouble = False, None, None
             return
         raise Unconfirmed(f"no broker takes us: {'; '.join(reasons)}")
@@ -116,9 +116,11 @@ class StompSink:
         return sorted(found, key=lambda one: (self._failed.get(one[2], -1.0), one[1] != socket.AF_INET))
 
     def _connected(
-        self, host: str, family: int, address: tuple[Any, ...], context: ssl.SSLContext | None
-    ) -> tuple[Link, Any]:
+        self, host: str, family: int, address: tuple[Any, ...], context: ssl.SSLContext | None,
+        beside: Link | None = None,
+    ) -> tuple[Link, Any]:  # fmt: skip
         link = connect(host, address, family, context, self._timeouts.connect, self._clock, self._told)
+        link.beside = beside
         return link, self._log_in(link)
 
     def _log_in(self, link: Link) -> Any:
@@ -173,6 +175,8 @@ class StompSink:
         other, self._other = self._other, None
         if other is not None:
             other[0].close()
+        if self._link is not None:
+            self._link.beside = None
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -236,12 +240,17 @@ class StompSink:
             self._other, (self._link, self._protocol) = (self._link, self._protocol), self._other
 
     def _open_other(self) -> None:
-        """A second connection to the same address. Where there is none to have, one must do."""
-        assert self._dialled is not None
+        """A second connection to the same address; each is kept alive while the other is waited for.
+
+        Where there is none to have, one must do.
+        """
+        assert self._dialled is not None and self._link is not None
         try:
-            self._other = self._connected(*self._dialled, self._broker.tls())
+            self._other = self._connected(*self._dialled, beside=self._link)
         except (LinkDown, NotAllowed):
             self._may_have_other = False
+        else:
+            self._link.beside = self._other[0]
 
     def _write(self, batch: Batch, documents: Sequence[bytes]) -> str:
         """BEGIN and the messages; returns the transaction."""
@@ -273,17 +282,13 @@ class StompSink:
         assert link is not None
         patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a batch's messages")
         while True:
-            frame = link.receive(min(patience.left(), self._timeouts.beat), "RECEIPT")
+            frame = link.receive(patience.left(), "RECEIPT")
             if frame is None:
-                self._beat_other()
-            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == _taken(transaction):
+                continue
+            if frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == _taken(transaction):
                 return
-            elif frame.cmd == "ERROR":
+            if frame.cmd == "ERROR":
                 raise self._verdict(frame, in_doubt=False)
-
-    def _beat_other(self) -> None:
-        if self._other is not None:
-            self._other[0].beat()
 
     def _commit(self, transaction: str, meanwhile: Callable[[], None]) -> None:
         link = self._link
@@ -291,13 +296,13 @@ class StompSink:
         receipt, probe = f"commit-{transaction}", f"probe-{transaction}"
         self._protocol.commit(transaction=transaction, receipt=receipt)
         link.flush(self._timeouts.stall)
+        meanwhile()
+        # Only now: while the next batch is written nobody looks for the receipt, which may be there.
         patience = Patience(self._clock, self._timeouts.stall, self._told, "no receipt of a commit")
         ask_at, asked = self._clock.monotonic() + self._timeouts.probe, False
-        meanwhile()
         while True:
-            frame = link.receive(min(patience.left(), self._timeouts.probe, self._timeouts.beat), "RECEIPT")
+            frame = link.receive(min(patience.left(), self._timeouts.probe), "RECEIPT")
             if frame is None:
-                self._beat_other()
                 if not asked and self._clock.monotonic() >= ask_at:
                     # Answered in order: a probe that is answered before the commit says that its receipt got lost.
                     self._protocol.begin(transaction=probe, receipt=probe)
@@ -308,7 +313,9 @@ class StompSink:
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == probe:
                 raise Unconfirmed("the receipt of a commit did not come", in_doubt=True)
             elif frame.cmd == "ERROR":
-                raise self._verdict(frame, in_doubt=frame.headers.get("receipt-id") != receipt)
+                # A refusal of the COMMIT leaves no doubt; but a broker that goes down may have made it all the same.
+                is_refused = frame.headers.get("receipt-id") == receipt and not _PASSING.search(self._reason(frame))
+                raise self._verdict(frame, in_doubt=not is_refused)
 
     # -- judging ---------------------------------------------------------------------------------------------
 

@@ -19,10 +19,12 @@ class Faults:
     close_at_once: bool = False
     login_error: str | None = None
     heartbeat: str = "0,0"  # promised in CONNECTED, and not sent
+    beats: int = 0  # heartbeats that must come after a COMMIT before it is receipted and `gate` opens
     close_after_sends: int | None = None
     poison: Callable[[bytes], bool] | None = None  # ERROR without receipt-id, then the end
     commit: str = (
-        "apply"  # apply, drop (close without applying), lost (apply and close), refuse (ERROR with receipt-id)
+        "apply"  # apply, drop (close without applying), lost (apply and close), refuse (ERROR with receipt-id),
+        # go down (apply, and the same)
     )
     receipt: str = "once"  # once, never, twice, stray (another id first), late (when `gate` opens)
     gate: threading.Event = field(default_factory=threading.Event)
@@ -108,11 +110,20 @@ class _Session:
         self.pending: dict[str, list[bytes]] = {}
         self.sends = 0
         self.aside: list[str] = []
+        self.beats = 0
+        self.owed: list[str] = []
 
     def run(self) -> None:
-        for frame in _frames(self.connection):
+        for frame in _frames(self.connection, self.beat):
             if not self.handle(frame):
                 return
+
+    def beat(self) -> None:
+        """A heartbeat came."""
+        self.beats += 1
+        if self.owed and self.beats >= self.fault.beats:
+            self.fault.gate.set()
+            self.say("RECEIPT", receipt_id=self.owed.pop())
 
     def say(self, command: str, body: str = "", **headers: str) -> None:
         lines = "".join(f"{key.replace('_', '-')}:{value}\n" for key, value in headers.items())
@@ -157,14 +168,21 @@ class _Session:
 
     def commit(self, headers: dict[str, str]) -> bool:
         fault, receipt = self.fault, headers["receipt"]
+        self.beats = 0
         if fault.commit == "drop":
             return False
         if fault.commit == "refuse":
             self.say("ERROR", message="the transaction is refused", receipt_id=receipt)
             return True
         self.broker.store(self.pending.pop(headers["transaction"]))
+        if fault.commit == "go down":
+            self.say("ERROR", message="the broker is shutting down", receipt_id=receipt)
+            return False
         if fault.commit == "lost":
             return False
+        if fault.beats:
+            self.owed.append(receipt)
+            return True
         if fault.receipt == "never":
             return True
         if fault.receipt == "late":
@@ -178,14 +196,16 @@ class _Session:
         return True
 
 
-def _frames(connection: socket.socket) -> Iterator[Any]:
+def _frames(connection: socket.socket, beat: Callable[[], None]) -> Iterator[Any]:
     from stomp.utils import parse_frame
 
     buffer = b""
     while piece := connection.recv(65_536):
         buffer += piece
         while True:
-            buffer = buffer.lstrip(b"\r\n")
+            while buffer.startswith((b"\r", b"\n")):
+                beat()
+                buffer = buffer[1:]
             head = buffer.find(b"\n\n")
             if head < 0:
                 break

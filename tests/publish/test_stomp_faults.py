@@ -180,6 +180,13 @@ def test_a_refused_transaction_counts_nothing_and_says_why() -> None:
     assert fake.stored == []
 
 
+def test_a_broker_that_goes_down_at_a_commit_may_have_made_it() -> None:
+    with broker(Faults(commit="go down")) as fake, pytest.raises(Unconfirmed, match="shutting down") as caught:
+        send(fake)
+    assert caught.value.in_doubt and not isinstance(caught.value, Refused)
+    assert fake.stored == DOCUMENTS
+
+
 def test_a_broker_that_takes_no_data_is_told_as_stalled() -> None:
     fault = Faults(stop_reading_after=1)
     with broker(fault) as fake, pytest.raises(Unconfirmed, match="broker stalled: it takes no data") as caught:
