@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import socket
 import ssl
 import threading
@@ -220,6 +221,22 @@ def test_a_2xx_before_all_was_read_confirms_nothing() -> None:
         with pytest.raises(Unconfirmed) as caught:
             send(fake, LARGE)
         assert not caught.value.in_doubt
+
+
+def test_an_answer_that_is_there_confirms_however_long_the_next_batch_took() -> None:
+    with http_server(Answer(204, body=b"")) as fake:
+        clock = Clock()
+        sink = HttpSink(endpoint(fake.port), PATIENT, clock)
+        sink.open()
+
+        def meanwhile() -> None:
+            assert sink._socket is not None
+            assert select.select([sink._socket._connection], [], [], 30)[0]
+            clock.sleep(1_000)
+
+        sink.send(BATCH, DOCUMENTS, meanwhile)
+        sink.close()
+        assert len(fake.stored) == 3
 
 
 def test_a_server_that_takes_no_data_ends_at_the_deadline() -> None:
