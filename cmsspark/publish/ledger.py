@@ -195,8 +195,9 @@ class Ledger:
             ).rowcount
 
     def release(self) -> int:
-        """Make STALLED batches READY (or IN_DOUBT) again, their attempts forgotten. Returns their number."""
+        """Make STALLED batches READY (or IN_DOUBT) again; attempts are forgotten. Returns how many were STALLED."""
         with self._transaction() as db:
+            db.execute("UPDATE batches SET attempts=0 WHERE state IN ('READY', 'IN_DOUBT') AND attempts > 0")
             return db.execute(
                 "UPDATE batches SET state=CASE WHEN doubtful THEN 'IN_DOUBT' ELSE 'READY' END, attempts=0 "
                 "WHERE state='STALLED'"

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,23 +114,24 @@ class Outbox:
 
     def _rebuilt(self, path: Path, why: str) -> Ledger:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        for suffix in ("", "-wal", "-shm"):
-            old = path.with_name(path.name + suffix)
-            if old.exists():
-                old.rename(old.with_name(f"{old.name}.damaged-{stamp}"))
-        ledger = Ledger(path)
-        replaced_by(self.spool, ledger)
-        generations = [found for found in self.spool.generations() if found not in ledger.generations()]
-        for generation in generations:
-            known = (self.spool.folder(generation) / CONFIRMED).exists()
-            state = State.ACKED if known else State.IN_DOUBT
-            ledger.add(
-                generation,
-                (_with_state(batch, state) for batch in self.spool.batches(generation)),
-            )
+        for old in _files(path):
+            old.rename(old.with_name(f"{old.name}.damaged-{stamp}"))
+        # Made aside: of what half a ledger does not know it would be said that it was never sent.
+        aside = path.with_suffix(".new")
+        for old in _files(aside):
+            old.unlink()
+        with closing(Ledger(aside)) as ledger:
+            replaced_by(self.spool, ledger)
+            generations = [found for found in self.spool.generations() if found not in ledger.generations()]
+            for generation in generations:
+                known = (self.spool.folder(generation) / CONFIRMED).exists()
+                state = State.ACKED if known else State.IN_DOUBT
+                ledger.add(generation, (_with_state(batch, state) for batch in self.spool.batches(generation)))
+        for made in reversed(_files(aside)):  # the database last, as what counts
+            made.rename(path.with_name(made.name.replace(aside.name, path.name)))
         if generations:
             self.notes.append(f"{why}; it was rebuilt from the spool, and what may have been sent is sent again")
-        return ledger
+        return Ledger(path)
 
     # -- filling -----------------------------------------------------------------------------------------------
 
@@ -265,6 +266,12 @@ class Outbox:
 
 
 _COUNTS: Final = ("documents", "unchanged", "gone", "quarantined")
+
+
+def _files(ledger: Path) -> list[Path]:
+    """What there is of a ledger: the database, its log, its index."""
+    names = (ledger.with_name(ledger.name + suffix) for suffix in ("", "-wal", "-shm"))
+    return [found for found in names if found.exists()]
 
 
 def _with_state(batch: Batch, state: State) -> Batch:

@@ -88,6 +88,15 @@ def test_a_batch_tried_too_often_is_stalled_and_the_others_are_sent(tmp_path: Pa
         assert outbox.totals().confirmed == 601
 
 
+def test_attempts_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with pytest.raises(KeyboardInterrupt):
+            drain(outbox, ListSink(lost(), lost(), KeyboardInterrupt()), policy=Policy(attempts=3))
+        drain(outbox, ListSink(lost()), policy=Policy(attempts=3))
+        assert (outbox.totals().stalled, outbox.totals().confirmed) == (0, 3)
+
+
 def test_what_is_not_allowed_is_not_tried_again(tmp_path: Path) -> None:
     clock = Clock()
     with outbox_in(tmp_path).held() as outbox:

@@ -183,6 +183,22 @@ def test_a_rebuilt_ledger_knows_what_was_confirmed(tmp_path: Path) -> None:
     assert publish(tmp_path, rows(2), "r2") == []
 
 
+def test_a_rebuilding_that_was_ended_half_way_begins_anew(tmp_path: Path) -> None:
+    publish(tmp_path, rows(2))
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(3), "r2")
+        manifest = outbox.spool.folder(2) / "manifest.json"
+    (outbox.folder / "ledger.sqlite").unlink()
+    content = manifest.read_bytes()
+    manifest.write_bytes(b"")
+    with pytest.raises(DataError, match="damaged"), outbox_in(tmp_path).held():
+        pass
+    manifest.write_bytes(content)
+    with outbox_in(tmp_path).held() as outbox:
+        totals = outbox.totals()
+        assert (totals.confirmed, totals.in_doubt, totals.waiting) == (3, 2, 0)
+
+
 def test_a_damaged_part_is_named_and_nothing_of_it_is_sent(tmp_path: Path) -> None:
     sink = ListSink()
     with outbox_in(tmp_path).held() as outbox:
