@@ -21,6 +21,7 @@ class Faults:
     heartbeat: str = "0,0"  # promised in CONNECTED, and not sent
     beats: int = 0  # heartbeats that must come after a COMMIT before it is receipted and `gate` opens
     close_after_sends: int | None = None
+    close_at: tuple[int, str] | None = None  # "before" or "after" it works on its n-th frame that is no SEND
     poison: Callable[[bytes], bool] | None = None  # ERROR without receipt-id, then the end
     commit: str = (
         "apply"  # apply, drop (close without applying), lost (apply and close), refuse (ERROR with receipt-id),
@@ -109,13 +110,16 @@ class _Session:
         self.broker, self.connection, self.fault = broker, connection, fault
         self.pending: dict[str, list[bytes]] = {}
         self.sends = 0
+        self.frames = 0
         self.aside: list[str] = []
         self.beats = 0
         self.owed: list[str] = []
 
     def run(self) -> None:
         for frame in _frames(self.connection, self.beat):
-            if not self.handle(frame):
+            self.frames += frame.cmd != "SEND"
+            at = frame.cmd != "SEND" and self.fault.close_at
+            if at == (self.frames, "before") or not self.handle(frame) or at == (self.frames, "after"):
                 return
 
     def beat(self) -> None:

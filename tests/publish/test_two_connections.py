@@ -5,16 +5,18 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cmsspark.publish.dial import LinkDown
+from cmsspark.publish.drain import Drain
 from cmsspark.publish.ledger import Batch
 from cmsspark.publish.link import Link, Patience
 from cmsspark.publish.stomp import Timeouts
 from tests.activemq import Certificates
-from tests.publish.days import Clock
+from tests.publish.days import Clock, fill, ids, outbox_in, rows
 from tests.publish.fake_broker import Faults, broker
 from tests.publish.test_stomp_faults import BATCH, DOCUMENTS, server, sink_to
 
@@ -29,6 +31,23 @@ def test_a_receipt_that_is_there_confirms_however_long_the_next_batch_blocked() 
         sink.send(BATCH, DOCUMENTS, lambda: sink.stage(NEXT, LARGE))
         sink.drop()
         assert fake.stored == DOCUMENTS
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("connection", [0, 1])
+def test_closed_at_whatever_frame_only_a_commit_that_was_made_is_double(
+    tmp_path: Path, connection: int, when: str
+) -> None:
+    # CONNECT, BEGIN, the two of the empty transaction, COMMIT, DISCONNECT: of two batches one on each connection.
+    for number in range(1, 7):
+        faults = [Faults(), Faults()]
+        faults[connection] = Faults(close_at=(number, when))
+        with broker(*faults) as fake, outbox_in(tmp_path / str(number)).held() as outbox:
+            fill(outbox, rows(600))
+            Drain(outbox, sink_to(fake.port), clock=Clock()).run()
+            assert outbox.totals().confirmed == len(set(ids(fake.stored))) == 601
+            doubles = len(fake.stored) - 601
+            assert doubles <= ((500, 101)[connection] if (number, when) == (5, "after") else 0)
 
 
 @pytest.mark.parametrize("blocked", [{"stop_reading_after": 1}, {"silent": True}], ids=["writing", "log-in"])
