@@ -125,6 +125,8 @@ class Changes:
 
     def knows_all(self) -> bool:
         """Whether each document that may have been sent is known to be there, and in which form."""
+        if self.last_word is not None and self.before is None:
+            return False
         return self._db.execute("SELECT 1 FROM docs WHERE sent IS NULL LIMIT 1").fetchone() is None
 
     def sent(self) -> Iterator[Former]:

@@ -69,6 +69,17 @@ def test_while_anything_is_not_confirmed_all_stays(tmp_path: Path, state: State)
         assert outbox.spool.generations() == found
 
 
+def test_a_completeness_document_that_may_not_have_arrived_is_not_taken_for_sent(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2), "r0")
+        outbox.ledger.mark(outbox.ledger.batches()[0], State.IN_DOUBT)
+        for time in range(6):  # trials, which end without one
+            fill(outbox, [row(0, nacc=time), row(1)], f"r{time} 2", limit=2)
+            Drain(outbox, ListSink(), clock=Clock()).run()
+        outbox.prune()
+        assert numbers(publish(outbox, rows(2), "r9"))[-1] == "completeness"
+
+
 def test_what_may_have_arrived_and_is_not_known_keeps_all(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2), "r0")
