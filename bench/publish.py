@@ -39,10 +39,10 @@ def some_rows(count: int) -> Iterator[dict[str, Any]]:
 
 def forget(sink: StompSink, documents: Sequence[bytes]) -> None:
     """What the predecessor does: write, and believe."""
-    link, protocol = sink._link, sink._protocol
+    link = sink._link
     assert link is not None
     for made in documents:
-        protocol.send(sink._broker.destination, made, content_type="application/json", headers=dict(sink._headers))
+        link.protocol.send(sink._broker.destination, made, content_type="application/json", headers=dict(sink._headers))
         if link.pending > 262_144:
             link.flush(60)
     link.flush(60)

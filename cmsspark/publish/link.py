@@ -47,6 +47,8 @@ class Link:
         self._socket = connection
         self._clock = clock
         self._told = told
+        #: stomp.py's, once the broker let us in: it makes the frames.
+        self.protocol: Any = None
         #: A link of the same thread that is kept alive, too, while this one waits.
         self.beside: Link | None = None
         self._out = bytearray()

@@ -70,9 +70,7 @@ class StompSink:
         self._told = told
         self._headers = {"persistent": "true", "version": broker.version, "producer": producer, "type": kind}
         self._link: Link | None = None
-        self._protocol: Any = None
         self._dialled: tuple[str, int, tuple[Any, ...], ssl.SSLContext | None] | None = None
-        self._other: tuple[Link, Any] | None = None
         self._may_have_other = True
         self._failed: dict[tuple[Any, ...], float] = {}
         self._receipts = 0
@@ -92,7 +90,7 @@ class StompSink:
         reasons: list[str] = []
         for host, family, address in self._candidates(reasons):
             try:
-                self._link, self._protocol = self._connected(host, family, address, context)
+                self._link = self._connected(host, family, address, context)
             except LinkDown as error:
                 if error.forbidden:
                     raise self._not_allowed(error.reason, f"{host}:{address[1]}") from None
@@ -118,19 +116,22 @@ class StompSink:
     def _connected(
         self, host: str, family: int, address: tuple[Any, ...], context: ssl.SSLContext | None,
         beside: Link | None = None,
-    ) -> tuple[Link, Any]:  # fmt: skip
+    ) -> Link:  # fmt: skip
+        """A link that was let in."""
         link = connect(host, address, family, context, self._timeouts.connect, self._clock, self._told)
         link.beside = beside
-        return link, self._log_in(link)
+        self._log_in(link)
+        return link
 
-    def _log_in(self, link: Link) -> Any:
-        """The protocol of a link that was let in."""
+    def _log_in(self, link: Link) -> None:
         from stomp.protocol import Protocol12
 
         beat = int(self._timeouts.beat * 1000)
         try:
-            protocol = Protocol12(link, heartbeats=(0, 0))
-            protocol.connect(self._broker.username, self._broker.password, headers={"heart-beat": f"{beat},{beat}"})
+            link.protocol = Protocol12(link, heartbeats=(0, 0))
+            link.protocol.connect(
+                self._broker.username, self._broker.password, headers={"heart-beat": f"{beat},{beat}"}
+            )
             link.flush(self._timeouts.login)
             frame = link.receive(self._timeouts.login, "CONNECTED")
             if frame is None:
@@ -146,7 +147,6 @@ class StompSink:
         except BaseException:
             link.close()
             raise
-        return protocol
 
     def close(self) -> None:
         """Leave. All that counts was confirmed before, so a broker that does not answer is not waited for."""
@@ -156,8 +156,8 @@ class StompSink:
             # In the middle of a batch the broker may be in the middle of a frame: then only the end of the link is
             # clear.
             if not self._sending:
-                for link, protocol in filter(None, (self._other, (self._link, self._protocol))):
-                    protocol.send_frame("DISCONNECT", {})
+                for link in filter(None, (self._link.beside, self._link)):
+                    link.protocol.send_frame("DISCONNECT", {})
                     link.flush(1.0)
         except LinkDown:
             self._told("the broker was gone before the end; everything was confirmed before that")
@@ -168,15 +168,8 @@ class StompSink:
         """Close at once, without a word: for links of which one failed."""
         link, self._link = self._link, None
         if link is not None:
+            _drop_other(link)
             link.close()
-        self._drop_other()
-
-    def _drop_other(self) -> None:
-        other, self._other = self._other, None
-        if other is not None:
-            other[0].close()
-        if self._link is not None:
-            self._link.beside = None
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -197,7 +190,7 @@ class StompSink:
                 self._swap()
             else:
                 if staged is not None:
-                    self._drop_other()  # with what nobody will commit
+                    _drop_other(self._link)  # with what nobody will commit
                 transaction = self._write(batch, documents)
             if self._link.first_error() is not None:
                 raise LinkDown("the broker sent an error")
@@ -224,8 +217,9 @@ class StompSink:
 
         A link that breaks here is found when the batch has its turn: the batch before it may still be receipted.
         """
-        if self._other is None and self._may_have_other:
-            self._open_other()
+        assert self._link is not None
+        if self._link.beside is None and self._may_have_other:
+            self._open_other(self._link)
         self._swap()
         try:
             self._staged = ((batch.generation, batch.number), self._write(batch, documents))
@@ -236,26 +230,25 @@ class StompSink:
 
     def _swap(self) -> None:
         """The one connection for the other, where there are two."""
-        if self._other is not None and self._link is not None:
-            self._other, (self._link, self._protocol) = (self._link, self._protocol), self._other
+        if self._link is not None and self._link.beside is not None:
+            self._link = self._link.beside
 
-    def _open_other(self) -> None:
+    def _open_other(self, link: Link) -> None:
         """A second connection to the same address; each is kept alive while the other is waited for.
 
         Where there is none to have, one must do.
         """
-        assert self._dialled is not None and self._link is not None
+        assert self._dialled is not None
         try:
-            self._other = self._connected(*self._dialled, beside=self._link)
+            link.beside = self._connected(*self._dialled, beside=link)
         except (LinkDown, NotAllowed):
             self._may_have_other = False
-        else:
-            self._link.beside = self._other[0]
 
     def _write(self, batch: Batch, documents: Sequence[bytes]) -> str:
         """BEGIN and the messages; returns the transaction."""
-        link, protocol, stall = self._link, self._protocol, self._timeouts.stall
+        link, stall = self._link, self._timeouts.stall
         assert link is not None
+        protocol = link.protocol
         self._receipts += 1
         transaction = f"b{batch.generation}.{batch.number}.{self._receipts}"
         protocol.begin(transaction=transaction)
@@ -294,7 +287,7 @@ class StompSink:
         link = self._link
         assert link is not None
         receipt, probe = f"commit-{transaction}", f"probe-{transaction}"
-        self._protocol.commit(transaction=transaction, receipt=receipt)
+        link.protocol.commit(transaction=transaction, receipt=receipt)
         link.flush(self._timeouts.stall)
         meanwhile()
         # Only now: while the next batch is written nobody looks for the receipt, which may be there.
@@ -305,7 +298,7 @@ class StompSink:
             if frame is None:
                 if not asked and self._clock.monotonic() >= ask_at:
                     # Answered in order: a probe that is answered before the commit says that its receipt got lost.
-                    self._protocol.begin(transaction=probe, receipt=probe)
+                    link.protocol.begin(transaction=probe, receipt=probe)
                     link.flush(self._timeouts.stall)
                     asked = True
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == receipt:
@@ -341,6 +334,12 @@ class StompSink:
             found=self._broker.without_secrets(reason),
             next_step="check user name, password, certificates and topic in the credentials file",
         )
+
+
+def _drop_other(link: Link) -> None:
+    other, link.beside = link.beside, None
+    if other is not None:
+        other.close()
 
 
 def _taken(transaction: str) -> str:
