@@ -306,8 +306,11 @@ class StompSink:
             elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == probe:
                 raise Unconfirmed("the receipt of a commit did not come", in_doubt=True)
             elif frame.cmd == "ERROR":
+                is_ours = frame.headers.get("receipt-id") == receipt
+                if "rollback only" in self._reason(frame):
+                    frame = _behind(link) or frame
                 # A refusal of the COMMIT leaves no doubt; but a broker that goes down may have made it all the same.
-                is_refused = frame.headers.get("receipt-id") == receipt and not _PASSING.search(self._reason(frame))
+                is_refused = is_ours and not _PASSING.search(self._reason(frame))
                 raise self._verdict(frame, in_doubt=not is_refused)
 
     # -- judging ---------------------------------------------------------------------------------------------
@@ -340,6 +343,15 @@ def _drop_other(link: Link) -> None:
     other, link.beside = link.beside, None
     if other is not None:
         other.close()
+
+
+def _behind(link: Link) -> Any | None:
+    """The ERROR that comes behind another: ActiveMQ may say why it took no message after it refused their COMMIT."""
+    try:
+        frame = link.receive(1.0, "ERROR")
+    except LinkDown:
+        return None
+    return frame if frame is not None and frame.cmd == "ERROR" else None
 
 
 def _taken(transaction: str) -> str:

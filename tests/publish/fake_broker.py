@@ -25,7 +25,7 @@ class Faults:
     poison: Callable[[bytes], bool] | None = None  # ERROR without receipt-id, then the end
     commit: str = (
         "apply"  # apply, drop (close without applying), lost (apply and close), refuse (ERROR with receipt-id),
-        # go down (apply, and the same)
+        # go down (apply, and the same), forbid (refuse, then ERROR with the reason)
     )
     receipt: str = "once"  # once, never, twice, stray (another id first), late (when `gate` opens)
     gate: threading.Event = field(default_factory=threading.Event)
@@ -178,6 +178,10 @@ class _Session:
         if fault.commit == "refuse":
             self.say("ERROR", message="the transaction is refused", receipt_id=receipt)
             return True
+        if fault.commit == "forbid":
+            self.say("ERROR", message="COMMIT FAILED: Transaction marked rollback only", receipt_id=receipt)
+            self.say("ERROR", message="User somebody is not authorized to write to: queue://test.documents")
+            return False
         self.broker.store(self.pending.pop(headers["transaction"]))
         if fault.commit == "go down":
             self.say("ERROR", message="the broker is shutting down", receipt_id=receipt)

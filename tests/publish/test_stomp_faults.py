@@ -180,6 +180,11 @@ def test_a_refused_transaction_counts_nothing_and_says_why() -> None:
     assert fake.stored == []
 
 
+def test_a_missing_right_that_is_told_after_the_commit_is_no_document_s_fault() -> None:
+    with broker(Faults(commit="forbid")) as fake, pytest.raises(NotAllowed, match="not authorized to write"):
+        send(fake)
+
+
 def test_a_broker_that_goes_down_at_a_commit_may_have_made_it() -> None:
     with broker(Faults(commit="go down")) as fake, pytest.raises(Unconfirmed, match="shutting down") as caught:
         send(fake)
