@@ -142,12 +142,15 @@ class Cluster:
 
     def down(self) -> None:
         """End all daemons; what they stored stays."""
-        for name in ("history", *reversed(BASE), "nodemanager-2", "namenode-2"):
-            pid = self.pid(name)
-            if pid:
-                os.kill(pid, signal.SIGTERM)
-        for name in CLASSES:
-            self.stop(name)
+        # A node says goodbye to YARN and brings logs to HDFS; without them it would try for half a minute.
+        first = [name for name in CLASSES if name.startswith("nodemanager") or name == "history"]
+        for names in (first, [name for name in CLASSES if name not in first]):
+            for name in names:
+                pid = self.pid(name)
+                if pid:
+                    os.kill(pid, signal.SIGTERM)
+            for name in names:
+                self.stop(name)
 
     def remove(self) -> None:
         """End all daemons and forget what they stored."""
