@@ -167,7 +167,7 @@ def _yarn(folder: Path, jars: Path, ports: Mapping[str, int], node: str) -> dict
         "yarn.nodemanager.localizer.address": f"{host}:{ports[f'{node}-localizer']}",
         "yarn.nodemanager.webapp.address": f"{host}:{ports[f'{node}-http']}",
         "yarn.nodemanager.local-dirs": f"{folder}/data/{node}/local",
-        "yarn.nodemanager.log-dirs": f"{folder}/data/{node}/logs",
+        "yarn.nodemanager.log-dirs": f"{folder}/logs/{node}",
         "yarn.nodemanager.resource.memory-mb": str(NODE_MB),
         "yarn.nodemanager.resource.cpu-vcores": str(NODE_CORES),
         "yarn.nodemanager.vmem-check-enabled": "false",

@@ -213,7 +213,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The cluster with two nodes and two namespaces, the day's logs and dumps on the first, ended after the tests."""
     folder = tmp_path_factory.mktemp("cluster")
     packed = environment.packed()
-    hidden = [ROOT, *(folder / name for name in ("cms", "state", "cache", "local", "home", "tmp"))]
+    large = [folder / name for name in ("cms", "cache", "local", "home", "tmp")]
+    hidden = [ROOT, folder / "state", *large]
     for place in hidden:
         place.mkdir(exist_ok=True)
     java = shutil.which("java") or "java"
@@ -233,6 +234,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         cluster.down()
+        # Gigabytes that pytest would keep of three runs; what the daemons and containers wrote to their logs stays.
+        for place in (*large, folder / "fetched", cluster.folder / "data"):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
