@@ -320,3 +320,14 @@ def running(folder: Path) -> Iterator[ActiveMQ]:
         yield broker
     finally:
         broker.kill()
+
+
+def running_or_skip(folder: Path) -> Iterator[ActiveMQ]:
+    """A fixture's broker; where none can be started, its tests are skipped."""
+    import pytest
+
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with running(folder) as broker:
+        yield broker

@@ -158,6 +158,25 @@ class World:
         self.shell(running)
         assert self.end(running).code == -signal.SIGKILL
 
+    def count_twice_at_once(self, job: str, fout: str) -> tuple[Ended, Ended]:
+        """Count the day, and once more while the first one stands still with its lease; how the two end."""
+        words, place = self.on_yarn(job, fout), f"{fout.removeprefix('hdfs://')}/.leases/{job}/{DAY.isoformat()}"
+
+        def leases() -> list[str]:
+            # What is still being written has another name.
+            return [name for name in self.cluster.hdfs.names(place) if name.endswith(".json")]
+
+        before = leases()
+        first = self.start(*words)
+        self.until(first, lambda: leases() != before, "a lease")
+        # So the two do meet, however slowly the second one starts.
+        self.shell(first, signal.SIGSTOP)
+        try:
+            late = self.run(*words)
+        finally:
+            self.shell(first, signal.SIGCONT)
+        return self.end(first), late
+
     def shell(self, process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
         """A signal for run_spark and all that it has started."""
         os.killpg(process.pid, number)

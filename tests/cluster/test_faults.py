@@ -168,23 +168,10 @@ def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World) ->
 
 
 def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_does(world: World) -> None:
-    def leases() -> list[str]:
-        # What is still being written has another name.
-        names = world.cluster.hdfs.names(f"/cms/faults/.leases/{JOB}/{DAY.isoformat()}")
-        return [name for name in names if name.endswith(".json")]
-
-    before = leases()
-    first = world.start(*world.on_yarn(JOB, FOUT))
-    world.until(first, lambda: leases() != before, "a lease")
-    # So the two do meet, however slowly the second one starts.
-    world.shell(first, signal.SIGSTOP)
-    try:
-        late = world.run(*world.on_yarn(JOB, FOUT))
-    finally:
-        world.shell(first, signal.SIGCONT)
+    first, late = world.count_twice_at_once(JOB, FOUT)
     assert late.code == 75
     assert "is being worked on by another process" in late.err and "found: process " in late.err
-    assert world.end(first).code == 0
+    assert first.code == 0
     stored_right(world)
 
 

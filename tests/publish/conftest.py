@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.activemq import ActiveMQ, Certificates, missing, running
+from tests.activemq import ActiveMQ, Certificates, missing, running_or_skip
 
 # A machine that many share is slow now and then; that is no finding.
 settings.register_profile("publish", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,11 +17,7 @@ settings.load_profile("publish")
 @pytest.fixture(scope="session")
 def activemq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActiveMQ]:
     """A running ActiveMQ. Tests that end it start one of their own."""
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
-    with running(tmp_path_factory.mktemp("activemq")) as broker:
-        yield broker
+    yield from running_or_skip(tmp_path_factory.mktemp("activemq"))
 
 
 @pytest.fixture(scope="session")

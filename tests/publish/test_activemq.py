@@ -22,7 +22,7 @@ from cmsspark.publish.documents import canonical, document
 from cmsspark.publish.drain import Drain, Policy
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.stomp import StompSink, Timeouts
-from tests.activemq import PASSWORD, USER, ActiveMQ, missing, running
+from tests.activemq import PASSWORD, USER, ActiveMQ, running_or_skip
 from tests.publish.days import SHAPE, check_arrived, fill, outbox_in, row, rows, store_day
 
 
@@ -142,11 +142,7 @@ def test_a_broker_that_blocks_is_told_as_stalled_and_nothing_is_lost(activemq: A
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[ActiveMQ]:
     """A broker that the test may end."""
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
-    with running(tmp_path / "own") as broker:
-        yield broker
+    yield from running_or_skip(tmp_path / "own")
 
 
 class Attack:
