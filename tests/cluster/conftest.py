@@ -229,7 +229,7 @@ def executors(world: World) -> list[int]:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The cluster with two nodes and two namespaces, the day's logs and dumps on the first, ended after the tests."""
+    """The cluster with a node and two namespaces, the day's logs and dumps on the first, ended after the tests."""
     folder = tmp_path_factory.mktemp("cluster")
     packed = environment.packed()
     large = [folder / name for name in ("cms", "cache", "local", "home", "tmp")]
@@ -240,7 +240,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     cluster = Cluster(folder / "daemons", find_spark({}).home, java, hidden=tuple(hidden))
     there = World(cluster, folder)
     try:
-        cluster.up(("namenode-2", "nodemanager-2"))
+        cluster.up(("namenode-2",))
         (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=JAVA))
         (folder / "empty.yaml").write_text("{}")
         layout = Layout(per_part=500)
@@ -256,6 +256,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         # Gigabytes that pytest would keep of three runs; what the daemons and containers wrote to their logs stays.
         for place in (*large, folder / "fetched", cluster.folder / "data"):
             shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture()
+def two_nodes(world: World) -> None:
+    """From here on there is a second node: only who needs one waits until it has unpacked gigabytes of its own."""
+    world.cluster.up(("nodemanager-2",))
 
 
 @pytest.fixture(autouse=True)

@@ -95,6 +95,7 @@ def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_cl
     stored_right(world)
 
 
+@pytest.mark.usefixtures("two_nodes")
 def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> None:
     two = [f"spark.dynamicAllocation.{which}Executors=2" for which in ("min", "initial", "max")]
     running = world.start(*world.on_yarn(JOB, FOUT, *(word for conf in two for word in ("--conf", conf))))
@@ -108,6 +109,7 @@ def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> Non
     stored_right(world)
 
 
+@pytest.mark.usefixtures("two_nodes")
 def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world: World, counted: str) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
     world.until(running, lambda: bool(reading(world)) and bool(masters(world)), "a task")
@@ -190,6 +192,7 @@ def test_a_tmp_folder_that_turns_final_while_it_is_read_is_65(world: World, coun
     stored_right(world)
 
 
+@pytest.mark.usefixtures("two_nodes")
 def test_with_no_active_node_a_submission_ends_at_once(world: World) -> None:
     for node in ("nodemanager", "nodemanager-2"):
         world.cluster.stop(node)
@@ -199,6 +202,7 @@ def test_with_no_active_node_a_submission_ends_at_once(world: World) -> None:
     assert "0 active nodes" in ended.err and "submitted" not in ended.err
 
 
+@pytest.mark.usefixtures("two_nodes")
 def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None:
     for node in ("nodemanager", "nodemanager-2"):
         world.cluster.signal(node, signal.SIGSTOP)
