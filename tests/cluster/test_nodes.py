@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cmsspark.compiled import compiled
-from tests.cluster.conftest import ROOT, World
+from tests.cluster.conftest import ROOT, Ended, World
 from tests.cluster.daemons import until
 
 pytestmark = pytest.mark.cluster
@@ -22,6 +22,7 @@ LOOKS = Path(__file__).with_name("scripts") / "looks.py"
 MAPPED = Path(__file__).with_name("scripts") / "mapped.py"
 
 
+@pytest.mark.usefixtures("two_nodes")
 def test_tasks_run_where_their_data_lie_and_the_share_is_told(world: World) -> None:
     one = ("--num-executors", "1", "--conf", "spark.dynamicAllocation.maxExecutors=1")
     ended = world.run(*world.on_yarn("data_aggregation", "hdfs:///cms/near", *one))
@@ -32,13 +33,19 @@ def test_tasks_run_where_their_data_lie_and_the_share_is_told(world: World) -> N
     assert int(told[2]) >= 4 and int(told[1]) in (0, int(told[2]))
 
 
-def test_nodes_need_no_file_that_only_the_submitting_host_has(world: World) -> None:
+@pytest.fixture(scope="module")
+def looked(world: World) -> Ended:
+    """A script that has looked at this checkout's setup.py from an executor."""
     ended = world.run(str(LOOKS), "--yarn", str(ROOT / "setup.py"))
     assert ended.code == 0
-    assert f"is {'not seen' if world.cluster.hides else 'seen'};" in ended.out
+    return ended
+
+
+def test_nodes_need_no_file_that_only_the_submitting_host_has(world: World, looked: Ended) -> None:
+    assert f"is {'not seen' if world.cluster.hides else 'seen'};" in looked.out
     if world.cluster.hides:
-        assert re.search(r"package from \S+\.zip/cmsspark/__init__.py", ended.out)
-    assert f"compiled: {compiled('hashed') is not None}\n" in ended.out, "what is compiled here travels in the package"
+        assert re.search(r"package from \S+\.zip/cmsspark/__init__.py", looked.out)
+    assert f"compiled: {compiled('hashed') is not None}\n" in looked.out, "what is compiled here travels in the package"
 
 
 def test_executors_go_when_they_idle_and_what_they_shuffled_stays(world: World) -> None:
@@ -48,11 +55,9 @@ def test_executors_go_when_they_idle_and_what_they_shuffled_stays(world: World) 
     assert ended.out == f"7 groups, no executor, then {sum(range(1000))} by 10 tasks\n"
 
 
-def test_the_history_server_shows_the_run(world: World) -> None:
+def test_the_history_server_shows_the_run(world: World, looked: Ended) -> None:
     world.cluster.start("history")
-    ended = world.run(str(LOOKS), "--yarn", "/")
-    assert ended.code == 0
-    (application,) = set(re.findall(r"application_\d+_\d+", ended.err))
+    (application,) = set(re.findall(r"application_\d+_\d+", looked.err))
     base = f"http://127.0.0.1:{world.cluster.ports['history-http']}/api/v1/applications/{application}"
     until(lambda: bool(asked(base)), "the history server")
     assert [one["status"] for one in asked(f"{base}/jobs")] == ["SUCCEEDED"]

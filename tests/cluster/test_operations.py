@@ -149,10 +149,3 @@ def test_each_command_of_the_page_works_on_an_empty_edge_node(world: World, edge
     # The first day is there already.
     assert "1 to do, 1 done in " in log.read_text()
     assert_same(world, "data_aggregation", world.fetched(f"/user/{user()}/popularity"), DAYS[1])
-
-
-def test_what_messages_name_for_an_application_works(world: World, edge: Edge) -> None:
-    words = ("data_aggregation", "--date", "20260220", "--fout", "hdfs:///cms/none", "--yarn")
-    ended = world.run(*words, "--deploy-mode", "cluster")
-    (command,) = re.findall(r"^run_spark: all it wrote: (yarn logs .*)$", ended.err, re.MULTILINE)
-    assert "cmsspark: " in edge.type(f"export HADOOP_CONF_DIR=/etc/hadoop/conf; {command}")
