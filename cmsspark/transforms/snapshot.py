@@ -65,8 +65,8 @@ def build_catalogue(
     each: Each = map,
     rows: int = ROWS,
 ) -> Report:
-    """Write a snapshot to ``folder``, where 28 bytes for each file lie meanwhile. Some 60 MB are held, and 30 bytes for
-    each pair of block and dataset.
+    """Write a snapshot to ``folder``, where 28 bytes for each file lie meanwhile. Some 60 MB are held, and 200 bytes
+    for each pair of block and dataset.
 
     ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64, nullable); ``datasets``: tables
     of (dataset_id int64, name string). Raises whatever the readers raise.
