@@ -10,6 +10,7 @@ Python does not load compiled modules from the zip that goes to executors: they 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -82,11 +83,14 @@ def _modules() -> tuple[dict[str, ModuleType], str]:
 
 def _imported(name: str) -> ModuleType:
     full = f"cmsspark.{name}"
-    try:
-        return importlib.import_module(full)
-    except ModuleNotFoundError:
-        if not isinstance(_loader(), zipimporter):
-            raise
+    with contextlib.suppress(ModuleNotFoundError):
+        module = importlib.import_module(full)
+        if str(module.__file__).startswith(str(Path(__file__).parent)):
+            return module
+        # A checkout that is installed as such answers for what is not here.
+        del sys.modules[full]
+    if not isinstance(_loader(), zipimporter):
+        raise ModuleNotFoundError(full)
     for suffix in EXTENSION_SUFFIXES:
         try:
             content = _read(name.replace(".", "/") + suffix)
