@@ -15,7 +15,7 @@ from cmsspark.runs.lease import Lease
 from cmsspark.sinks import store
 from cmsspark.storage import LocalFiles
 from tests.jobs.killed_run import DAY, JOB, settings, work
-from tests.jobs.test_day import Place
+from tests.jobs.places import Place
 
 ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "started": 1}
 

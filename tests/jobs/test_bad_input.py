@@ -19,7 +19,7 @@ from tests.corpus.avro_files import CRAB_FIELDS, container
 from tests.corpus.hostile import DAY
 from tests.corpus.json_lines import ABSENT, aaa, g3
 from tests.corpus.tree import Tree
-from tests.jobs.test_day import Place
+from tests.jobs.places import Place
 
 LINES = [aaa({"unique_id": f"u-{number * 7919}"}) for number in range(60)]
 PACKED = gzip.compress(b"\n".join(LINES) + b"\n", mtime=0)

@@ -20,7 +20,7 @@ from cmsspark.runs.lease import Lease, held
 from cmsspark.runs.ledger import FILE
 from cmsspark.storage import LocalFiles
 from tests.jobs.mornings import DAYS, JOB, LAST, NOW, Mornings
-from tests.jobs.test_day import Place, write_streams
+from tests.jobs.places import Place, write_streams
 
 ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "started": 1}
 HOUR = 3_600

@@ -10,7 +10,7 @@ import pytest
 from cmsspark import errors
 from tests.corpus.json_lines import aaa, cmssw
 from tests.corpus.tree import write_case_tables, write_table
-from tests.jobs.test_day import Place
+from tests.jobs.places import Place
 
 
 @pytest.fixture

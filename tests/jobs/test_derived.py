@@ -13,7 +13,7 @@ from cmsspark.errors import DataError
 from cmsspark.sinks import store
 from cmsspark.storage import LocalFiles
 from tests.corpus.hostile import DAY
-from tests.jobs.test_day import Place, crab, write_streams
+from tests.jobs.places import Place, crab, write_streams
 
 #: What differs between two runs that find the same.
 OF_A_RUN = ("run", "seconds", "made_from", "tables", "quarantine", "examples")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cmsspark.runs.ledger import State, opened
-from tests.jobs.test_day import Place, write_streams
+from tests.jobs.places import Place, write_streams
 
 FULL = Path("/dev/full")
 

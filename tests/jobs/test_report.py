@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from cmsspark.errors import CmssparkError, DataError
 from cmsspark.jobs.report import PAGE, command, leave
 from cmsspark.sinks.store import CurrentTable
-from tests.jobs.test_day import Place, write_streams
+from tests.jobs.places import Place, write_streams
 
 #: Parts of people's names and files in the logs of the day.
 NAMES = ("Secret", "Person", "jdoe", "/CN=", "somebody")

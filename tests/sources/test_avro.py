@@ -7,8 +7,6 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,99 +15,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.access import AccessBatch
 from cmsspark.errors import DataError
-from cmsspark.sources import avro, known_avro
 from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.crab import CrabDecoder, milliseconds
-from cmsspark.sources.fields import Apps
+from cmsspark.sources.crab import milliseconds
 from cmsspark.sources.strict_json import Malformed
-from tests.sources.both_ways import needs_compiled
-
-DAY = date(2019, 6, 15)
-APPS = Apps.load()
-CRAB_FIELDS = ("JobId", "FileName", "SiteName", "GridName", "SubmissionTool", "WrapCPU", "WrapWC", "NCores")
-CODECS = ("null", "deflate", "snappy", "bzip2", "xz")
-
-Row = Mapping[str, Any]
-
-
-def schema_of(fields: Mapping[str, Any], name: str = "cms.JobMonitoring") -> dict[str, Any]:
-    return {
-        "type": "record",
-        "name": name,
-        "fields": [{"name": field, "type": kind} for field, kind in fields.items()],
-    }
-
-
-def crab_schema(names: Sequence[str] = CRAB_FIELDS, kind: Any = ("null", "string")) -> dict[str, Any]:
-    listed = list(kind) if isinstance(kind, tuple) else kind
-    return schema_of(dict.fromkeys(names, listed))
-
-
-def container(schema: Mapping[str, Any], rows: Sequence[Row], codec: str = "null", block: int = 16_000) -> bytes:
-    stored = io.BytesIO()
-    fastavro.writer(stored, fastavro.parse_schema(dict(schema)), rows, codec=codec, sync_interval=block)
-    return stored.getvalue()
-
-
-def job(number: int = 0, **changes: Any) -> dict[str, Any]:
-    usual = {
-        "JobId": str(number),
-        "FileName": f"//store/data/{number % 7}.root",
-        "SiteName": "T2_US_MIT",
-        "GridName": f"Person {number % 3}",
-        "SubmissionTool": "crab3",
-        "WrapCPU": f"{number}.25",
-        "WrapWC": str(number),
-        "NCores": None,
-    }
-    return usual | changes
-
-
-ROWS = [job(number) for number in range(200)]
-
-
-class Counted:
-    """What a file became, in a form that does not depend on batches or the numbers of groups."""
-
-    def __init__(self, content: bytes, decoder: Any = None, name: str = "part-0.avro") -> None:
-        decoder = decoder or CrabDecoder(DAY, APPS)
-        batches = [batch.unpack() for batch in avro.decode(decoder, content, name)]
-        self.read = sum(batch.read for batch in batches)
-        self.no_lfn = sum(batch.no_lfn for batch in batches)
-        self.malformed = [(record.position, record.reason) for batch in batches for record in batch.malformed]
-        self.accesses = sorted((access for batch in batches for access in _accesses(decoder, batch)), key=repr)
-
-
-def _accesses(decoder: Any, batch: AccessBatch) -> list[tuple[Any, ...]]:
-    columns: list[Sequence[Any]] = [batch.lfns, [decoder.groups[number] for number in batch.groups]]
-    columns += [column or [] for column in (batch.read_bytes, batch.cpu_ms, batch.wall_ms) if column is not None]
-    return list(zip(*columns, strict=True)) if batch.lfns else []
-
-
-def slowly(content: bytes) -> Counted:
-    """The same by fastavro alone: a codec or schema that polars refuses leads there."""
-    decoder = CrabDecoder(DAY, APPS)
-    counted = Counted(b"", decoder)
-    rows = list(fastavro.reader(io.BytesIO(content), handle_unicode_errors="surrogateescape"))
-    batch = AccessBatch()
-    wanted = [{name: row.get(name) for name in decoder.avro_fields} for row in rows]
-    avro._take_each(decoder, wanted, batch, range(len(rows)), "f")
-    counted.read, counted.no_lfn = batch.read, batch.no_lfn
-    counted.malformed = [(record.position, record.reason) for record in batch.malformed]
-    counted.accesses = sorted(_accesses(decoder, batch), key=repr)
-    return counted
-
-
-def same(content: bytes) -> Counted:
-    """What it became, which must be the same by compiled code, without it, and by fastavro alone."""
-    found, wanted = Counted(content), slowly(content)
-    assert found.__dict__ == wanted.__dict__
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_avro, "_plain_avro", None)
-        assert Counted(content).__dict__ == wanted.__dict__
-    return found
+from tests.sources.avro_rows import (
+    APPS,
+    CODECS,
+    CRAB_FIELDS,
+    DAY,
+    LEGACY,
+    NUMBERS,
+    ROWS,
+    Counted,
+    Row,
+    container,
+    crab_schema,
+    job,
+    same,
+    schema_of,
+)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -269,10 +194,6 @@ def test_seconds_are_whole_milliseconds(seconds: str | None, wanted: Any) -> Non
         assert milliseconds(seconds, "WrapCPU") == wanted
 
 
-LEGACY = ("FILE_LFN", "SITE_NAME", "USER_DN", "APP_INFO")
-NUMBERS = ("READ_BYTES", "READ_BYTES_AT_CLOSE")
-
-
 @settings(deadline=None, max_examples=300)
 @given(
     st.lists(
@@ -299,110 +220,6 @@ def test_a_column_of_seconds_has_the_milliseconds_of_each(values: list[str | Non
     assert [position for position, _ in found.malformed] == bad
 
 
-class Counting(CrabDecoder):
-    """Counts the records that are read one by one, and how often some of them are taken."""
-
-    alone = taken = 0
-
-    def avro_record(self, row: Mapping[str, Any]) -> Any:
-        self.alone += 1
-        return super().avro_record(row)
-
-    def take(self, records: list[Any], batch: AccessBatch) -> None:
-        self.taken += 1
-        super().take(records, batch)
-
-
-#: With compiled code, and without it.
-both_ways = pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=needs_compiled), False])
-
-
-@both_ways
-def test_a_number_that_is_none_costs_its_own_record_only(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not is_compiled:
-        monkeypatch.setattr(known_avro, "_plain_avro", None)
-    decoder = Counting(DAY, APPS)
-    rows = [job(number, WrapWC="nan" if number == 150 else "5") for number in range(300)]
-    counted = Counted(container(crab_schema(), rows), decoder)
-    assert (counted.read, len(counted.accesses), counted.malformed[0][0]) == (300, 299, 150)
-    assert decoder.alone == int(is_compiled)
-
-
-@needs_compiled
-@pytest.mark.parametrize("codec", ["null", "snappy"])
-def test_records_that_compiled_code_leaves_are_taken_at_once(codec: str) -> None:
-    odd = {3: "nan", 7: "-0", 8: "1234567890123", 9: "x"}
-    rows = [job(number, WrapCPU=odd.get(number % 25, "5")) for number in range(2000)]
-    content = container(crab_schema(), rows, codec)
-    decoder = Counting(DAY, APPS)
-    found = Counted(content, decoder)
-    assert (decoder.alone, decoder.taken) == (320, 1)
-    assert found.__dict__ == same(content).__dict__
-    assert [position for position, _ in found.malformed] == [n for n in range(2000) if n % 25 in (3, 9)]
-
-
-@needs_compiled
-def test_a_file_of_which_much_would_be_left_is_read_in_the_other_ways() -> None:
-    rows = [job(number, WrapCPU="-0" if number % 4 else "5") for number in range(8000)]
-    content = container(crab_schema(), rows)
-    decoder = Counting(DAY, APPS)
-    assert len(Counted(content, decoder).accesses) == 8000
-    assert decoder.alone == 0
-    same(content)
-
-
-@needs_compiled
-@pytest.mark.parametrize("seconds", ["0.30000000000000004", "1.0000000001e3", ".5", "5.", "1e3"])
-def test_seconds_of_any_precision_are_read_by_compiled_code(seconds: str) -> None:
-    decoder = Counting(DAY, APPS)
-    content = container(crab_schema(), [job(number, WrapCPU=seconds) for number in range(50)])
-    assert [access[2] for access in Counted(content, decoder).accesses] == [milliseconds(seconds, "")] * 50
-    assert decoder.alone == 0
-
-
-def long(number: int) -> bytes:
-    """A number from 0 on as Avro writes it."""
-    number, written = 2 * number, b""
-    while number > 127:
-        number, written = number >> 7, written + bytes([number & 127 | 128])
-    return written + bytes([number])
-
-
-@both_ways
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("kind", ["null", ["null", "string"]], ids=["null", "string"])
-@pytest.mark.parametrize("count", [4, 100, 5000, 10**9, 10**15, 2**60, 2**63 - 1])
-def test_a_count_that_the_block_cannot_hold_is_damage(
-    is_compiled: bool, codec: str, kind: Any, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_compiled:
-        monkeypatch.setattr(known_avro, "_plain_avro", None)
-    row = {"FileName": None if kind == "null" else "/store/a"}
-    content = container(schema_of({"FileName": kind}), [row] * 3, codec)
-    at = content.index(content[-16:]) + 16
-    assert content[at] == 6
-    with pytest.raises(DataError, match="cannot be read"):
-        Counted(content[:at] + long(count) + content[at + 1 :])
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_where_damage_is_accepted_a_count_that_cannot_be_ends_the_reading(codec: str) -> None:
-    content = container(schema_of({"FileName": "null"}), [{"FileName": None}] * 3, codec)
-    at = content.index(content[-16:]) + 16
-    reasons: list[str] = []
-    changed = content[:at] + long(2**60) + content[at + 1 :]
-    batches = avro.decode(CrabDecoder(DAY, APPS), changed, "f", damaged=reasons.append)
-    assert sum(batch.read for batch in batches) == 0
-    assert f"{2**60} records" in reasons[-1]
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_records_that_are_all_alike_are_no_damage(codec: str) -> None:
-    found = same(container(crab_schema(("FileName",)), [{"FileName": None}] * 60_000, codec))
-    assert (found.read, found.no_lfn) == (60_000, 60_000)
-
-
-#: A process that has read such a file itself is forked: polars has threads by then, and the child has none of them.
 FORKED = """
 import multiprocessing, sys
 from datetime import date
@@ -445,17 +262,6 @@ def test_legacy_reports_have_numbers_of_any_kind(kind: str) -> None:
         ("/store/a", "unknown", 0),
     ]
     assert ([position for position, _ in found.malformed], found.no_lfn, found.read) == ([2], 1, 4)
-
-
-@needs_compiled
-@pytest.mark.parametrize("kind", ["double", "float"])
-def test_whole_numbers_as_floats_are_read_by_compiled_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_avro, "rows_of", None)
-    fields = {"FILE_LFN": "string", "READ_BYTES": kind, "READ_BYTES_AT_CLOSE": ["null", kind]}
-    sizes = [0.0, -0.0, 1.0, 2.0**24, 2.0**62, 2.0**63 - 2.0**39]
-    rows = [{"FILE_LFN": "/store/a", "READ_BYTES": size, "READ_BYTES_AT_CLOSE": None} for size in sizes]
-    found = Counted(container(schema_of(fields), rows), CmsswDecoder(DAY, APPS))
-    assert sorted(read for _, _, read in found.accesses) == [0, 0, 1, 2**24, 2**62, 2**63 - 2**39]
 
 
 @pytest.mark.parametrize("value", [0.5, float("nan"), float("inf"), 1e19, 2.0**63, -1.0, -(2.0**-1074)])
