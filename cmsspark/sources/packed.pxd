@@ -44,6 +44,19 @@ cdef inline Bytes past_digits(Bytes at, Bytes end) noexcept nogil:
     return at
 
 
+cdef inline Bytes past_exponent(Bytes at, Bytes end) noexcept nogil:
+    """Behind the exponent that begins at ``at``, if one does; NULL for one without digits."""
+    cdef Bytes begin
+    if at == end or (at[0] != b"e" and at[0] != b"E"):
+        return at
+    at += 1
+    if at < end and (at[0] == b"+" or at[0] == b"-"):
+        at += 1
+    begin = at
+    at = past_digits(begin, end)
+    return at if at > begin else NULL
+
+
 cdef void* more(void* old, Py_ssize_t size) except NULL
 cdef bint is_utf8(Bytes at, Py_ssize_t size) except -1
 

@@ -5,7 +5,7 @@ As with lines (:mod:`cmsspark.sources.shaped`), a record is taken only where its
 back, and a block that does not hold what it should is refused as a whole. This module may be missing.
 """
 
-from cmsspark.sources.packed cimport TEXTS, Columns, Keys, Milliseconds, Text, is_utf8, past_digits
+from cmsspark.sources.packed cimport TEXTS, Columns, Keys, Milliseconds, Text, is_utf8, past_digits, past_exponent
 from cmsspark.xxh64 cimport Bytes
 from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -243,17 +243,7 @@ cdef bint _decimal(Text text, int64_t* found) except -1:
         begin = at + 1
         at = past_digits(begin, end)
         digits += at - begin
-    if not digits:
-        return False
-    if at < end and (at[0] == b"e" or at[0] == b"E"):
-        at += 1
-        if at < end and (at[0] == b"+" or at[0] == b"-"):
-            at += 1
-        begin = at
-        at = past_digits(begin, end)
-        if at == begin:
-            return False
-    if at < end:
+    if not digits or past_exponent(at, end) != end:
         return False
     memcpy(written, text.at, text.size)
     written[text.size] = 0

@@ -6,7 +6,7 @@ UTF-8 without escapes, plain values of the right types. All others are handed ba
 final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
 """
 
-from cmsspark.sources.packed cimport TEXTS, Columns, Keys, Text, is_same, is_utf8, more, past_digits
+from cmsspark.sources.packed cimport TEXTS, Columns, Keys, Text, is_same, is_utf8, more, past_digits, past_exponent
 from cmsspark.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
@@ -360,12 +360,4 @@ cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:
         at = past_digits(begin, end)
         if at == begin:
             return NULL
-    if at < end and (at[0] == b"e" or at[0] == b"E"):
-        at += 1
-        if at < end and (at[0] == b"+" or at[0] == b"-"):
-            at += 1
-        begin = at
-        at = past_digits(begin, end)
-        if at == begin:
-            return NULL
-    return at
+    return past_exponent(at, end)
