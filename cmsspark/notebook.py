@@ -43,7 +43,8 @@ def accesses(
     """
     from pyspark.sql import functions as F
 
-    from cmsspark.jobs import day as day_job
+    from cmsspark.jobs.day import stream_files
+    from cmsspark.jobs.inputs import resolve
     from cmsspark.jobs.request import DayRequest
     from cmsspark.jobs.snapshots import open_snapshots
     from cmsspark.sources.folders import Layout
@@ -64,12 +65,12 @@ def accesses(
     )
     spark = session()
     files = files_for("hdfs://", spark)
-    inputs = day_job.resolve(request, Layout.load(settings.sources, root or settings.root), files)
+    inputs = resolve(request, Layout.load(settings.sources, root or settings.root), files)
     opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
     replicas = scan.ship(spark, opened.replicas) if opened.replicas else None
     kit = scan.Kit(request.day, scan.ship(spark, opened.catalogue), replicas, key, Reader, unfolded=True)
-    found = scan.scan(spark, day_job.stream_files(inputs), kit)
+    found = scan.scan(spark, stream_files(inputs), kit)
     blocks = dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).dropDuplicates(["block_id"])
     return (
         found.join(blocks, "block_id", "left")

@@ -50,7 +50,7 @@ def session(app: str, **conf: str) -> SparkSession:
     builder = SparkSession.builder.appName(app)
     for name, value in {**NEEDED, **conf}.items():
         builder = builder.config(name, value)
-    if "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not _is_submitted():
         # Started by import, not by spark-submit: a laptop's defaults.
         for name, value in {
             "spark.master": "local[*]",
@@ -65,6 +65,22 @@ def session(app: str, **conf: str) -> SparkSession:
         return builder.getOrCreate()
     except Exception as error:
         raise why_not_started(str(error)) or error from None
+
+
+def has_session() -> bool:
+    """Whether :func:`session` finds a Spark to use: spark-submit started this process, or a session runs in it."""
+    if _is_submitted():
+        return True
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started this process."""
+    return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def cause_of(error: Exception) -> Exception:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cmsspark.access import STREAMS
 from cmsspark.jobs.log_job import log_job
 
-command = log_job("data_aggregation", STREAMS, ("data_aggregation", "partials"))
+command = log_job("data_aggregation")

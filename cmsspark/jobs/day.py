@@ -6,73 +6,65 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cmsspark import pseudonyms
-from cmsspark.errors import DataError, InputMissing, NotReady
 from cmsspark.jobs import by_processes, by_spark, derived, engine, result, snapshots
 from cmsspark.jobs.attended import Attended, attended
+from cmsspark.jobs.inputs import resolve, uses_index
 from cmsspark.jobs.provenance import is_all_local
 from cmsspark.jobs.request import DayRequest, Inputs
-from cmsspark.jobs.scanned import Counted, accepted_files
+from cmsspark.jobs.scanned import Counted
 from cmsspark.memory import trim
 from cmsspark.runs import reconciliation
 from cmsspark.session import cause_of
 from cmsspark.sinks import store
-from cmsspark.sources import folders
-from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.folders import Layout
 from cmsspark.sources.reader import Reader
-from cmsspark.storage import Files, LocalFiles, files_for
+from cmsspark.storage import LocalFiles, files_for
 from cmsspark.transforms.scan import Kit, StreamFiles
 from cmsspark.transforms.snapshot import Each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Streams whose accesses are remote or not by where the file's block lies (rule 21).
-ASK_REPLICAS = ("cmssw", "crab")
-#: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
-INDEX_DUMP_BYTES = 30_000_000_000
-
 
 def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     """Count the day and store its tables; return the run's location and manifest.
 
-    Raises InputMissing (66), NotReady (75), DataError (65), OutputError (73): the previous result stays.
+    Raises UsageError (2) and SettingsError (78) where the engine cannot be had; InputMissing (66), NotReady (75),
+    DataError (65), OutputError (73): the previous result stays.
     """
     tell = say or (lambda text: click.echo(text, err=True))
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
     is_local = is_all_local(layout, (*request.streams, "dbs", "phedex"), request.fout)
-    chosen = engine.of(request, is_local)
-    if chosen == engine.SPARK:
-        engine.go_back_for_spark()
+    choice = engine.choose(request, layout)
+    engine.check_session(choice)
     with attended(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
         # What is missing on the local disk is told before anything starts; so is who else works on the day.
         if is_local:
             run_of_day.lock(LocalFiles())
-        start = _run_by_processes if chosen == engine.PROCESSES else _run_by_spark
-        done = start(request, layout, is_local, tell, run_of_day)
+        if choice.engine == engine.PROCESSES:
+            done = _run_by_processes(request, layout, tell, run_of_day)
+        else:
+            done = _run_by_spark(request, layout, is_local, tell, run_of_day)
         run_of_day.manifest = done.manifest
         return done
 
 
-def _run_by_processes(
-    request: DayRequest, layout: Layout, is_local: bool, tell: Any, run_of_day: Attended
-) -> store.CurrentTable:
+def _run_by_processes(request: DayRequest, layout: Layout, tell: Any, run_of_day: Attended) -> store.CurrentTable:
     with by_processes.crew() as crew:
         inputs = resolve(request, layout, LocalFiles())
         earlier = derived.find(request, inputs)
         if earlier is not None:
             tell(f"taken from {derived.SOURCE} of the day, run {earlier.manifest['run']}; --recount reads the logs")
             return Work(request, inputs, None, tell, run_of_day).take(earlier)
-        if _by_index(request, inputs):
-            work = Work(request, inputs, _snapshots(request, inputs, tell, crew.map), tell, run_of_day)
-            return work.count(lambda kit: by_processes.count(crew, stream_files(inputs), kit))
-    return _run_by_spark(request, layout, is_local, tell, run_of_day)
+        engine.check_index(request, inputs)
+        work = Work(request, inputs, _snapshots(request, inputs, tell, crew.map), tell, run_of_day)
+        return work.count(lambda kit: by_processes.count(crew, stream_files(inputs), kit))
 
 
 def _run_by_spark(
@@ -86,7 +78,7 @@ def _run_by_spark(
             files = files_for("hdfs://", starting.result())
             run_of_day.lock(files)
             inputs = resolve(request, layout, files)
-        opened = _snapshots(request, inputs, tell) if _by_index(request, inputs) else None
+        opened = _snapshots(request, inputs, tell) if uses_index(request, inputs.dbs) else None
         spark = starting.result()
     work = Work(request, inputs, opened, tell, run_of_day)
     streams, dumps = stream_files(inputs), inputs.dumps
@@ -154,61 +146,6 @@ class Work:
         return Kit(self.request.day, catalogue, replicas, key, Reader, accepted=self.inputs.accepted)
 
 
-def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
-    """Fix what is read: each stream's files, and the dumps. Raises InputMissing (66) and NotReady (75)."""
-    found: list[DayInput] = []
-    missing: list[str] = []
-    warnings: list[str] = []
-    for stream in request.streams:
-        try:
-            found.append(folders.resolve_day(files, layout, stream, request.day, allow_tmp=request.allow_tmp))
-        except (InputMissing, NotReady) as error:
-            if not request.allow_missing:
-                raise
-            missing.append(stream)
-            warnings.append(f"{stream} is left out: {error.wanted}")
-    if not found:
-        raise InputMissing(
-            f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
-        )
-    kept = {} if request.refresh_dumps else _kept_dumps(request, layout, files)
-    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES)
-    phedex = None
-    if any(one.stream in ASK_REPLICAS for one in found):
-        try:
-            phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
-        except (InputMissing, NotReady) as error:
-            if not request.allow_missing:
-                raise
-            missing.append("phedex")
-            warnings.append(f"phedex is left out, remote_nacc of {' and '.join(ASK_REPLICAS)} is null: {error.wanted}")
-    accepted = accepted_files(request.accept_damaged, found)
-    inputs = Inputs(files, found, missing, dbs, phedex, warnings, accepted)
-    for texts in (*(one.warnings for one in found), *(dump.warnings for dump in inputs.dumps)):
-        warnings += texts
-    return inputs
-
-
-def _kept_dumps(request: DayRequest, layout: Layout, files: Files) -> dict[str, Dump]:
-    """The dumps that the day's current result was made with: the choice stays until it is refreshed (rule 17).
-
-    Dumps of other folders than this run's are not kept: with another root all inputs are others.
-    """
-    try:
-        before = store.current(files, request.fout, request.job, request.tables[0], request.day)
-    except (InputMissing, DataError):
-        return {}
-    kept = {}
-    for kind, dump in before.manifest.get("dumps", {}).items():
-        if not any(place.holds(dump["folder"]) for place in layout.places[kind]):
-            continue
-        when = date.fromisoformat(dump["day"]) if dump["day"] else None
-        found = folders.dump_at(files, kind, dump["folder"], request.day, when, snapshots.DBS_TABLES)
-        if found is not None:
-            kept[kind] = found
-    return kept
-
-
 def _session(job: str) -> SparkSession:
     from cmsspark.session import session
 
@@ -223,16 +160,6 @@ def _snapshots(request: DayRequest, inputs: Inputs, tell: Any, each: Each = map)
         trim()
         tell(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
     return opened
-
-
-def _by_index(request: DayRequest, inputs: Inputs) -> bool:
-    """Whether files find their dataset in the index: as asked, or where FILES is small enough for one on each host;
-    ``spark.cmsspark.indexDumpBytes`` sets the size.
-    """
-    if request.join != "auto":
-        return request.join == "index"
-    limit = int(request.settings.spark.get("spark.cmsspark.indexDumpBytes", INDEX_DUMP_BYTES))
-    return sum(file.size for file in inputs.dbs.tables["FILES"]) <= limit
 
 
 def stream_files(inputs: Inputs) -> list[StreamFiles]:

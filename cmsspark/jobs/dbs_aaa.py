@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from cmsspark.jobs.log_job import log_job
 
-command = log_job("dbs_aaa", ("aaa",), ("dbs_aaa",))
+command = log_job("dbs_aaa")

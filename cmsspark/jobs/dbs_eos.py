@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from cmsspark.jobs.log_job import log_job
 
-command = log_job("dbs_eos", ("eos",), ("dbs_eos",))
+command = log_job("dbs_eos")

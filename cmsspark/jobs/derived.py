@@ -8,26 +8,32 @@ from __future__ import annotations
 from collections import Counter
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.buffers import scalar
 from cmsspark.errors import DataError, InputMissing
-from cmsspark.jobs.provenance import dumps_told, versions
+from cmsspark.jobs.provenance import dumps_told, input_told, versions
 from cmsspark.jobs.request import DayRequest, Inputs
-from cmsspark.jobs.result import Outcome, input_told
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.schemas import stored_table
 from cmsspark.sinks import store
 from cmsspark.storage import local_path
 
+if TYPE_CHECKING:
+    from cmsspark.jobs.result import Outcome
+
 #: Whose run holds the streams of all single-stream reports.
 SOURCE: Final = "data_aggregation"
 
 
+def is_possible(request: DayRequest) -> bool:
+    """Whether the request may be answered from another job's result at all."""
+    asks_for_count = request.recount or request.join != "auto" or request.accept_damaged
+    return request.job != SOURCE and request.tables == (request.job,) and not asks_for_count
+
+
 def find(request: DayRequest, inputs: Inputs) -> store.CurrentTable | None:
     """The day's current ``data_aggregation``, where it has counted the same streams of the same input; else None."""
-    asks_for_count = request.recount or request.join != "auto" or request.accept_damaged or inputs.missing
-    if request.job == SOURCE or request.tables != (request.job,) or asks_for_count:
+    if not is_possible(request) or inputs.missing:
         return None
     try:
         found = store.current(inputs.files, request.fout, SOURCE, SOURCE, request.day)
@@ -53,6 +59,8 @@ def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> b
 
 def outcome_of(found: store.CurrentTable, streams: tuple[str, ...]) -> Outcome:
     """What that run found in ``streams``."""
+    from cmsspark.jobs.result import Outcome
+
     manifest = found.manifest
     bins = {stream: _bins(manifest, stream) for stream in streams}
     has_malformed = any(one.malformed for one in bins.values())
@@ -74,6 +82,8 @@ def write(found: store.CurrentTable, streams: tuple[str, ...], run: store.Run, t
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
+
+    from cmsspark.buffers import scalar
 
     schema = stored_table(table)
     # Part by part: Arrow's datasets would import pandas.

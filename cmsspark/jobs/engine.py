@@ -1,57 +1,128 @@
-"""What counts a day of logs: processes of this host, or Spark. Both have one kernel and give the same cells.
+"""Chooses what counts a day of logs: processes of this host, or Spark. Both run one kernel and give the same cells.
 
-Processes need no JVM and are quicker where all lies on this host's disks. Spark is there for everything else: a
-cluster, paths of Hadoop's, a catalogue too large for an index, one's own Spark options.
+:func:`choose` is the only place where this is decided. ``run_spark`` calls it before it starts anything and passes the
+result to the job (``--engine processes``, or spark-submit); a job that Python code calls directly calls it itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.errors import UsageError
+from cmsspark.errors import CmssparkError, NotReady, SettingsError, UsageError
+from cmsspark.jobs import inputs
+from cmsspark.jobs.provenance import is_all_local
+from cmsspark.session import has_session
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.layout import Layout
+from cmsspark.storage import LocalFiles
 
 if TYPE_CHECKING:
-    from cmsspark.jobs.request import DayRequest
+    from cmsspark.jobs.request import DayRequest, Inputs
 
+AUTO: Final = "auto"
 PROCESSES: Final = "processes"
 SPARK: Final = "spark"
-#: ``run_spark``'s words, where it started a job without Spark: the way back, if Spark is needed after all.
-WORDS: Final = "CMSSPARK_WORDS"
+ENGINES: Final = (AUTO, PROCESSES, SPARK)
 
 
-def of(request: DayRequest, is_local: bool) -> str:
-    """The engine for a request; ``is_local``: inputs and store lie on this host's disks.
+@dataclass(frozen=True)
+class Choice:
+    """The engine that counts; ``reason`` says why it is Spark, and is empty for processes."""
 
-    Raises UsageError (2) where processes are asked for what only Spark does.
+    engine: str
+    reason: str = ""
+
+
+def choose(request: DayRequest, layout: Layout, spark_reason: str = "") -> Choice:
+    """The engine for a request. ``spark_reason``: what else asks for Spark, such as a profile or an option of Spark.
+
+    Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where processes are requested for
+    what only Spark does.
     """
-    only_spark = [
-        what
-        for what, asked in (
-            ("paths that are not on this host's disks", not is_local),
-            ("--join shuffle", request.join == "shuffle"),
-            ("--feed spark", request.feed == "spark"),
-            (f"--format {request.fmt}", request.fmt != "parquet"),
+    if request.engine == SPARK:
+        return Choice(SPARK, "--engine spark")
+    if request.engine == AUTO and "PYSPARK_GATEWAY_PORT" in os.environ:
+        return Choice(SPARK, "spark-submit started the job")
+    reason = spark_reason or ", ".join(_option_reasons(request)) or _location_reason(request, layout)
+    reason = reason or _dump_reason(request, layout)
+    if not reason:
+        return Choice(PROCESSES)
+    if request.engine == PROCESSES:
+        raise UsageError("--engine processes cannot do that", found=reason, next_step="leave --engine out")
+    return Choice(SPARK, reason)
+
+
+def _option_reasons(request: DayRequest) -> list[str]:
+    """The job's options that only Spark honours, as they are typed."""
+    options = (
+        ("--join shuffle", request.join == "shuffle"),
+        ("--feed spark", request.feed == "spark"),
+        (f"--format {request.fmt}", request.fmt != "parquet"),
+    )
+    return [option for option, is_set in options if is_set]
+
+
+def _location_reason(request: DayRequest, layout: Layout) -> str:
+    """Says which of the request's paths are not on this host's disks; empty where all are."""
+    sources = (*request.streams, "dbs", "phedex")
+    if is_all_local(layout, sources, request.fout):
+        return ""
+    if not is_all_local(layout, (), request.fout):
+        return f"--fout {request.fout} is not on this host's disks"
+    root = request.root or request.settings.root
+    where = f"--root {root}" if root else "without --root, the input"
+    return f"{where} is not on this host's disks"
+
+
+def _dump_reason(request: DayRequest, layout: Layout) -> str:
+    """Says that FILES is too large for an index, where a count needs one; empty where it is not.
+
+    A dump that is missing or damaged is no reason: the job reports it, with its exit code, and needs no JVM for that.
+    """
+    files = LocalFiles()
+    if request.join != "auto":
+        return ""
+    try:
+        dbs = inputs.resolve_dbs_dump(request, layout, files)
+        if inputs.uses_index(request, dbs):
+            return ""
+        # Not at import: `run_spark` starts quicker without it, and needs it on few hosts.
+        from cmsspark.jobs import derived
+
+        if derived.is_possible(request) and derived.find(request, inputs.resolve(request, layout, files)):
+            return ""
+        return _too_large(request, dbs)
+    except CmssparkError:
+        return ""
+
+
+def _too_large(request: DayRequest, dbs: Dump) -> str:
+    size, limit = inputs.files_dump_bytes(dbs), inputs.index_dump_bytes(request.settings)
+    return f"FILES in {dbs.folder} has {size:,} bytes, an index is made of {limit:,} at most"
+
+
+def check_index(request: DayRequest, resolved: Inputs) -> None:
+    """Raises NotReady (75) where processes were chosen and the dump that is read is too large for them after all."""
+    if not inputs.uses_index(request, resolved.dbs):
+        raise NotReady(
+            "the DBS dump was replaced while the job started, and processes cannot join one of this size",
+            where=resolved.dbs.folder,
+            found=_too_large(request, resolved.dbs),
+            next_step="run it again, or with run_spark --engine spark",
         )
-        if asked
-    ]
-    if request.engine == PROCESSES and only_spark:
-        raise UsageError("--engine processes cannot do that", found=", ".join(only_spark), next_step="leave it out")
-    if request.engine == SPARK or only_spark:
-        return SPARK
-    # Started by spark-submit: its options were asked for.
-    is_submitted = request.engine == "auto" and "PYSPARK_GATEWAY_PORT" in os.environ
-    return SPARK if is_submitted else PROCESSES
 
 
-def go_back_for_spark() -> None:
-    """Become ``run_spark --engine spark`` with the same words, where it was ``run_spark`` that started this process."""
-    words = os.environ.pop(WORDS, None)
-    if words is None:
-        return
-    code = "from cmsspark.submit import main; main()"
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-c", code, "--engine", SPARK, *json.loads(words)])  # noqa: S606
+def check_session(choice: Choice) -> None:
+    """Raises SettingsError (78) where Spark is chosen in a process that has none.
+
+    A session made here would have neither the profile's memory nor its options.
+    """
+    if choice.engine == SPARK and not has_session():
+        raise SettingsError(
+            "Spark is needed to count this day",
+            found=f"no Spark session in this process; needed because: {choice.reason}",
+            next_step="start the job with run_spark --engine spark, which gives Spark the profile's options, or make a "
+            "session first, with cmsspark.session.session and options of your own",
+        )

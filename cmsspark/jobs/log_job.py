@@ -4,18 +4,36 @@ only.
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cmsspark.access import STREAMS
-from cmsspark.jobs import JOBS
+from cmsspark.jobs import JOBS, Job
 from cmsspark.jobs.options import StreamsType, job_options, settings_of, store_of
 
+if TYPE_CHECKING:
+    from cmsspark.jobs.request import DayRequest
+    from cmsspark.settings import Settings
 
-def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> click.Command:
-    """A click command that counts a day of ``streams`` into ``tables``."""
+#: Options of the command that are no part of a request.
+_NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "verbose", "debug")
+
+
+def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:
+    """The request that the parsed ``options`` of a job on log streams make (click's names and values)."""
+    from cmsspark.jobs.request import DayRequest
+
+    rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
+    return DayRequest(
+        job.name, options["day"], fout, settings, **{"streams": job.streams, "tables": job.tables, **rest}
+    )
+
+
+def log_job(name: str) -> click.Command:
+    """The click command of the job of that name: it counts a day of the job's streams into its tables."""
+    streams, tables = JOBS[name].streams, JOBS[name].tables
 
     @click.command(name, help=f"{JOBS[name].about}. Exit codes: docs/operations.md.")
     @job_options
@@ -39,17 +57,15 @@ def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> cli
         help="How files find their dataset.",
     )
     @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
-    def command(
-        day: date, fout: str | None, settings_file: str | None, verbose: bool, debug: bool, **options: Any
-    ) -> None:
+    # How run_spark passes on the engine that it chose.
+    @click.option("--engine", type=click.Choice(["auto", "processes", "spark"]), default="auto", hidden=True)
+    def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.jobs import report
         from cmsspark.jobs.day import run
-        from cmsspark.jobs.request import DayRequest
 
         settings = settings_of(settings_file)
-        options.setdefault("streams", streams)
-        request = DayRequest(name, day, store_of(fout, settings), settings, tables=tables, **options)
+        request = day_request(JOBS[name], options, settings, store_of(fout, settings))
         report.leave(request.fout, name, run(request), lambda text: click.echo(text, err=True))
 
     if "partials" not in tables:

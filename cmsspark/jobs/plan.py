@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.jobs import Job
-from cmsspark.jobs.day import ASK_REPLICAS
-from cmsspark.jobs.snapshots import DBS_TABLES
+from cmsspark.jobs.inputs import DBS_TABLES, STREAMS_NEEDING_REPLICAS
 from cmsspark.runs import readiness
 from cmsspark.runs.ledger import Published
 from cmsspark.runs.readiness import Listing, Rules, Verdict
@@ -142,7 +141,7 @@ class Look:
             chosen: list[Dump] = importlib.import_module(job.module).JOB.choose(self.files, self.layout, day)
             return chosen
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DBS_TABLES)]
-        if set(streams) & set(ASK_REPLICAS):
+        if set(streams) & set(STREAMS_NEEDING_REPLICAS):
             dumps.append(folders.choose_phedex_dump(self.files, self.layout, day))
         return dumps
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib import metadata
 from typing import Any
 
 from cmsspark import __version__
@@ -17,8 +16,8 @@ from cmsspark.storage import Files, is_local
 
 def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:
     """Whether the inputs and the store lie on the local disk, so that they are found without a JVM."""
-    places = [place.folder for source in sources for place in layout.places[source]]
-    return all(is_local(place) for place in (*places, fout))
+    locations = [place.folder for source in sources for place in layout.places[source]]
+    return all(is_local(location) for location in (*locations, fout))
 
 
 def check_unchanged(files: Files, inputs: Iterable[DayInput | Dump]) -> None:
@@ -45,6 +44,17 @@ def dumps_told(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
     }
 
 
+def input_told(one: DayInput) -> dict[str, Any]:
+    """A stream's input as manifests have it."""
+    return {
+        "stream": one.stream,
+        "form": one.form,
+        "folder": one.folder,
+        "is_tmp": one.is_tmp,
+        "files": [[file.path, file.size, file.mtime_ms] for file in one.files],
+    }
+
+
 def versions() -> dict[str, Any]:
     """Of code, store, Python and Spark."""
     return {
@@ -56,6 +66,9 @@ def versions() -> dict[str, Any]:
 
 
 def _pyspark() -> str:
+    # Not at import: it takes longer than all else that `run_spark` imports from here.
+    from importlib import metadata
+
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:

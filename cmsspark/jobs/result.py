@@ -12,14 +12,13 @@ from typing import Any
 
 from cmsspark import days, pseudonyms
 from cmsspark.errors import OutputError
-from cmsspark.jobs.provenance import check_unchanged, dumps_told, versions
+from cmsspark.jobs.provenance import check_unchanged, dumps_told, input_told, versions
 from cmsspark.jobs.quarantine import keep
 from cmsspark.jobs.request import DayRequest, Inputs
 from cmsspark.jobs.scanned import Counted, Scanned
 from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sinks import store
-from cmsspark.sources.folders import DayInput
 from cmsspark.storage import is_local
 
 
@@ -128,17 +127,6 @@ def _manifest(
         "versions": versions(),
         "seconds": round(time.monotonic() - began, 1),
         "timestamp": days.start_ms(request.day),
-    }
-
-
-def input_told(one: DayInput) -> dict[str, Any]:
-    """A stream's input as manifests have it."""
-    return {
-        "stream": one.stream,
-        "form": one.form,
-        "folder": one.folder,
-        "is_tmp": one.is_tmp,
-        "files": [[file.path, file.size, file.mtime_ms] for file in one.files],
     }
 
 

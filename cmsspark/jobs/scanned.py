@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Protocol
-from urllib.parse import unquote
 
-from cmsspark.errors import UsageError
+from cmsspark.jobs.inputs import spellings
 from cmsspark.runs import drift, reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sinks.store import Run
-from cmsspark.sources.folders import DayInput
 from cmsspark.sources.sample import needed_of
-from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.prefixes import OTHER
 
 #: A row that is neither access nor quarantined record: kind, stream, name, count, detail. Accesses are ``matched``.
@@ -59,7 +55,7 @@ class Scanned:
         for kind, stream, what, count, detail in counted.told():
             if kind == "damaged":
                 told = json.loads(detail)
-                told["file"] = next((path for path in accepted if path in _spellings(told["file"])), told["file"])
+                told["file"] = next((path for path in accepted if path in spellings(told["file"])), told["file"])
                 found.damaged.append({"stream": stream, **told, "records_read": count})
             elif kind == "sample":
                 found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
@@ -109,29 +105,3 @@ class Scanned:
 
 def _most_first(one: tuple[str, int]) -> tuple[int, str]:
     return -one[1], one[0]
-
-
-def accepted_files(named: Sequence[str], inputs: Sequence[DayInput]) -> frozenset[str]:
-    """The listed files that ``--accept-damaged`` names, by path or by their name alone.
-
-    Raises UsageError (2) for one that is not in the day's list, or stands for several.
-    """
-    listed = [file.path for one in inputs for file in one.files]
-    found = set()
-    for given in named:
-        wanted = _spellings(given)
-        fits = [path for path in listed if path in wanted or ("/" not in given and path.endswith(f"/{given}"))]
-        if len(fits) != 1:
-            raise UsageError(
-                f"--accept-damaged names {given!r}, a file of the day's logs is wanted",
-                where=", ".join(one.folder for one in inputs),
-                found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
-                next_step="give the path that the error about its damage shows",
-            )
-        found.add(fits[0])
-    return frozenset(found)
-
-
-def _spellings(path: str) -> set[str]:
-    """A path as it may stand in a list of files: Spark names files by URIs with ``%20`` for a space."""
-    return {path, os.path.abspath(local_path(path))} if is_local(path) else {path, unquote(path)}

@@ -17,9 +17,6 @@ from cmsspark.storage import Files, is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Report, open_or_build
 from cmsspark.transforms.snapshot import Each, Part, build_catalogue, build_replicas
 
-#: Tables that a snapshot is made from.
-DBS_TABLES = ("FILES", "BLOCKS", "DATASETS")
-
 
 @dataclass(frozen=True)
 class Snapshots:

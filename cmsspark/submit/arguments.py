@@ -99,8 +99,6 @@ class Request:
     job: str | None = None
     arguments: list[str] = field(default_factory=list)
     given: dict[str, list[str]] = field(default_factory=dict)
-    #: The command line as it was.
-    words: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """True when the flag or option was given."""
@@ -122,7 +120,7 @@ def split(words: Sequence[str], signature_of: Callable[[str], Signature | None])
     ``signature_of(job)`` gives a built-in job's own options and None for a script of one's own; it is called once, when
     the job's name is met. Raises UsageError (2) for unknown options before the job and for missing values.
     """
-    request = Request(words=list(words))
+    request = Request()
     signature: Signature | None = None
     rest = list(words)
     while rest:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -16,9 +16,10 @@ from cmsspark import __version__, errors, pseudonyms
 from cmsspark.compiled import OFF, STALE, why_not
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
+from cmsspark.jobs.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import avro, class_archive, engine, former, yarn
+from cmsspark.submit import avro, class_archive, former, yarn
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, Places, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -56,17 +57,16 @@ def run_spark(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
     """Build the command, and show or run it."""
-    settings = load_settings(request.last("--settings"), environ)
-    if job is not None:
-        check_arguments(job, request.arguments)
+    options = {} if job is None else job_options(job, request.arguments)
+    settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)
     java = find_java(environ)
-    command = build(
-        request, settings, host, places(host, settings, class_archive.usable(host, java, settings.cache_dir)), job
-    )
-    spark, command = command, without_spark(request, settings, job, command, host)
+    archive = class_archive.usable(host, java, settings.cache_dir)
+    spark = build(request, settings, host, places(host, settings, archive), job)
+    command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
-        _say(explanation(command, spark, settings, uncompiled(job, host.package, why_not())))
+        first = [*uncompiled(job, host.package, why_not()), *counted_by_spark(job, reason)]
+        _say(explanation(command, spark, settings, first))
     if request.has("--dry-run"):
         _say(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
@@ -76,19 +76,29 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         check_yarn(command, host)
         if command.is_on_yarn:
             yarn.check_nodes(environ)
+        if "fout" in options:
+            store_of(options["fout"], settings)
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
     return run(command, environ)
 
 
-def without_spark(request: Request, settings: Settings, job: Job | None, command: Command, host: Host) -> Command:
-    """The same job counted by processes of this host, where nothing asks for Spark; else ``command`` itself."""
-    if command.mode == "python":
-        return command
-    if engine.why_spark(request, settings, job, command, host.environ):
-        return command
-    assert job is not None
-    return engine.by_processes(command, request.words, host, job, request.arguments)
+def with_engine(
+    spark: Command, request: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, host: Host
+) -> tuple[Command, str]:
+    """The command of the engine that is chosen, and why that is Spark: ``spark`` itself, or the same job counted by
+    processes of this host. ``options``: the job's own, parsed.
+    """
+    if spark.mode == "python":
+        return spark, ""
+    # Not at import: `--help` must answer at once.
+    from cmsspark.jobs.engine import SPARK
+    from cmsspark.submit import engine
+
+    choice = engine.choose(request, job, options, settings, spark)
+    if job is None or choice.engine == SPARK:
+        return spark, choice.reason
+    return engine.by_processes(spark, host, job, request.arguments), ""
 
 
 def instead(spark: Command) -> str:
@@ -121,21 +131,23 @@ def signature_of(name: str) -> Signature | None:
     job = built_in(name)
     if job is None:
         return None
+    options = [option for option in load_command(job).params if isinstance(option, click.Option)]
     return {
         spelling: not (getattr(option, "is_flag", False) or getattr(option, "count", False))
-        for option in load_command(job).params
-        if isinstance(option, click.Option)
+        for option in options
+        # --engine is run_spark's, which passes its choice on by the job's hidden option of that name.
+        if option.name != "engine"
         for spelling in (*option.opts, *option.secondary_opts)
     }
 
 
-def check_arguments(job: Job, arguments: Sequence[str]) -> None:
-    """Have the job's own command read its arguments now: a wrong date is told before a JVM starts.
+def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
+    """The job's own options as its command parses them: a wrong date is reported before a JVM starts.
 
     Raises UsageError (2) with click's words.
     """
     try:
-        load_command(job).make_context(f"run_spark {job.name}", list(arguments))
+        return load_command(job).make_context(f"run_spark {job.name}", list(arguments)).params
     except click.UsageError as error:
         said = error.format_message()
         next_step = former.advice(said) or f"run_spark {job.name} --help"
@@ -223,6 +235,11 @@ def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
     return [*lines, f"  pip install --no-deps {again}", ""]
 
 
+def counted_by_spark(job: Job | None, reason: str) -> list[str]:
+    """Lines that say why Spark counts a day of logs; none for other jobs and where processes count."""
+    return [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
+
+
 def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str]) -> str:
     """Each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines before."""
     if spark.mode == "python":
@@ -231,7 +248,8 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
     if command is not spark:
         lines += [
             "Counted by processes of this host, without a JVM: nothing asks for Spark here. --engine spark, a path",
-            "that is not on this host's disks, or any Spark option does; it would get these:",
+            "that is not on this host's disks, a DBS dump too large for an index, or any Spark option does; it would",
+            "get these:",
             "",
         ]
     command = spark

@@ -20,7 +20,7 @@ from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import attended, note_published
 from cmsspark.jobs.daily import Daily, Outcome, worked
 from cmsspark.jobs.morning import Morning, morning
-from cmsspark.jobs.result import input_told
+from cmsspark.jobs.provenance import input_told
 from cmsspark.schemas import stored_table
 from cmsspark.settings import load_settings
 from cmsspark.sinks import store

@@ -56,11 +56,11 @@ class Place:
             self.run(job, *options, **more)
         return error.value
 
-    def manifest(self, table: str) -> dict[str, Any]:
-        return current(LocalFiles(), self.fout, find_job_of(table), table, DAY).manifest
+    def manifest(self, table: str, fout: str | None = None) -> dict[str, Any]:
+        return current(LocalFiles(), fout or self.fout, find_job_of(table), table, DAY).manifest
 
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        found = current(LocalFiles(), self.fout, find_job_of(table), table, DAY)
+    def rows(self, table: str, fout: str | None = None) -> list[dict[str, Any]]:
+        found = current(LocalFiles(), fout or self.fout, find_job_of(table), table, DAY)
         return sorted(pq.read_table(found.path).to_pylist(), key=repr)
 
     def request(self, **changes: Any) -> DayRequest:
