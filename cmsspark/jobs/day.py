@@ -25,6 +25,7 @@ from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.reader import Reader
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.storage import Files, LocalFiles, files_for
 from cmsspark.transforms.scan import Kit, StreamFiles
 from cmsspark.transforms.snapshot import Each
@@ -32,8 +33,6 @@ from cmsspark.transforms.snapshot import Each
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Streams whose accesses are remote or not by where the file's block lies (rule 21).
-ASK_REPLICAS = ("cmssw", "crab")
 #: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
 INDEX_DUMP_BYTES = 30_000_000_000
 
@@ -46,7 +45,7 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     tell = say or (lambda text: click.echo(text, err=True))
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
-    is_local = is_all_local(layout, (*request.streams, "dbs", "phedex"), request.fout)
+    is_local = is_all_local(layout, (*request.streams, *DUMPS), request.fout)
     chosen = engine.of(request, is_local)
     if chosen == engine.SPARK:
         engine.go_back_for_spark()
@@ -172,16 +171,17 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
     kept = {} if request.refresh_dumps else _kept_dumps(request, layout, files)
-    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, snapshots.DBS_TABLES)
+    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
     phedex = None
-    if any(one.stream in ASK_REPLICAS for one in found):
+    if any(one.stream in STREAMS_NEEDING_REPLICAS for one in found):
         try:
             phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
         except (InputMissing, NotReady) as error:
             if not request.allow_missing:
                 raise
             missing.append("phedex")
-            warnings.append(f"phedex is left out, remote_nacc of {' and '.join(ASK_REPLICAS)} is null: {error.wanted}")
+            asking = " and ".join(STREAMS_NEEDING_REPLICAS)
+            warnings.append(f"phedex is left out, remote_nacc of {asking} is null: {error.wanted}")
     accepted = accepted_files(request.accept_damaged, found)
     inputs = Inputs(files, found, missing, dbs, phedex, warnings, accepted)
     for texts in (*(one.warnings for one in found), *(dump.warnings for dump in inputs.dumps)):
@@ -203,7 +203,7 @@ def _kept_dumps(request: DayRequest, layout: Layout, files: Files) -> dict[str, 
         if not any(place.holds(dump["folder"]) for place in layout.places[kind]):
             continue
         when = date.fromisoformat(dump["day"]) if dump["day"] else None
-        found = folders.dump_at(files, kind, dump["folder"], request.day, when, snapshots.DBS_TABLES)
+        found = folders.dump_at(files, kind, dump["folder"], request.day, when, DUMPS["dbs"].for_streams)
         if found is not None:
             kept[kind] = found
     return kept

@@ -1,5 +1,6 @@
-"""The command of a job on log streams: data_aggregation and the single-stream reports differ in streams and tables
-only.
+"""The commands of the jobs on log streams: ``data_aggregation`` and the report of each single stream.
+
+They differ in their streams and tables only, which the index of jobs takes from the registry of streams.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from typing import Any
 
 import click
 
-from cmsspark.access import STREAMS
-from cmsspark.jobs import JOBS
+from cmsspark.jobs import Job
 from cmsspark.jobs.options import StreamsType, job_options, settings_of, store_of
+from cmsspark.sources.registry import STREAMS, streams_of_day
 
 
-def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> click.Command:
-    """A click command that counts a day of ``streams`` into ``tables``."""
+def command_of(job: Job) -> click.Command:
+    """A click command that counts a day of the job's streams into its tables.
 
-    @click.command(name, help=f"{JOBS[name].about}. Exit codes: docs/operations.md.")
+    Without ``--streams`` these are the streams that are expected to have logs of the day; a job whose streams all lie
+    outside of it keeps them, so that the error names what is not there.
+    """
+
+    @click.command(job.name, help=f"{job.about}. Exit codes: docs/operations.md.")
     @job_options
     @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
     @click.option(
@@ -48,17 +53,15 @@ def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> cli
         from cmsspark.jobs.request import DayRequest
 
         settings = settings_of(settings_file)
-        options.setdefault("streams", streams)
-        request = DayRequest(name, day, store_of(fout, settings), settings, tables=tables, **options)
-        report.leave(request.fout, name, run(request), lambda text: click.echo(text, err=True))
+        options["streams"] = options.get("streams") or streams_of_day(day, job.streams) or job.streams
+        request = DayRequest(job.name, day, store_of(fout, settings), settings, tables=job.tables, **options)
+        report.leave(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
 
-    if "partials" not in tables:
+    if "partials" not in job.tables:
         command = click.option(
             "--recount", is_flag=True, help="Read the logs, also where data_aggregation has counted the same files."
         )(command)
-    if len(streams) > 1:
-        choose = click.option(
-            "--streams", type=StreamsType(), default=STREAMS, help="Streams to read (default: aaa,eos,cmssw,crab)."
-        )
+    if len(job.streams) > 1:
+        choose = click.option("--streams", type=StreamsType(), help=f"Streams to read (default: {','.join(STREAMS)}).")
         command = choose(command)
     return command

@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from cmsspark import __version__, errors, pseudonyms
-from cmsspark.compiled import OFF, STALE, why_not
+from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
 from cmsspark.resources import resource
@@ -66,7 +66,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     )
     spark, command = command, without_spark(request, settings, job, command, host)
     if request.has("--explain"):
-        _say(explanation(command, spark, settings, uncompiled(job, host.package, why_not())))
+        _say(explanation(command, spark, settings, uncompiled(job, host.package, unavailable_reason())))
     if request.has("--dry-run"):
         _say(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
