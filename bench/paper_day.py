@@ -20,8 +20,8 @@ from bench import inputs, report
 from bench.daily import Bench, arguments, run_spark
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost
-from cmsspark.access import STREAMS
 from cmsspark.sinks.store import current
+from cmsspark.sources.registry import STREAMS
 from cmsspark.storage import LocalFiles
 
 COPIES = 16

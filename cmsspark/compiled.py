@@ -28,23 +28,23 @@ from zipimport import zipimporter
 #: A module comes after those whose classes it uses.
 NAMES: Final = ("hashed", "sources.packed", "sources.plain_avro", "sources.plain_csv", "sources.shaped")
 #: What they share.
-SHARED: Final = ("made_of.pxi", "xxh64.pxd", "sources/packed.pxd")
+SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/packed.pxd")
 #: Why there is none.
 OFF, MISSING, STALE = "off", "missing", "stale"
 
 
 def compiled(name: str) -> ModuleType | None:
     """The module ``cmsspark.<name>``, or None where this Python has none or is told to do without."""
-    return None if why_not() else _modules()[0].get(name)
+    return None if unavailable_reason() else _modules()[0].get(name)
 
 
-def why_not() -> str:
-    """Why there is no compiled code here: OFF, MISSING or STALE; empty where there is."""
+def unavailable_reason() -> str:
+    """Why no compiled code is used here: OFF, MISSING or STALE; empty where it is used."""
     return OFF if os.environ.get("CMSSPARK_COMPILED") == "0" else _modules()[1]
 
 
 def digests(read: Callable[[str], bytes]) -> dict[str, str]:
-    """What each module is made of: a digest of what all share, and one of its own. ``read``: a file of the package."""
+    """The source digest of each module: one of what all share, and one of its own. ``read``: a file of the package."""
     shared = _digest(*map(read, SHARED))
     return {name: f"{shared} {_digest(read(name.replace('.', '/') + '.pyx'))}" for name in NAMES}
 
@@ -73,9 +73,9 @@ def _modules() -> tuple[dict[str, ModuleType], str]:
         except (ImportError, OSError):
             # Of another system: what it links to is not here. Or there is no place for the file.
             return {}, MISSING
-        made_of = str(getattr(module, "SOURCES", "unknown"))
-        shared = shared or made_of.split()[0]
-        if made_of != wanted[name] if wanted else made_of.split()[0] != shared:
+        source_digest = str(getattr(module, "SOURCES", "unknown"))
+        shared = shared or source_digest.split()[0]
+        if source_digest != wanted[name] if wanted else source_digest.split()[0] != shared:
             return {}, STALE
         found[name] = module
     return found, ""

@@ -7,7 +7,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 import numpy as np
 
-include "cmsspark/made_of.pxi"
+include "cmsspark/source_digest.pxi"
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void*) noexcept nogil

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cmsspark import days, pseudonyms
-from cmsspark.access import STREAMS
 from cmsspark.jobs import job_of_table
 from cmsspark.jobs.options import settings_of, store_of
 from cmsspark.session import session as _session
+from cmsspark.sources.registry import STREAMS
 from cmsspark.storage import files_for
 
 if TYPE_CHECKING:

@@ -6,10 +6,8 @@ from cmsspark import access
 from cmsspark.access import AccessBatch, Remote
 
 
-def test_the_bins_are_those_of_a_reconciliation_and_each_is_decided_in_one_place() -> None:
-    assert set(access.DECODER_BINS).isdisjoint(access.CATALOGUE_BINS)
-    assert set(access.UNMATCHED_BINS) < {*access.DECODER_BINS, *access.CATALOGUE_BINS}
-    assert access.STREAMS == ("aaa", "eos", "cmssw", "crab")
+def test_the_parts_of_unmatched_are_those_of_rule_4() -> None:
+    assert access.UNMATCHED_BINS == ("no_lfn", "user_file", "temporary", "not_in_dbs")
 
 
 def test_remoteness_folds_as_a_small_number() -> None:

@@ -35,8 +35,8 @@ assert [batch.lfns for batch in found] == [["/store/a"] * 2] * 2
 assert [sorted(batch.read_bytes) for batch in found] == [[1, 2]] * 2
 assert decoder.groups[0].user == "B" and len(decoder.groups) == 1
 file = known._shaped and known._shaped.__file__
-assert (decoder._known is not None) == known.COMPILED == (not compiled.why_not())
-print(json.dumps({"why not": compiled.why_not(), "from": file}))
+assert (decoder._fast_lines is not None) == known.COMPILED == (not compiled.unavailable_reason())
+print(json.dumps({"why not": compiled.unavailable_reason(), "from": file}))
 """
 
 
@@ -58,13 +58,13 @@ def look(path: Path | str, before: str = "", cwd: Path | str = "/", **environmen
 @pytest.fixture
 def there() -> None:
     """Skips, which CI does not allow, where nothing is compiled."""
-    if compiled.why_not():
-        pytest.skip(f"{compiled.why_not()}: python setup.py build_ext --inplace")
+    if compiled.unavailable_reason():
+        pytest.skip(f"{compiled.unavailable_reason()}: python setup.py build_ext --inplace")
 
 
 @pytest.mark.skipif(os.environ.get("CI") != "true", reason="for CI")
 def test_ci_tests_the_compiled_way() -> None:
-    assert compiled.why_not() == "", (
+    assert compiled.unavailable_reason() == "", (
         "there is no compiled code of these sources for this Python: CI would test the slow way only. "
         "next: python setup.py build_ext --inplace, which needs a C compiler and Python's headers (bin/setup says so)"
     )
@@ -161,7 +161,7 @@ def test_without_one_of_the_libraries_the_others_are_not_used(there: None, tmp_p
     assert _looks(tmp_path, lambda name, content: None if name == gone else (name, content)) == {"missing"}
 
 
-@pytest.mark.parametrize("source", ["xxh64.pxd", "sources/packed.pxd", "made_of.pxi", "sources/plain_csv.pyx"])
+@pytest.mark.parametrize("source", ["xxh64.pxd", "sources/packed.pxd", "source_digest.pxi", "sources/plain_csv.pyx"])
 def test_what_is_made_of_other_sources_than_those_beside_it_is_not_used(
     there: None, tmp_path: Path, source: str
 ) -> None:

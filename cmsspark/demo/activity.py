@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from cmsspark.demo.people import T2, T3, Person
 from cmsspark.demo.world import Floats, Ints, World, guids
 
 Stream = Literal["aaa", "eos", "cmssw", "crab"]
+#: The streams that the demo writes.
+STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 
 #: Bins, in the order of the numbers in ``Activity.bins``.
 BINS: Final = (

@@ -12,8 +12,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from cmsspark.access import STREAMS
-from cmsspark.demo.activity import Activity, Stream, draw
+from cmsspark.demo.activity import STREAMS, Activity, Stream, draw
 from cmsspark.demo.avro_records import CMSSW_SCHEMA, CRAB_SCHEMA, cmssw_avro_records, crab_records
 from cmsspark.demo.dumps import DbsLayout
 from cmsspark.demo.eos_records import EosForms, eos_lines

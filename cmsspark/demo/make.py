@@ -17,9 +17,8 @@ from typing import Any, Final
 import numpy as np
 from isal import isal_zlib
 
-from cmsspark.access import STREAMS
 from cmsspark.days import start_ms
-from cmsspark.demo.activity import Stream
+from cmsspark.demo.activity import STREAMS, Stream
 from cmsspark.demo.dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
 from cmsspark.demo.logs import Counts, Layout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import click
 
-from cmsspark.access import STREAMS
 from cmsspark.errors import UsageError
+from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 
 @dataclass(frozen=True)
@@ -28,42 +29,37 @@ class Job:
 
     @property
     def module(self) -> str:
-        return f"cmsspark.jobs.{self.name}"
+        """The module of its command. All jobs on log streams share one."""
+        return f"cmsspark.jobs.{'log_job' if self.streams else self.name}"
 
 
-JOBS: dict[str, Job] = {
-    job.name: job
-    for job in (
-        Job(
-            "data_aggregation",
-            "One day of all streams per dataset, site and app",
-            ("data_aggregation", "partials"),
-            streams=STREAMS,
-        ),
-        Job("dbs_aaa", "One day of AAA (XRootD) accesses per dataset, site and app", ("dbs_aaa",), streams=("aaa",)),
-        Job("dbs_eos", "One day of EOS accesses per dataset, site and app", ("dbs_eos",), streams=("eos",)),
-        Job("dbs_cmssw", "One day of CMSSW reports per dataset, site and app", ("dbs_cmssw",), streams=("cmssw",)),
-        Job(
-            "dbs_crab",
-            "One day of CRAB jobs per dataset, site and app",
-            ("dbs_crab",),
-            aliases=("dbs_jm",),
-            streams=("crab",),
-        ),
-        Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",)),
-        Job("site_tier_usage", "How much data sit at the sites of a tier, by data tier", ("site_tier_usage",)),
-        Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",)),
-        Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",)),
-        Job(
-            "period",
-            "A week, a month or any range of stored days, its distinct users counted anew",
-            ("period_aggregation",),
-            needs_spark=False,
-            of_periods=True,
-        ),
-        Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False),
+def _jobs() -> Iterator[Job]:
+    yield Job(
+        "data_aggregation",
+        "One day of all streams per dataset, site and app",
+        ("data_aggregation", "partials"),
+        streams=STREAMS,
     )
-}
+    for stream in STREAMS_BY_NAME.values():
+        if stream.has_report:
+            about = f"One day of {stream.title} per dataset, site and app"
+            yield Job(stream.report, about, (stream.report,), aliases=stream.report_aliases, streams=(stream.name,))
+    yield Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",))
+    yield Job("site_tier_usage", "How much data sit at the sites of a tier, by data tier", ("site_tier_usage",))
+    yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",))
+    yield Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",))
+    yield Job(
+        "period",
+        "A week, a month or any range of stored days, its distinct users counted anew",
+        ("period_aggregation",),
+        needs_spark=False,
+        of_periods=True,
+    )
+    yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
+
+
+#: All built-in jobs by name, in the order of ``run_spark --list``.
+JOBS: dict[str, Job] = {job.name: job for job in _jobs()}
 
 
 def find_job(name: str) -> Job:
@@ -88,6 +84,7 @@ def job_of_table(table: str) -> Job:
 
 def load_command(job: Job) -> click.Command:
     """The job's click command; importing its module must not import pyspark."""
-    command = importlib.import_module(job.module).command
+    module = importlib.import_module(job.module)
+    command = module.command_of(job) if job.streams else module.command
     assert isinstance(command, click.Command)
     return command

@@ -23,6 +23,7 @@ from cmsspark.session import cause_of
 from cmsspark.sinks import store
 from cmsspark.sources.folders import Layout
 from cmsspark.sources.reader import Reader
+from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import LocalFiles, files_for
 from cmsspark.transforms.scan import Kit, StreamFiles
 from cmsspark.transforms.snapshot import Each
@@ -40,7 +41,7 @@ def run(request: DayRequest, say: Any = None) -> store.CurrentTable:
     tell = say or (lambda text: click.echo(text, err=True))
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
-    is_local = is_all_local(layout, (*request.streams, "dbs", "phedex"), request.fout)
+    is_local = is_all_local(layout, (*request.streams, *DUMPS), request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)
     with attended(request.settings, request.fout, request.job, request.day, tell) as run_of_day:

@@ -16,6 +16,7 @@ from cmsspark.jobs.provenance import is_all_local
 from cmsspark.session import has_session
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.layout import Layout
+from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import LocalFiles
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _option_reasons(request: DayRequest) -> list[str]:
 
 def _location_reason(request: DayRequest, layout: Layout) -> str:
     """Says which of the request's paths are not on this host's disks; empty where all are."""
-    sources = (*request.streams, "dbs", "phedex")
+    sources = (*request.streams, *DUMPS)
     if is_all_local(layout, sources, request.fout):
         return ""
     if not is_all_local(layout, (), request.fout):

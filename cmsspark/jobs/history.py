@@ -7,10 +7,10 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from cmsspark import days
-from cmsspark.access import STREAMS
 from cmsspark.jobs.provenance import versions
 from cmsspark.schemas import stored_table
 from cmsspark.sinks import store
+from cmsspark.sources.registry import STREAMS
 from cmsspark.storage import LocalFiles, join
 
 if TYPE_CHECKING:

@@ -17,12 +17,9 @@ from cmsspark.settings import Settings
 from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.storage import Files, is_local, local_path
 
-#: Streams whose accesses are remote or not by where the file's block lies (rule 21).
-STREAMS_NEEDING_REPLICAS: Final = ("cmssw", "crab")
-#: Tables of the DBS dump that a day of logs needs.
-DBS_TABLES: Final = ("FILES", "BLOCKS", "DATASETS")
 #: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
 INDEX_DUMP_BYTES: Final = 30_000_000_000
 #: The key below ``spark`` in the settings that sets another limit.
@@ -47,7 +44,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
     kept = _kept_dumps(request, layout, files)
-    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DBS_TABLES)
+    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
     phedex = None
     if any(one.stream in STREAMS_NEEDING_REPLICAS for one in streams):
         try:
@@ -68,7 +65,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
 def resolve_dbs_dump(request: DayRequest, layout: Layout, files: Files) -> Dump:
     """The DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
     kept = _kept_dumps(request, layout, files, ("dbs",))
-    return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DBS_TABLES)
+    return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
 
 
 def uses_index(request: DayRequest, dbs: Dump) -> bool:
@@ -119,7 +116,7 @@ def _kept_dumps(
         if kind not in kinds or not any(place.holds(dump["folder"]) for place in layout.places[kind]):
             continue
         dump_day = date.fromisoformat(dump["day"]) if dump["day"] else None
-        dump_there = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, DBS_TABLES)
+        dump_there = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, DUMPS["dbs"].for_streams)
         if dump_there is not None:
             kept[kind] = dump_there
     return kept

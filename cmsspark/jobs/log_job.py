@@ -1,5 +1,6 @@
-"""The command of a job on log streams: data_aggregation and the single-stream reports differ in streams and tables
-only.
+"""The commands of the jobs on log streams: ``data_aggregation`` and the report of each single stream.
+
+They differ in their streams and tables only, which the index of jobs takes from the registry of streams.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmsspark.access import STREAMS
-from cmsspark.jobs import JOBS, Job
+from cmsspark.jobs import Job
 from cmsspark.jobs.options import StreamsType, job_options, settings_of, store_of
+from cmsspark.sources.registry import STREAMS, streams_of_day
 
 if TYPE_CHECKING:
     from cmsspark.jobs.request import DayRequest
@@ -22,20 +23,23 @@ _NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "verbose", "debug")
 
 
 def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:
-    """The request that the parsed ``options`` of a job on log streams make (click's names and values)."""
+    """The request that the parsed ``options`` of a job on log streams make (click's names and values).
+
+    Without ``streams`` these are the job's streams that are expected to have logs of the day; a job whose streams all
+    lie outside of it keeps them, so that the error names what is not there.
+    """
     from cmsspark.jobs.request import DayRequest
 
+    day = options["day"]
     rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
-    return DayRequest(
-        job.name, options["day"], fout, settings, **{"streams": job.streams, "tables": job.tables, **rest}
-    )
+    rest["streams"] = options.get("streams") or streams_of_day(day, job.streams) or job.streams
+    return DayRequest(job.name, day, fout, settings, tables=job.tables, **rest)
 
 
-def log_job(name: str) -> click.Command:
-    """The click command of the job of that name: it counts a day of the job's streams into its tables."""
-    streams, tables = JOBS[name].streams, JOBS[name].tables
+def command_of(job: Job) -> click.Command:
+    """A click command that counts a day of the job's streams into its tables."""
 
-    @click.command(name, help=f"{JOBS[name].about}. Exit codes: docs/operations.md.")
+    @click.command(job.name, help=f"{job.about}. Exit codes: docs/operations.md.")
     @job_options
     @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
     @click.option(
@@ -65,16 +69,14 @@ def log_job(name: str) -> click.Command:
         from cmsspark.jobs.day import run
 
         settings = settings_of(settings_file)
-        request = day_request(JOBS[name], options, settings, store_of(fout, settings))
-        report.leave(request.fout, name, run(request), lambda text: click.echo(text, err=True))
+        request = day_request(job, options, settings, store_of(fout, settings))
+        report.leave(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
 
-    if "partials" not in tables:
+    if "partials" not in job.tables:
         command = click.option(
             "--recount", is_flag=True, help="Read the logs, also where data_aggregation has counted the same files."
         )(command)
-    if len(streams) > 1:
-        choose = click.option(
-            "--streams", type=StreamsType(), default=STREAMS, help="Streams to read (default: aaa,eos,cmssw,crab)."
-        )
+    if len(job.streams) > 1:
+        choose = click.option("--streams", type=StreamsType(), help=f"Streams to read (default: {','.join(STREAMS)}).")
         command = choose(command)
     return command

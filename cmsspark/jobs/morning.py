@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from cmsspark.access import STREAMS
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import Job, find_job
 from cmsspark.jobs.plan import POLICIES
 from cmsspark.runs.alarms import PORTS, Mail, Push
 from cmsspark.runs.readiness import Rules
 from cmsspark.settings import Settings
+from cmsspark.sources.registry import STREAMS
 
 _NUMBERS: Final = tuple(field.name for field in fields(Rules))
 _KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {

@@ -18,6 +18,7 @@ from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, 
 from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Dump, Layout
+from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import Files, LocalFiles, files_for
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _run(
 
     began = time.monotonic()
     layout = Layout.load(settings.sources, root or settings.root)
-    is_local = is_all_local(layout, ("dbs", "phedex"), fout)
+    is_local = is_all_local(layout, tuple(DUMPS), fout)
     # What is missing on the local disk is told before a JVM starts; so is who else works on the day.
     if is_local:
         run_of_day.lock(LocalFiles())

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from cmsspark import days
-from cmsspark.access import STREAMS
 from cmsspark.errors import UsageError
 from cmsspark.settings import Settings, load_settings
+from cmsspark.sources.registry import STREAMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.jobs import Job
-from cmsspark.jobs.inputs import DBS_TABLES, STREAMS_NEEDING_REPLICAS
 from cmsspark.runs import readiness
 from cmsspark.runs.ledger import Published
 from cmsspark.runs.readiness import Listing, Rules, Verdict
@@ -19,6 +18,7 @@ from cmsspark.schemas import stored_table
 from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, streams_of_day
 from cmsspark.storage import Files
 
 #: What a source's policy may be: wait for it, count without it, or take its ``.tmp`` folder.
@@ -78,7 +78,7 @@ class Look:
             if table in job.tables and told.get("schema", "") not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
         read = {one.get("stream"): one for one in manifest.get("inputs", ())}
-        for stream in job.streams:
+        for stream in streams_of_day(day, job.streams):
             try:
                 now = self._resolve(stream, day)
             except (InputMissing, NotReady):
@@ -99,7 +99,7 @@ class Look:
         verdicts, options = [], set()
         found = []
         before = store.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
-        for stream in job.streams:
+        for stream in streams_of_day(day, job.streams):
             try:
                 one = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
@@ -140,7 +140,7 @@ class Look:
         if not job.streams:
             chosen: list[Dump] = importlib.import_module(job.module).JOB.choose(self.files, self.layout, day)
             return chosen
-        dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DBS_TABLES)]
+        dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):
             dumps.append(folders.choose_phedex_dump(self.files, self.layout, day))
         return dumps

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING
 
-from cmsspark.access import STREAMS
 from cmsspark.sources.folders import DayInput, Dump
+from cmsspark.sources.registry import STREAMS
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:

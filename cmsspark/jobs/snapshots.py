@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from cmsspark.sources.dbs import read_table_arrow
-from cmsspark.sources.dumps import REPLICAS, Dump
+from cmsspark.sources.dumps import Dump
 from cmsspark.sources.phedex import disk_replicas_of
+from cmsspark.sources.registry import REPLICAS
 from cmsspark.storage import Files, is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Report, open_or_build
 from cmsspark.transforms.snapshot import Each, Part, build_catalogue, build_replicas

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmsspark.access import STREAMS, UNMATCHED_BINS
+from cmsspark.access import UNMATCHED_BINS
 from cmsspark.publish.documents import Shape, document_id
+from cmsspark.sources.registry import STREAMS
 
 #: Added to the table's type: completeness documents have an index of their own kind.
 SUFFIX: Final = "_completeness"

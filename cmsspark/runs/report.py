@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cmsspark.access import UNMATCHED_BINS
 from cmsspark.runs.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
+from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
 
 Manifest = Mapping[str, Any]
 
@@ -129,7 +130,7 @@ def _joins(one: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, int]
     found = {entry["bin"]: entry["records"] for entry in one["bins"]}
     after = sum(found[name] for name in _JOINED)
     into = one["read"] - sum(count for name, count in found.items() if name not in _JOINED)
-    asks = "phedex" in manifest.get("dumps", {}) and one["stream"] in ("cmssw", "crab")
+    asks = "phedex" in manifest.get("dumps", {}) and one["stream"] in STREAMS_NEEDING_REPLICAS
     told = [_join(one["stream"], "file → dataset" + (", block and site → replicas" if asks else ""), into, after)]
     if stored is not None:
         told.append(_join(one["stream"], "accesses → stored report", found["matched"], stored.get(one["stream"], 0)))

@@ -11,7 +11,7 @@ import msgspec
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
-from cmsspark.sources.shapes import Needs
+from cmsspark.sources.shapes import RequiredFields
 from cmsspark.sources.strict_json import Fields, last, long, text
 
 
@@ -51,21 +51,21 @@ class EnrichedRecord(msgspec.Struct, gc=False):
 _TEXTS = ("file_lfn", "user_dn", "app_info")
 _LONGS = ("read_bytes", "read_bytes_at_close", "write_bytes", "write_bytes_at_close")
 _SITES = ("src_experiment_site", "dst_experiment_site")
-_NEEDS = Needs("file_lfn", ("user_dn", "app_info"), ("read_bytes_at_close", "read_bytes"), _LONGS[2:])
+_REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info"), ("read_bytes_at_close", "read_bytes"), _LONGS[2:])
 
 
 class AaaDecoder(JsonDecoder):
-    """Decodes AAA lines; ``form`` is ``enr`` or ``raw``. A raw record has no site, and cannot be remote."""
+    """Decodes AAA lines; ``format_name`` is ``enr`` or ``raw``. A raw record has no site, and cannot be remote."""
 
     stream = "aaa"
 
-    def __init__(self, day: date, apps: Apps, form: str) -> None:
-        self.enriched = form == "enr"
+    def __init__(self, day: date, apps: Apps, format_name: str) -> None:
+        self.enriched = format_name == "enr"
         self.record_type = EnrichedRecord if self.enriched else RawRecord
-        super().__init__(day, apps)
+        super().__init__(day, apps, format_name)
         self._codes = Remembered(self._number)
-        needs = _NEEDS._replace(shared=_NEEDS.shared + _SITES) if self.enriched else _NEEDS
-        self.know(needs, lambda data: needs, self._number)
+        required = _REQUIRED._replace(shared=_REQUIRED.shared + _SITES) if self.enriched else _REQUIRED
+        self.use_fast_lines(required, lambda data: required, self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day, write_only, no_lfn; all else are accesses."""

@@ -13,7 +13,7 @@ from cmsspark.sources.avro import avro_long, avro_text
 from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
 from cmsspark.sources.known_avro import AvroNeeds, KnownAvro
-from cmsspark.sources.shapes import Needs
+from cmsspark.sources.shapes import RequiredFields
 from cmsspark.sources.strict_json import Fields, last, long, text
 
 
@@ -37,7 +37,7 @@ class Record(msgspec.Struct, gc=False):
 
 _TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
 _LONGS = ("read_bytes", "read_bytes_at_close")
-_NEEDS = Needs("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
+_REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
 _AVRO_NEEDS = AvroNeeds("FILE_LFN", ("USER_DN", "APP_INFO", "SITE_NAME"), ("READ_BYTES_AT_CLOSE", "READ_BYTES"))
 
 
@@ -50,10 +50,10 @@ class CmsswDecoder(JsonDecoder):
     avro_fields = tuple(name.upper() for name in (*_TEXTS, *_LONGS))
     avro_required = "FILE_LFN"
 
-    def __init__(self, day: date, apps: Apps) -> None:
-        super().__init__(day, apps)
+    def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
+        super().__init__(day, apps, format_name)
         self._codes = Remembered(self._number)
-        self.know(_NEEDS, lambda data: _NEEDS, self._number)
+        self.use_fast_lines(_REQUIRED, lambda data: _REQUIRED, self._number)
         meanings = (self.person.__getitem__, self.apps.of.__getitem__, itself)
         self.known_avro = KnownAvro(_AVRO_NEEDS, meanings, self._number)
 

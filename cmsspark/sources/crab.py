@@ -23,7 +23,7 @@ _PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)
 _SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
-_NEEDS = AvroNeeds("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
+_REQUIRED = AvroNeeds("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
 
 
 class Record(NamedTuple):
@@ -44,13 +44,13 @@ class CrabDecoder:
     avro_fields = ("FileName", "SiteName", "GridName", "SubmissionTool", "WrapCPU", "WrapWC")
     avro_required = "FileName"
 
-    def __init__(self, day: date, apps: Apps) -> None:
-        del day  # CRAB records carry no delivery time: the folder's day is theirs (rule 6).
+    def __init__(self, day: date, apps: Apps, format_name: str = "avro") -> None:
+        del day, format_name  # CRAB records carry no delivery time: the folder's day is theirs (rule 6).
         self.apps = apps
         self.coder = Coder()
         self._codes = Remembered(self._number)
         meanings = (itself, itself, self.apps.of.__getitem__)
-        self.known_avro = KnownAvro(_NEEDS, meanings, self._number)
+        self.known_avro = KnownAvro(_REQUIRED, meanings, self._number)
 
     @property
     def groups(self) -> list[Group]:

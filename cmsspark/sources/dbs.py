@@ -1,9 +1,9 @@
-"""The tables of a DBS dump: which there are, and their rows, in plain Python and in Spark."""
+"""Rows of the tables of a DBS dump, in plain Python and in Spark; the registry names the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any
 
 from cmsspark.schemas import input_table
 from cmsspark.sources.dumps import Dump
@@ -12,22 +12,6 @@ from cmsspark.sources.tables import dump_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-#: All tables that are known here; ``schemas/inputs/dbs`` has their columns.
-TABLES: Final = (
-    "ACQUISITION_ERAS",
-    "BLOCKS",
-    "DATASETS",
-    "DATASET_ACCESS_TYPES",
-    "DATASET_OUTPUT_MOD_CONFIGS",
-    "DATA_TIERS",
-    "FILES",
-    "FILE_LUMIS",
-    "OUTPUT_MODULE_CONFIGS",
-    "PHYSICS_GROUPS",
-    "PROCESSING_ERAS",
-    "RELEASE_VERSIONS",
-)
 
 
 def read_table_arrow(

@@ -1,6 +1,6 @@
 """What the decoders of JSON sources share: chunks of lines in, batches of accesses out.
 
-Lines of a shape seen before are read by :mod:`cmsspark.sources.known`. Others that are plainly an object each are
+Lines that fit a learned template are read by :mod:`cmsspark.sources.known`. Others that are plainly one object each are
 decoded at once by msgspec into typed records with the needed fields only. A line that fails is cut out and judged
 alone, as those that are not plain, by :mod:`cmsspark.sources.strict_json`, whose word is final. Records are binned in
 columns: a list for each field is quicker than a loop over records.
@@ -22,8 +22,8 @@ from cmsspark.access import AccessBatch, Group
 from cmsspark.sources import strict_json
 from cmsspark.sources.chunk import Chunk, Content
 from cmsspark.sources.fields import Apps, Remembered, itself, normalise_lfn, person
-from cmsspark.sources.known import COMPILED, KnownLines
-from cmsspark.sources.shapes import Needs, NeedsOf
+from cmsspark.sources.known import COMPILED, FastLineReader
+from cmsspark.sources.shapes import RequiredFields, RequiredFieldsOf
 from cmsspark.sources.strict_json import Fields, Malformed
 
 #: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
@@ -74,24 +74,29 @@ class JsonDecoder(ABC):
     stream: str
     record_type: Any
 
-    def __init__(self, day: date, apps: Apps) -> None:
+    def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
+        self.format_name = format_name
         self.day_number = days.start_ms(day) // days.DAY_MS
         self.low_ms, self.high_ms = days.timestamp_ms_bounds(day)
         self.apps = apps
         self.coder = Coder()
         self.person = Remembered(person, Apps.REMEMBERED)
         self._decoder = msgspec.json.Decoder(self.record_type)
-        self._known: KnownLines | None = None
+        self._fast_lines: FastLineReader | None = None
 
-    def know(self, needs: Needs, needs_of: NeedsOf, code: Callable[[tuple[Any, ...]], int]) -> None:
-        """Read lines of known shapes by what they need; the first two shared texts are a user's and an application's.
+    def use_fast_lines(
+        self, required: RequiredFields, required_of: RequiredFieldsOf, code: Callable[[tuple[Any, ...]], int]
+    ) -> None:
+        """Read lines that fit a template by compiled code, where there is one.
+
+        The first two shared texts of ``required`` are a user's and an application's.
 
         ``code`` is the group of (person, application, other shared texts).
         """
-        meanings = (self.person.__getitem__, self.apps.of.__getitem__, *[itself] * (len(needs.shared) - 2))
+        meanings = (self.person.__getitem__, self.apps.of.__getitem__, *[itself] * (len(required.shared) - 2))
         if not COMPILED:
             return
-        self._known = KnownLines(self.day_number, needs, needs_of, meanings, code)
+        self._fast_lines = FastLineReader(self.day_number, required, required_of, meanings, code)
 
     @property
     def groups(self) -> list[Group]:
@@ -123,11 +128,11 @@ class JsonDecoder(ABC):
 
     def add(self, content: Content, file: str, first_line: int, batch: AccessBatch) -> int:
         """Add the accesses of ``content`` to ``batch``, which holds those of the lines before; the number of lines."""
-        if self._known is None:
+        if self._fast_lines is None:
             chunk = Chunk(content, file, first_line)
             self._add_all(chunk, batch)
             return chunk.lines
-        lines, left, numbers = self._known.read(content, batch)
+        lines, left, numbers = self._fast_lines.read(content, batch)
         if left:
             self._add_all(Chunk(left, file, first_line, numbers), batch)
         return lines

@@ -12,12 +12,11 @@ from typing import Final
 from cmsspark.errors import InputMissing, NotReady
 from cmsspark.sources.layout import Layout, shown
 from cmsspark.sources.listing import InputFile, data_files, digest, is_hidden
+from cmsspark.sources.registry import DUMPS, REPLICAS
 from cmsspark.storage import Entry, Files, join
 
 #: A dump further away than this many days is told as a warning.
 FAR_DAYS: Final = 7
-#: The one table of a PhEDEx snapshot.
-REPLICAS: Final = "block_replicas"
 _DATED: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"time=(\d{4})-(\d{2})-(\d{2})(?:_(.*))?", re.ASCII | re.DOTALL)
 #: An empty gzip member is some 20 bytes and a file name: whatever is longer than this holds data.
@@ -42,7 +41,7 @@ class Dump:
 
     def folder_of(self, table: str) -> str:
         """The folder that the table's files lie in."""
-        return self.folder if self.kind == "phedex" else join(self.folder, table)
+        return self.folder if DUMPS[self.kind].is_one_folder else join(self.folder, table)
 
     def fingerprint(self, tables: Iterable[str] | None = None) -> str:
         """A digest over path, size and mtime of each file of ``tables`` (default: of all that were chosen)."""
@@ -81,7 +80,10 @@ def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
 
 def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]) -> Dump | None:
     """The dump in ``folder``, dated ``when``, as it was chosen before for ``day``; None where it is no longer whole."""
-    names = {REPLICAS: folder} if kind == "phedex" else {table: join(folder, table) for table in sorted(set(tables))}
+    if DUMPS[kind].is_one_folder:
+        names = dict.fromkeys(DUMPS[kind].tables, folder)
+    else:
+        names = {table: join(folder, table) for table in sorted(set(tables))}
     there, lacking = _tables(files, names)
     if lacking:
         return None

@@ -17,11 +17,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
+from cmsspark.schemas import Column, input_table
 from cmsspark.sources import strict_json
 from cmsspark.sources.chunk import Content
 from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, parts_of
 from cmsspark.sources.fields import Apps, Remembered
-from cmsspark.sources.shapes import Needs
+from cmsspark.sources.sample import FormatVersions, RecordSchema
+from cmsspark.sources.shapes import RequiredFields
 from cmsspark.sources.strict_json import Fields, Malformed, last, long_text
 
 SITE: Final = "T2_CH_CERN"
@@ -121,20 +123,20 @@ _NAMES: Final = {
     "flat": ("eos_path", "rb", "wb", "sec_info", "sec_app"),
     "G3": ("path", "rb", "wb", "sec.info", "sec.app"),
 }
-_NEEDS: Final = {
-    form: Needs(path, (info, app), (rb,), (wb,), form != "G3", "G3" if form == "G3" else "G2")
+_REQUIRED: Final = {
+    form: RequiredFields(path, (info, app), (rb,), (wb,), form != "G3", "G3" if form == "G3" else "G2")
     for form, (path, rb, wb, info, app) in _NAMES.items()
 }
 
 
-def _needs_of(data: Mapping[str, Any]) -> Needs | None:
-    """The needs of a struct whose form its keys tell beyond doubt."""
+def _required_of(data: Mapping[str, Any]) -> RequiredFields | None:
+    """The required fields of a struct whose format version its keys tell beyond doubt."""
     prefixed = "eos.path" in data
     if prefixed != any(key.startswith("eos.") for key in data):
         return None
     if prefixed:
-        return _NEEDS["eos."]
-    return _NEEDS["flat" if "eos_path" in data or "raw" in data else "G3"]
+        return _REQUIRED["eos."]
+    return _REQUIRED["flat" if "eos_path" in data or "raw" in data else "G3"]
 
 
 class EosDecoder(JsonDecoder):
@@ -143,12 +145,24 @@ class EosDecoder(JsonDecoder):
     stream = "eos"
     record_type = Typed
 
-    def __init__(self, day: date, apps: Apps) -> None:
-        super().__init__(day, apps)
+    def __init__(self, day: date, apps: Apps, format_name: str = "eos") -> None:
+        super().__init__(day, apps, format_name)
         self._codes = Remembered(self._number)
-        self.know(_NEEDS["G3"], _needs_of, self._number)
+        self.use_fast_lines(_REQUIRED["G3"], _required_of, self._number)
         #: The form that fitted last comes first.
         self._forms = [msgspec.json.Decoder(kind) for kind in (Typed, Flat, Prefixed, Text)]
+
+    @classmethod
+    def format_versions(cls) -> FormatVersions:
+        """The versions that stand in one file: G1, G3, and both forms of G2."""
+        g2 = input_table("eos/g2").columns
+        schemas = (
+            RecordSchema.of("G1", input_table("eos/g1").columns, prefix=""),
+            RecordSchema.of("G2 eos.", (one for one in g2 if _is_shared(one) or one.name.startswith("data.eos."))),
+            RecordSchema.of("G2", (one for one in g2 if _is_shared(one) or not one.name.startswith("data.eos."))),
+            RecordSchema.of("G3", input_table("eos/g3").columns),
+        )
+        return FormatVersions({schema.name: schema for schema in schemas}, _version_of)
 
     def decode_lines(self, lines: Content) -> list[Any]:
         """The records of lines that are of the form that fitted last. Raises what msgspec raises."""
@@ -198,6 +212,23 @@ class EosDecoder(JsonDecoder):
                 raise Malformed(f"data: an object or text is wanted, found {strict_json.kind_of(value)}")
         # Of several texts the last one's parts count, as msgspec keeps it.
         return _judged_text(record.data, metadata) if isinstance(record, Text) else record
+
+
+def _is_shared(column: Column) -> bool:
+    """Whether both forms of G2 have the column."""
+    return column.name.startswith("metadata.") or column.name in ("data.raw", "data.real_timestamp")
+
+
+def _version_of(data: Any) -> tuple[str, Mapping[str, Any]] | None:
+    """The version of a record and its fields, by its ``data``."""
+    if isinstance(data, str):
+        inner = data[1:-1] if len(data) > 1 and data[0] == data[-1] == '"' else data
+        return "G1", dict(part.split("=", 1) for part in inner.split("&") if "=" in part)
+    if not isinstance(data, dict):
+        return None
+    if any(key.startswith("eos.") for key in data):
+        return "G2 eos.", data
+    return "G2" if "eos_path" in data or "raw" in data else "G3", data
 
 
 def _checked(records: list[Any]) -> list[Any]:

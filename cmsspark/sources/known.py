@@ -1,6 +1,6 @@
-"""Lines of known shapes in a stream, and which shapes are learned.
+"""The fast line reader: lines that fit a learned template, and which templates are learned.
 
-Where :mod:`cmsspark.sources.shaped` was not compiled nothing is known, and the decoder reads every line.
+Where :mod:`cmsspark.sources.shaped` was not compiled no line fits, and the decoder reads every line.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cmsspark import days
 from cmsspark.access import AccessBatch
 from cmsspark.compiled import compiled
 from cmsspark.sources.chunk import Content
-from cmsspark.sources.shapes import Needs, NeedsOf, Shape, learn
+from cmsspark.sources.shapes import LineTemplate, RequiredFields, RequiredFieldsOf, learn
 
 _packed: Final[Any] = compiled("sources.packed")
 _shaped: Final[Any] = compiled("sources.shaped")
-#: Whether this installation reads known lines by compiled code.
+#: Whether this installation has the compiled line reader.
 COMPILED: Final = _shaped is not None
-#: Lines of a chunk that shapes are learned from; learning from one costs what some tens of lines do. A try comes with
-#: so many lines that were read, and so many tries are kept for a time of new shapes.
+#: Lines of a chunk that templates are learned from; learning from one costs as much as reading some tens of lines. One
+#: try is earned by so many lines read, and at most so many tries are saved for when new templates appear.
 _TRIES, _LINES_A_TRY, _MOST_TRIES = 4, 1000, 256
 
 
@@ -60,8 +60,8 @@ def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callab
     return number
 
 
-class KnownLines:
-    """Reads lines of shapes that were seen before into batches, and learns shapes from the others.
+class FastLineReader:
+    """Reads lines that fit a template into batches, and learns templates from the others.
 
     ``day``: its number, from 1970 on. ``shared``: for each of the shared texts, what its value means; ``group``: the
     number of a group of such meanings.
@@ -70,21 +70,22 @@ class KnownLines:
     def __init__(
         self,
         day: int,
-        needs: Needs,
-        needs_of: NeedsOf,
+        required: RequiredFields,
+        required_of: RequiredFieldsOf,
         shared: Sequence[Callable[[str | None], Any]],
         group: Callable[[tuple[Any, ...]], int],
     ) -> None:
-        self._needs_of = needs_of
+        self._required_of = required_of
         self._lines_for_tries = _MOST_TRIES * _LINES_A_TRY
-        # Of a line with odd values the shape is known and the line is not: it must not be added again and again.
-        self._shapes: set[Shape] = set()
+        # A line with odd values does not fit its own template: the template must not be added again and again.
+        self._templates: set[LineTemplate] = set()
         numbers = Numbers(shared, group)
-        self._lines: Any = _shaped.Lines(numbers.shared, numbers.group, len(needs.read), len(needs.written), day)
+        self._lines: Any = _shaped.Lines(numbers.shared, numbers.group, len(required.read), len(required.written), day)
 
     def read(self, content: Content, batch: AccessBatch) -> tuple[int, bytes, list[int]]:
-        """Add the accesses of known lines to ``batch``; the number of all lines, the others, and the number of each of
-        these.
+        """Add the accesses of lines that fit to ``batch``.
+
+        Returns the number of all lines, the lines that do not fit, and the number of each of these.
         """
         if batch.packed is None:
             batch.packed = _packed.Columns()
@@ -106,7 +107,7 @@ class KnownLines:
         return lines, left, numbers
 
     def _learn(self, left: bytes) -> None:
-        """Learn shapes from the first lines."""
+        """Learn templates from the first lines."""
         for ended in islice(io.BytesIO(left), _TRIES):
             if self._lines_for_tries < _LINES_A_TRY or self._lines.is_full:
                 return
@@ -114,7 +115,7 @@ class KnownLines:
             if not line or self._lines.knows(line):
                 continue
             self._lines_for_tries -= _LINES_A_TRY
-            shape = learn(line, self._needs_of)
-            if shape is not None and shape not in self._shapes:
-                self._shapes.add(shape)
-                self._lines.add(shape)
+            template = learn(line, self._required_of)
+            if template is not None and template not in self._templates:
+                self._templates.add(template)
+                self._lines.add(template)

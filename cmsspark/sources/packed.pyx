@@ -10,7 +10,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 import numpy as np
 
-include "cmsspark/made_of.pxi"
+include "cmsspark/source_digest.pxi"
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX

@@ -9,7 +9,8 @@ from cmsspark.buffers import array, scalar
 from cmsspark.columns import milliseconds, node_kind, node_site
 from cmsspark.names import site_and_kind
 from cmsspark.schemas import input_table
-from cmsspark.sources.dumps import REPLICAS, Dump
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.registry import REPLICAS
 from cmsspark.sources.sqoop import read_table
 from cmsspark.sources.tables import dump_table
 

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 cdef extern from "Python.h":
     double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
 
-include "cmsspark/made_of.pxi"
+include "cmsspark/source_digest.pxi"
 
 cdef enum:
     NUMBERS = 4  # that are needed, at most

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
-include "cmsspark/made_of.pxi"
+include "cmsspark/source_digest.pxi"
 
 cdef enum:
     DIGITS = 18  # of a number that surely fits 64 bits

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from typing import IO
+from typing import IO, Any
 
 from cmsspark.access import AccessBatch, Group
-from cmsspark.compiled import why_not
-from cmsspark.errors import UsageError
+from cmsspark.compiled import unavailable_reason
 from cmsspark.sources import avro, damaged, lines
-from cmsspark.sources.aaa import AaaDecoder
-from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.damaged import Damage
-from cmsspark.sources.decoder import JsonDecoder
-from cmsspark.sources.eos import EosDecoder
 from cmsspark.sources.fields import Apps
+from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Note, Sampler
 
 
 class Reader:
-    """Reads a stream's files of one day in one form (``DayInput.form``); made anew in each task."""
+    """Reads a stream's files of one day in one format (``DayInput.form``); made anew in each task.
+
+    The registry names the format's decoder. Raises UsageError (2) for a stream or format that it does not have.
+    """
 
     def __init__(self, stream: str, form: str, day: date) -> None:
-        self.decoder = _decoder(stream, form, day, Apps.load())
-        self.is_avro = form == "avro"
+        format_ = find_stream(stream).format(form)
+        self.decoder: Any = format_.load_decoder()(day, Apps.load(), format_.name)
+        self.is_avro = format_.is_avro
         self._sampler = Sampler(stream, form)
         self._damages: list[Damage] = []
 
     @property
     def groups(self) -> list[Group]:
         """The groups that batches refer to; grows while reading."""
-        return self.decoder.groups
+        groups: list[Group] = self.decoder.groups
+        return groups
 
     def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool = False) -> Iterator[AccessBatch]:
         """Batches of a whole file. Raises DataError (65) naming it when it is damaged; with ``accept_damaged``, what
@@ -40,7 +40,7 @@ class Reader:
         """
         damage = Damage(file)
         self._damages.append(damage)
-        if self.is_avro or not isinstance(self.decoder, JsonDecoder):
+        if self.is_avro:
             content = stream.read()
             if accept_damaged:
                 batches = damaged.avro_of(self.decoder, content, damage, self._sampler.schema)
@@ -56,7 +56,7 @@ class Reader:
 
     def chunk(self, chunk: bytes, file: str) -> AccessBatch:
         """A batch of whole lines that something else has read (line numbers then count from the chunk's begin)."""
-        if not isinstance(self.decoder, JsonDecoder):
+        if self.is_avro:
             raise TypeError("Avro files are read whole")
         self._sampler.look(chunk)
         line, batch = 1, AccessBatch()
@@ -69,18 +69,5 @@ class Reader:
         """What the files are like beside their records: a sample of their fields, and accepted damage; and whether
         they were read by compiled code here.
         """
-        reader = ("reader", why_not() or "compiled", 1, "")
+        reader = ("reader", unavailable_reason() or "compiled", 1, "")
         return [reader, *self._sampler.notes(), *(note for damage in self._damages for note in damage.notes())]
-
-
-def _decoder(stream: str, form: str, day: date, apps: Apps) -> JsonDecoder | CrabDecoder:
-    match stream:
-        case "aaa":
-            return AaaDecoder(day, apps, form)
-        case "eos":
-            return EosDecoder(day, apps)
-        case "cmssw":
-            return CmsswDecoder(day, apps)
-        case "crab":
-            return CrabDecoder(day, apps)
-    raise UsageError(f"there is no stream {stream!r}")

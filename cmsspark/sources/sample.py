@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from cmsspark.schemas import Column, input_table
+from cmsspark.sources.registry import find_stream
 
 #: Records of one file, of all files of a task, and of each so many records read, that are looked at.
 OF_FILE: Final = 100
@@ -33,54 +34,70 @@ Note = tuple[str, str, int, str]
 
 
 @dataclass(frozen=True)
-class Form:
-    """What the schema of one form of a stream says: all names, and the fields that are needed."""
+class RecordSchema:
+    """What the schema of one format, or of one version of it, says: all field names, and the needed columns.
+
+    ``prefix`` stands in the schema before the names of the fields in a record's ``data``.
+    """
 
     name: str
     known: frozenset[str]
     needed: tuple[Column, ...]
+    prefix: str = "data."
+
+    @classmethod
+    def of(cls, name: str, columns: Iterable[Column], prefix: str = "data.") -> RecordSchema:
+        """The schema of ``columns``."""
+        listed = tuple(columns)
+        needed = tuple(column for column in listed if column.is_needed)
+        return cls(name, frozenset(column.name for column in listed), needed, prefix)
+
+
+@dataclass(frozen=True)
+class FormatVersions:
+    """The versions of a format by name, mostly one, named as the format.
+
+    ``version_of`` tells the version of a record by its ``data`` and returns it with the fields; None where there is no
+    telling.
+    """
+
+    by_name: Mapping[str, RecordSchema]
+    version_of: Callable[[Any], tuple[str, Mapping[str, Any]] | None]
 
 
 @cache
-def forms_of(stream: str, form: str) -> Mapping[str, Form]:
-    """The forms of a stream's records by name, from ``schemas/inputs``; EOS has several in one file."""
-    if stream != "eos":
-        return {form: _form(form, input_table(f"{stream}/{form}").columns)}
-    both = input_table("eos/g2").columns
-    return {
-        "G1": _form("G1", input_table("eos/g1").columns),
-        "G2 eos.": _form("G2 eos.", [one for one in both if _in_both(one) or one.name.startswith("data.eos.")]),
-        "G2": _form("G2", [one for one in both if _in_both(one) or not one.name.startswith("data.eos.")]),
-        "G3": _form("G3", input_table("eos/g3").columns),
-    }
+def versions_of(stream: str, format_name: str) -> FormatVersions:
+    """The versions of a stream's format: those its decoder names (``format_versions``), else that of its schema."""
+    format_ = find_stream(stream).format(format_name)
+    own = getattr(format_.load_decoder(), "format_versions", None)
+    if own is not None:
+        versions: FormatVersions = own()
+        return versions
+    name = format_.name
+    schema = RecordSchema.of(name, input_table(f"{stream}/{name}").columns)
+    return FormatVersions({name: schema}, lambda data: (name, data) if isinstance(data, dict) else None)
 
 
-def _in_both(column: Column) -> bool:
-    return column.name.startswith("metadata.") or column.name in ("data.raw", "data.real_timestamp")
-
-
-def needed_of(stream: str, form: str) -> tuple[Column, ...]:
-    """The needed columns of a form, by the names that notes have."""
-    # Notes of EOS name the form of a record, those of other streams the form of the day.
-    return forms_of(stream, form)[form].needed
-
-
-def _form(name: str, columns: Any) -> Form:
-    return Form(name, frozenset(one.name for one in columns), tuple(one for one in columns if one.is_needed))
+def needed_of(stream: str, version: str) -> tuple[Column, ...]:
+    """The needed columns of a format version, by the name that notes have."""
+    for format_ in find_stream(stream).formats:
+        by_name = versions_of(stream, format_.name).by_name
+        if version in by_name:
+            return by_name[version].needed
+    raise KeyError(f"{stream} has no format version {version}")
 
 
 class Sampler:
     """Looks at the first records of the files that a task reads."""
 
-    def __init__(self, stream: str, form: str) -> None:
-        self._forms = forms_of(stream, form)
-        self._form = form
+    def __init__(self, stream: str, format_name: str) -> None:
+        self._versions = versions_of(stream, format_name)
         self._left = OF_TASK
         self._read = 0
         self._decode = msgspec.json.Decoder().decode
-        #: (form, field, type) → records; the field is empty for the records themselves.
+        #: (version, field, type) → records; the field is empty for the records themselves.
         self.seen: Counter[tuple[str, str, str]] = Counter()
-        #: (form, field) → records and an example of the first.
+        #: (version, field) → records and an example of the first.
         self.new: dict[tuple[str, str], tuple[int, str]] = {}
 
     def read(self, records: int) -> None:
@@ -101,13 +118,13 @@ class Sampler:
 
     def schema(self, fields: Mapping[str, Any], records: int) -> None:
         """Take the schema of an Avro file of so many records."""
-        form = self._forms[self._form]
-        self.seen[form.name, "", "records"] += records
-        for column in form.needed:
+        (schema,) = self._versions.by_name.values()
+        self.seen[schema.name, "", "records"] += records
+        for column in schema.needed:
             kind = _avro_type(fields[column.name]) if column.name in fields else ""
-            self.seen[form.name, column.name, kind] += records
-        for field in sorted(fields.keys() - form.known):
-            self._new(form, field, records, f"of Avro type {_avro_type(fields[field])}")
+            self.seen[schema.name, column.name, kind] += records
+        for field in sorted(fields.keys() - schema.known):
+            self._new(schema, field, records, f"of Avro type {_avro_type(fields[field])}")
 
     def _line(self, line: bytes) -> None:
         try:
@@ -116,57 +133,46 @@ class Sampler:
             return
         if not isinstance(record, dict):
             return
-        form, data = self._form_of(record.get("data"))
-        if form is None:
+        told = self._versions.version_of(record.get("data"))
+        if told is None:
             return
+        schema, data = self._versions.by_name[told[0]], told[1]
         metadata = record.get("metadata")
-        self.seen[form.name, "", "records"] += 1
-        self._fields(form, data, "" if form.name == "G1" else "data.")
+        self.seen[schema.name, "", "records"] += 1
+        self._fields(schema, data, schema.prefix)
         if isinstance(metadata, dict):
             if "timestamp" in metadata:
-                self.seen[form.name, "metadata.timestamp", _kind(metadata["timestamp"])] += 1
-            self._new_fields(form, metadata, "metadata.")
+                self.seen[schema.name, "metadata.timestamp", _kind(metadata["timestamp"])] += 1
+            self._new_fields(schema, metadata, "metadata.")
         for name in record.keys() - {"data", "metadata"}:
-            self._new(form, name, 1, _example(record[name]))
+            self._new(schema, name, 1, _example(record[name]))
 
-    def _form_of(self, data: Any) -> tuple[Form | None, Mapping[str, Any]]:
-        if "G1" not in self._forms:
-            return (self._forms[self._form], data) if isinstance(data, dict) else (None, {})
-        if isinstance(data, str):
-            inner = data[1:-1] if len(data) > 1 and data[0] == data[-1] == '"' else data
-            return self._forms["G1"], dict(part.split("=", 1) for part in inner.split("&") if "=" in part)
-        if not isinstance(data, dict):
-            return None, {}
-        if any(key.startswith("eos.") for key in data):
-            return self._forms["G2 eos."], data
-        return self._forms["G2" if "eos_path" in data or "raw" in data else "G3"], data
-
-    def _fields(self, form: Form, data: Mapping[str, Any], prefix: str) -> None:
+    def _fields(self, schema: RecordSchema, data: Mapping[str, Any], prefix: str) -> None:
         missing: Any = self
-        for column in form.needed:
+        for column in schema.needed:
             if column.name.startswith("metadata."):
                 continue
             value = data.get(column.name[len(prefix) :], missing)
-            self.seen[form.name, column.name, "" if value is missing else _kind(value)] += 1
-        self._new_fields(form, data, prefix)
+            self.seen[schema.name, column.name, "" if value is missing else _kind(value)] += 1
+        self._new_fields(schema, data, prefix)
 
-    def _new_fields(self, form: Form, values: Mapping[str, Any], prefix: str) -> None:
+    def _new_fields(self, schema: RecordSchema, values: Mapping[str, Any], prefix: str) -> None:
         for name in values:
-            if prefix + name not in form.known:
-                self._new(form, prefix + name, 1, _example(values[name]))
+            if prefix + name not in schema.known:
+                self._new(schema, prefix + name, 1, _example(values[name]))
 
-    def _new(self, form: Form, field: str, records: int, example: str) -> None:
+    def _new(self, schema: RecordSchema, field: str, records: int, example: str) -> None:
         shown = field if _SHOWN_NAME.fullmatch(field) else f"a name of {len(field)} characters"
-        count, first = self.new.get((form.name, shown), (0, example))
+        count, first = self.new.get((schema.name, shown), (0, example))
         if count or len(self.new) < _NEW_FIELDS:
-            self.new[form.name, shown] = (count + records, first)
+            self.new[schema.name, shown] = (count + records, first)
 
     def notes(self) -> Iterator[Note]:
         """What was seen, for :mod:`cmsspark.runs.drift`."""
-        for (form, field, kind), count in self.seen.items():
-            yield "sample", "seen", count, json.dumps({"form": form, "field": field, "type": kind})
-        for (form, field), (count, example) in self.new.items():
-            yield "sample", "new", count, json.dumps({"form": form, "field": field, "example": example})
+        for (version, field, kind), count in self.seen.items():
+            yield "sample", "seen", count, json.dumps({"form": version, "field": field, "type": kind})
+        for (version, field), (count, example) in self.new.items():
+            yield "sample", "new", count, json.dumps({"form": version, "field": field, "example": example})
 
 
 def _kind(value: Any) -> str:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Lines of known shapes (:mod:`cmsspark.sources.shapes`), read as fast as the machine goes through their bytes.
+"""Lines that fit a template (:mod:`cmsspark.sources.shapes`), read as fast as the machine goes through their bytes.
 
 No Python object is made of a value. A line is taken only where this module is sure of what the decoder would say of it:
 UTF-8 without escapes, plain values of the right types. All others are handed back, and the decoder's word on them is
@@ -13,16 +13,16 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 
-include "cmsspark/made_of.pxi"
+include "cmsspark/source_digest.pxi"
 
 cdef enum:
-    LONGS = 8  # of a shape that are needed, at most
-    SHAPES = 16
+    LONGS = 8  # of a template that are needed, at most
+    TEMPLATES = 16
     DIGITS = 18  # of a number that surely fits 64 bits
     DOUBLE_DIGITS = 15  # of one that a double holds to the last
 
 
-cdef struct Shape:
+cdef struct LineTemplate:
     int count
     Bytes* literals
     Py_ssize_t* sizes
@@ -32,15 +32,15 @@ cdef struct Shape:
 
 
 cdef class Lines:
-    """Reads lines of the shapes that it was told.
+    """Reads lines that fit the templates it was given.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.packed.Keys`. ``day``: its number, from 1970 on.
     """
 
-    cdef Shape shapes[SHAPES]
-    cdef int order[SHAPES]
-    # How many literals and slots any two shapes begin with alike; of the line at hand, where its literals begin.
-    cdef int common[SHAPES][SHAPES]
+    cdef LineTemplate templates[TEMPLATES]
+    cdef int order[TEMPLATES]
+    # How many literals and slots any two templates begin with alike; of the line at hand, where its literals begin.
+    cdef int common[TEMPLATES][TEMPLATES]
     cdef Bytes* begins
     cdef int count
     cdef list kept
@@ -64,62 +64,63 @@ cdef class Lines:
         cdef int place
         free(self.begins)
         for place in range(self.count):
-            free(self.shapes[place].literals)
-            free(self.shapes[place].sizes)
-            free(self.shapes[place].slots)
+            free(self.templates[place].literals)
+            free(self.templates[place].sizes)
+            free(self.templates[place].slots)
 
     @property
     def is_full(self):
-        """Whether no shape can be added."""
-        return self.count == SHAPES
+        """Whether no template can be added."""
+        return self.count == TEMPLATES
 
-    def add(self, shape):
-        """Take lines of ``shape`` (:class:`cmsspark.sources.shapes.Shape`) from now on."""
-        needs = shape.needs
+    def add(self, template):
+        """Take lines that fit ``template`` (:class:`cmsspark.sources.shapes.LineTemplate`) from now on."""
+        required = template.required
         if self.is_full:
-            raise ValueError("too many shapes")
-        if (1 + len(needs.shared), len(needs.read), len(needs.written)) != (self.texts, self.reads, self.writes):
-            raise ValueError("a shape of other needs")
-        if len(shape.literals) != len(shape.slots) + 1:
-            raise ValueError("a shape has one literal more than values")
-        if not all(-1 <= slot <= self.texts + self.reads + self.writes for slot in shape.slots):
+            raise ValueError("too many templates")
+        found = 1 + len(required.shared), len(required.read), len(required.written)
+        if found != (self.texts, self.reads, self.writes):
+            raise ValueError("a template of other required fields")
+        if len(template.literals) != len(template.slots) + 1:
+            raise ValueError("a template has one literal more than values")
+        if not all(-1 <= slot <= self.texts + self.reads + self.writes for slot in template.slots):
             raise ValueError("a slot for nothing that is needed")
-        cdef Shape* new = &self.shapes[self.count]
+        cdef LineTemplate* new = &self.templates[self.count]
         cdef int place
-        new.count = len(shape.slots)
+        new.count = len(template.slots)
         new.literals = <Bytes*>more(NULL, (new.count + 1) * sizeof(Bytes))
         new.sizes = <Py_ssize_t*>more(NULL, (new.count + 1) * sizeof(Py_ssize_t))
         new.slots = <int*>more(NULL, (new.count + 1) * sizeof(int))
-        new.sizes_are_texts = shape.needs.sizes_are_texts
+        new.sizes_are_texts = template.required.sizes_are_texts
         new.taken = 0
-        for place, literal in enumerate(shape.literals):
+        for place, literal in enumerate(template.literals):
             new.literals[place] = <Bytes><char*>literal
             new.sizes[place] = len(literal)
-        for place, slot in enumerate(shape.slots):
+        for place, slot in enumerate(template.slots):
             new.slots[place] = slot
         for place, other in enumerate(self.kept):
-            self.common[self.count][place] = self.common[place][self.count] = _common(shape, other)
-        self.kept.append(shape)
+            self.common[self.count][place] = self.common[place][self.count] = _common(template, other)
+        self.kept.append(template)
         self.begins = <Bytes*>more(self.begins, max([len(one.literals) for one in self.kept]) * sizeof(Bytes))
         self.order[self.count] = self.count
         self.count += 1
 
     def taken(self):
-        """(generation, lines taken since this was asked last) of each shape."""
+        """(generation, lines taken since the last call) of each template."""
         found = []
-        for place, shape in enumerate(self.kept):
-            found.append((shape.needs.generation, self.shapes[place].taken))
-            self.shapes[place].taken = 0
+        for place, template in enumerate(self.kept):
+            found.append((template.required.generation, self.templates[place].taken))
+            self.templates[place].taken = 0
         return found
 
     def bins(self):
-        """Records since this was asked last: written only, without a name, the timestamps of those out of the day."""
+        """Records since the last call: written only, without a name, the timestamps of those out of the day."""
         found = self.write_only, self.keys.unnamed(), self.out_of_day
         self.write_only, self.out_of_day = 0, []
         return found
 
     def knows(self, line):
-        """Whether a line (without its newline) has one of the shapes, whatever its values mean."""
+        """Whether a line (without its newline) fits one of the templates, whatever its values mean."""
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
         cdef const uint8_t[::1] content = line
@@ -161,7 +162,7 @@ cdef class Lines:
         """Whether the line was taken."""
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
-        cdef int place, shape, number
+        cdef int place, template, number
         cdef int64_t size = 0, written = 0, timestamp, group
         cdef Bytes name = NULL
         cdef Py_ssize_t length = 0
@@ -170,11 +171,11 @@ cdef class Lines:
         place = self._find(at, end, texts, longs)
         if place < 0:
             return False
-        shape = self.order[place]
+        template = self.order[place]
         if place:
-            # The shape that fitted last comes first.
-            self.order[place], self.order[0] = self.order[0], shape
-        self.shapes[shape].taken += 1
+            # The template that fitted last comes first.
+            self.order[place], self.order[0] = self.order[0], template
+        self.templates[template].taken += 1
         timestamp = longs[self.reads + self.writes]
         if timestamp >= 0 and _day(timestamp) != self.day:
             self.out_of_day.append(timestamp)
@@ -194,10 +195,10 @@ cdef class Lines:
         return True
 
     cdef int _find(self, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
-        """The place in ``order`` of the shape that the line has, -1 where it has none; what is needed of the line goes
+        """The place in ``order`` of the template that the line fits, -1 where it fits none; what is needed of it goes
         to ``texts`` and ``longs``.
         """
-        cdef int place, slot, shape, before = self.order[0], first = 0, reached = 0
+        cdef int place, slot, template, before = self.order[0], first = 0, reached = 0
         self.begins[0] = at
         for slot in range(self.texts):
             texts[slot].size = -1
@@ -205,16 +206,16 @@ cdef class Lines:
             longs[slot] = 0
         longs[self.reads + self.writes] = -1
         for place in range(self.count):
-            shape = self.order[place]
+            template = self.order[place]
             if place:
-                # Shapes mostly differ late: how far the one before went is not gone again.
-                first = min(reached, self.common[before][shape])
-                for slot in range(first, min(reached + 1, self.shapes[before].count)):
-                    self._forget(self.shapes[before].slots[slot], texts, longs)
-            reached = self._reach(&self.shapes[shape], first, end, texts, longs)
+                # Templates mostly differ late: how far the one before went is not gone again.
+                first = min(reached, self.common[before][template])
+                for slot in range(first, min(reached + 1, self.templates[before].count)):
+                    self._forget(self.templates[before].slots[slot], texts, longs)
+            reached = self._reach(&self.templates[template], first, end, texts, longs)
             if reached < 0:
                 return place
-            before = shape
+            before = template
         return -1
 
     cdef inline void _forget(self, int slot, Text* texts, int64_t* longs) noexcept nogil:
@@ -224,8 +225,8 @@ cdef class Lines:
         elif slot >= 0:
             texts[slot].size = -1
 
-    cdef int _reach(self, Shape* shape, int first, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
-        """-1 where the line has the shape from literal ``first`` on, else the literal that it has not, or which the
+    cdef int _reach(self, LineTemplate* template, int first, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
+        """-1 where the line fits the template from literal ``first`` on, else the literal that it has not, or which the
         value has not behind it.
         """
         cdef int place, slot
@@ -233,13 +234,13 @@ cdef class Lines:
         cdef Bytes begin
         # By names of their own: else each is fetched again for every value.
         cdef Bytes* begins = self.begins
-        cdef Bytes* literals = shape.literals
-        cdef Py_ssize_t* sizes = shape.sizes
-        cdef int* slots = shape.slots
+        cdef Bytes* literals = template.literals
+        cdef Py_ssize_t* sizes = template.sizes
+        cdef int* slots = template.slots
         cdef int texts_end = self.texts, timestamp = self.texts + self.reads + self.writes
-        cdef bint sizes_are_texts = shape.sizes_are_texts
+        cdef bint sizes_are_texts = template.sizes_are_texts
         cdef Bytes at = begins[first]
-        for place in range(first, shape.count):
+        for place in range(first, template.count):
             begins[place] = at
             size = sizes[place]
             if end - at <= size or not is_same(at, literals[place], size):
@@ -276,17 +277,17 @@ cdef class Lines:
                     return place
                 if at - begin <= DOUBLE_DIGITS:
                     at = _past_zeros(at, end)
-        begins[shape.count] = at
-        size = sizes[shape.count]
-        return -1 if end - at == size and is_same(at, literals[shape.count], size) else shape.count
+        begins[template.count] = at
+        size = sizes[template.count]
+        return -1 if end - at == size and is_same(at, literals[template.count], size) else template.count
 
 
-cdef int _common(shape, other):
-    """How many literals, each with the slot behind it, two shapes begin with alike."""
+cdef int _common(template, other):
+    """How many literals, each with the slot behind it, two templates begin with alike."""
     cdef int found = 0
-    if shape.needs.sizes_are_texts != other.needs.sizes_are_texts:
+    if template.required.sizes_are_texts != other.required.sizes_are_texts:
         return 0
-    for one, another in zip(zip(shape.literals, shape.slots), zip(other.literals, other.slots)):
+    for one, another in zip(zip(template.literals, template.slots), zip(other.literals, other.slots)):
         if one != another:
             break
         found += 1

@@ -1,8 +1,8 @@
-"""Shapes of lines: what stands between the values of a record, learned from one line and looked for in the next.
+"""Templates of lines: what stands between the values of a record, learned from one line, expected in the next.
 
-A producer writes its records' keys in one order, so that lines differ in their values only. A :class:`Shape` is such an
-order. :mod:`cmsspark.sources.shaped` reads a line of a known shape without a parser: the bytes between the values must
-be those of the shape and each value must be a plain one. Any other line is left to the decoder.
+A producer writes its records' keys in one order, so lines differ in their values only. A :class:`LineTemplate` is such
+an order. :mod:`cmsspark.sources.shaped` reads a line that fits a template without a parser: the bytes between the
+values must be those of the template and each value must be plain. Any other line is left to the decoder.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _TOKEN: Final = re.compile(r' *(?:([{}\[\],:])|("[^"]*")|([^ {}\[\],:"]+))')
 _PLAIN_TEXT: Final = re.compile(rb"[\x20-\x5b\x5d-\xff]*")
 
 
-class Needs(NamedTuple):
-    """The keys of a record's ``data`` that a stream needs."""
+class RequiredFields(NamedTuple):
+    """The keys of a record's ``data`` that a stream requires."""
 
     #: The file's name.
     name: str
@@ -36,26 +36,26 @@ class Needs(NamedTuple):
     generation: str = ""
 
 
-#: The needs of a record, by the keys of its ``data``; None where they tell no form.
-NeedsOf = Callable[[Mapping[str, Any]], Needs | None]
+#: The required fields of a record, by the keys of its ``data``; None where they do not tell the format version.
+RequiredFieldsOf = Callable[[Mapping[str, Any]], RequiredFields | None]
 
 
-class Shape(NamedTuple):
+class LineTemplate(NamedTuple):
     """``literals[i]`` stands before value ``i``, the last one behind the last value. ``slots[i]`` is the place of a
     needed value, -1 for others: the name, the shared texts, sizes read, sizes written, the timestamp.
     """
 
     literals: tuple[bytes, ...]
     slots: tuple[int, ...]
-    needs: Needs
+    required: RequiredFields
 
 
 class _Twice(Exception):
     """An object has a key twice."""
 
 
-def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
-    """The shape of a line (without its newline); None where it has none that can be looked for.
+def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
+    """The template of a line (without its newline); None where it has none that other lines could fit.
 
     It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and keys that are there
     twice. What is needed of it must be single values: an object or array there is not to be skipped but ill-typed.
@@ -71,10 +71,10 @@ def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
         return None
     if not isinstance(record.get("metadata", {}), dict):
         return None
-    needs = needs_of(record["data"])
-    if needs is None or needs.name not in record["data"]:
+    required = required_of(record["data"])
+    if required is None or required.name not in record["data"]:
         return None
-    names = (needs.name, *needs.shared, *needs.read, *needs.written)
+    names = (required.name, *required.shared, *required.read, *required.written)
     places: dict[tuple[str | None, ...], int] = {("data", name): place for place, name in enumerate(names)}
     places["metadata", "timestamp"] = len(names)
     values = [record["data"].get(name) for name in names]
@@ -82,7 +82,7 @@ def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
     if any(isinstance(value, dict | list) for value in values):
         return None
     literals, paths = _cut(text)
-    return Shape(literals, tuple(places.get(path, -1) for path in paths), needs)
+    return LineTemplate(literals, tuple(places.get(path, -1) for path in paths), required)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from cmsspark import __version__, errors, pseudonyms
-from cmsspark.compiled import OFF, STALE, why_not
+from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
 from cmsspark.jobs.options import store_of
@@ -65,7 +65,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     spark = build(request, settings, host, places(host, settings, archive), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
-        first = [*uncompiled(job, host.package, why_not()), *counted_by_spark(job, reason)]
+        first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
         _say(explanation(command, spark, settings, first))
     if request.has("--dry-run"):
         _say(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")

@@ -13,8 +13,8 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from cmsspark.access import STREAMS
 from cmsspark.demo import Layout, Made, make
+from cmsspark.demo.activity import STREAMS
 from cmsspark.demo.logs import pieces
 from cmsspark.resources import resource
 from cmsspark.schemas import input_table

@@ -63,11 +63,11 @@ class Both:
     def __init__(self, name: str, known: Iterable[bytes] = ()) -> None:
         self.fast: JsonDecoder = DECODERS[name][1]()
         self.slow: JsonDecoder = DECODERS[name][1]()
-        assert self.fast._known is not None
-        self.slow._known = None
+        assert self.fast._fast_lines is not None
+        self.slow._fast_lines = None
         self.taken = 0
-        self._read_known = self.fast._known.read
-        self.fast._known.read = self._counted  # type: ignore[method-assign]
+        self._read_known = self.fast._fast_lines.read
+        self.fast._fast_lines.read = self._counted  # type: ignore[method-assign]
         for line in known:
             self.learn(line)
 
@@ -82,7 +82,7 @@ class Both:
     @property
     def known(self) -> Any:
         """What the fast decoder knows."""
-        return self.fast._known
+        return self.fast._fast_lines
 
     def same(self, chunk: bytes | memoryview, first_line: int = 1) -> dict[str, Any]:
         """What both make of a chunk. Raises AssertionError where that is not the same."""

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from cmsspark.errors import DataError
 from cmsspark.schemas import Column, Table, input_table
 from cmsspark.sources import sqoop
-from cmsspark.sources.dbs import TABLES, read_table_arrow
+from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.records import records, value
+from cmsspark.sources.registry import DUMPS
 
 AUDIT = b"1.5e9,me,null,null"
 DATASET = b"7,/a/b/RAW,1,1,1,1,1,1,1,1,null,null," + AUDIT
@@ -195,7 +196,7 @@ def test_no_value_that_may_name_a_person_is_shown() -> None:
 
 
 def test_every_known_table_has_its_schema() -> None:
-    for name in TABLES:
+    for name in DUMPS["dbs"].tables:
         table = input_table(f"dbs/{name}")
         assert table.name == name
         assert {column.type for column in table.columns} <= {"string", "long", "double"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmsspark.sources import known, shapes
-from cmsspark.sources.shapes import LONGEST, NeedsOf, Shape
+from cmsspark.sources.shapes import LONGEST, LineTemplate, RequiredFieldsOf
 from tests.bad import make
 from tests.corpus import hostile, ordinary
 from tests.corpus.json_lines import DAY_START
@@ -171,9 +171,9 @@ def _counting(both: Both, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The lines that the decoder will try to learn from."""
     tried: list[bytes] = []
 
-    def learn(line: bytes, needs_of: NeedsOf) -> Shape | None:
+    def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
         tried.append(line)
-        return shapes.learn(line, needs_of)
+        return shapes.learn(line, required_of)
 
     monkeypatch.setattr(known, "learn", learn)
     return tried

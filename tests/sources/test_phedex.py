@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from cmsspark.names import block_dataset, dataset_parts, site_and_kind, site_tier
-from cmsspark.sources.dumps import REPLICAS, Dump
+from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.phedex import disk_replicas_of, replicas
+from cmsspark.sources.registry import REPLICAS
 
 NODES = {
     "T1_US_FNAL_Disk": ("T1_US_FNAL", "disk"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cmsspark.access import AccessBatch
 from cmsspark.sources import known
-from cmsspark.sources.shapes import Shape, learn
+from cmsspark.sources.shapes import LineTemplate, learn
 from cmsspark.transforms.catalogue import name_hash
 from tests.sources import json_records
 from tests.sources.both_ways import SHORT, Both, damaged, decoder_of, examples, needs_compiled, rekeyed, revalued
@@ -40,10 +40,10 @@ def _check(form: str, lines: list[bytes]) -> tuple[int, int]:
 
 def _check_learned(name: str, lines: list[bytes]) -> int:
     """Lines are read alike after their own shape was learned, too."""
-    needs_of = Both(name).known._needs_of
-    shapes: dict[Shape, bytes] = {}
+    required_of = Both(name).known._required_of
+    shapes: dict[LineTemplate, bytes] = {}
     for line in lines:
-        shape = learn(line, needs_of)
+        shape = learn(line, required_of)
         if shape is not None:
             shapes.setdefault(shape, line)
     learned = list(shapes.values())
@@ -171,11 +171,11 @@ def test_lines_that_are_left_are_handed_back_with_their_numbers() -> None:
 
 def test_a_shape_of_other_needs_is_refused() -> None:
     both = Both("cmssw", [SHORT["cmssw"]])
-    shape = learn(SHORT["cmssw"], both.known._needs_of)
+    shape = learn(SHORT["cmssw"], both.known._required_of)
     assert shape is not None
     for wrong in (
-        shape._replace(needs=shape.needs._replace(shared=())),
-        shape._replace(needs=shape.needs._replace(written=("a",))),
+        shape._replace(required=shape.required._replace(shared=())),
+        shape._replace(required=shape.required._replace(written=("a",))),
         shape._replace(literals=shape.literals[1:]),
         shape._replace(slots=(99, *shape.slots[1:])),
         shape._replace(slots=(-2, *shape.slots[1:])),

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.sources.shapes import LONGEST, Needs, Shape, learn
+from cmsspark.sources.shapes import LONGEST, LineTemplate, RequiredFields, learn
 from tests.sources.both_ways import SHORT, TIMES, VALUES
 
-NEEDS = Needs("name", ("user", "app"), ("read", "also"), ("wrote",))
+REQUIRED = RequiredFields("name", ("user", "app"), ("read", "also"), ("wrote",))
 LINE = b'{"data":{"x":[1,{"read":2}],"read":3,"name":"/a","user":null},"metadata":{"timestamp":5,"read":6}}'
 
 
-def learned(line: bytes, needs: Needs | None = NEEDS) -> Shape | None:
-    return learn(line, lambda data: needs)
+def learned(line: bytes, required: RequiredFields | None = REQUIRED) -> LineTemplate | None:
+    return learn(line, lambda data: required)
 
 
 def test_a_shape_is_what_stands_between_values_and_what_each_is_needed_for() -> None:
@@ -29,7 +29,7 @@ def test_a_shape_is_what_stands_between_values_and_what_each_is_needed_for() -> 
     )
     # name, user, app, read, also, wrote, timestamp
     assert shape.slots == (-1, -1, 3, 0, 1, 6, -1)
-    assert shape.needs is NEEDS
+    assert shape.required is REQUIRED
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_very_long_lines_are_not_learned_from() -> None:
 @pytest.mark.parametrize("form", [form for form in SHORT if form != "eos G1"])
 def test_blanks_between_and_around_belong_to_the_shape(form: str) -> None:
     spread = b"  " + re.sub(rb'([{}\[\]:,]|"[^"]*"|[^{}\[\]:,"]+)', rb"\1 ", SHORT[form]) + b"  "
-    needs = Needs(re.search(rb'"([a-z_.]*(?:lfn|path))"', SHORT[form])[1].decode(), (), ())  # type: ignore[index]
-    close, wide = learned(SHORT[form], needs), learned(spread, needs)
+    required = RequiredFields(re.search(rb'"([a-z_.]*(?:lfn|path))"', SHORT[form])[1].decode(), (), ())  # type: ignore[index]
+    close, wide = learned(SHORT[form], required), learned(spread, required)
     assert close is not None and wide is not None
     assert [b"".join(one.split()) for one in wide.literals] == list(close.literals)
     assert wide.slots == close.slots
@@ -129,7 +129,7 @@ def test_every_value_has_its_place(data: dict[str, Any], metadata: dict[str, Any
     record = {"data": {**data, "name": "/a"}, "x": more, "metadata": metadata}
     line = json.dumps(record, ensure_ascii=False).encode()
     shape = learned(line)
-    single = [data.get(key) for key in NEEDS.shared + NEEDS.read + NEEDS.written] + [metadata.get("timestamp")]
+    single = [data.get(key) for key in REQUIRED.shared + REQUIRED.read + REQUIRED.written] + [metadata.get("timestamp")]
     assert (shape is None) == any(isinstance(value, dict | list) for value in single)
     if shape is None:
         return

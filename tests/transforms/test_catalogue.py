@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.compiled import why_not
+from cmsspark.compiled import unavailable_reason
 from cmsspark.errors import DataError, OutputError
 from cmsspark.transforms import catalogue
 from cmsspark.transforms.catalogue import Catalogue, Hash, Report, name_hash, open_or_build, site_hashes
@@ -203,7 +203,7 @@ def test_a_mapped_snapshot_outlives_its_files(tmp_path: Path) -> None:
     assert found(snapshot, ["/a"]) == [(1, "/a/b/RAW")]
 
 
-@pytest.mark.skipif(bool(why_not()), reason="of compiled code")
+@pytest.mark.skipif(bool(unavailable_reason()), reason="of compiled code")
 def test_a_snapshot_that_was_damaged_on_disk_is_named(tmp_path: Path) -> None:
     build(tmp_path, [(f"/store/{number}", 1, 1, 1) for number in range(100)], DATASETS, part=100)
     starts = np.load(tmp_path / "starts.npy")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.access import STREAMS
+from cmsspark.demo.activity import STREAMS
 from cmsspark.demo.people import T1, T2, T3
 from cmsspark.resources import resource
 

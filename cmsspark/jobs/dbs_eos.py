@@ -1,7 +1,0 @@
-"""``dbs_eos``: one day of the eos stream, per dataset, site and app."""
-
-from __future__ import annotations
-
-from cmsspark.jobs.log_job import log_job
-
-command = log_job("dbs_eos")

@@ -1,0 +1,173 @@
+"""Every log stream and every kind of dump, described once.
+
+Jobs, options, readers, samples and reports take what they need to know of a stream from :data:`STREAMS_BY_NAME`. A
+stream's decoder is named here as ``module:class`` and imported only when files are read: importing this module costs
+nothing, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+from cmsspark.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that a stream's records come in.
+
+    ``name``: as ``form`` in ``etc/sources.yaml``, and in ``schemas/inputs/<stream>/<name>.yaml``. ``decoder``: the
+    class that reads it, as ``module:class``, called with (day, apps, format name). ``is_avro``: files are Avro
+    containers, otherwise JSON lines. ``aliases``: other names that settings may use for it.
+    """
+
+    name: str
+    decoder: str
+    is_avro: bool = False
+    aliases: tuple[str, ...] = ()
+
+    def load_decoder(self) -> Any:
+        """The decoder's class."""
+        module, _, attribute = self.decoder.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A log stream.
+
+    ``title``: what its records are, as ``run_spark --list`` says it. ``formats``: in order of preference.
+    ``has_bytes`` and ``has_times``: whether its records carry bytes read, and CPU and wall-clock seconds; the columns
+    are null where they do not. ``needs_replicas``: whether an access is remote depends on where the file's block lies
+    (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is open.
+    ``has_report``: whether ``dbs_<name>`` reports on it alone; ``report_aliases``: other names of that job.
+    """
+
+    name: str
+    title: str
+    formats: tuple[Format, ...]
+    has_bytes: bool = True
+    has_times: bool = False
+    needs_replicas: bool = False
+    since: date | None = None
+    until: date | None = None
+    has_report: bool = True
+    report_aliases: tuple[str, ...] = ()
+
+    @property
+    def report(self) -> str:
+        """The job and the table of this stream alone."""
+        return f"dbs_{self.name}"
+
+    def covers(self, day: date) -> bool:
+        """Whether the stream is expected to have logs of ``day``."""
+        return (self.since is None or day >= self.since) and (self.until is None or day < self.until)
+
+    def format(self, name: str) -> Format:
+        """The format of that name. Raises UsageError (2) naming those the stream has."""
+        for format_ in self.formats:
+            if name in (format_.name, *format_.aliases):
+                return format_
+        raise UsageError(
+            f"{self.name} has no format {name!r}",
+            found=f"formats: {', '.join(format_.name for format_ in self.formats)}",
+            next_step=f"check `form` of sources.{self.name} in the settings",
+        )
+
+
+@dataclass(frozen=True)
+class DumpKind:
+    """A kind of dump. ``tables``: all that are known, each with its columns in ``schemas/inputs/<name>``.
+
+    ``for_streams``: the tables that counting a day of streams needs. ``is_one_folder``: the files of its only table
+    lie in the dump's folder itself, not in a folder of their own.
+    """
+
+    name: str
+    title: str
+    tables: tuple[str, ...]
+    for_streams: tuple[str, ...]
+    is_one_folder: bool = False
+
+
+#: In the order in which reports list them.
+_STREAMS: Final = (
+    Stream(
+        "aaa",
+        "AAA (XRootD) accesses",
+        (
+            Format("enr", "cmsspark.sources.aaa:AaaDecoder"),
+            Format("raw", "cmsspark.sources.aaa:AaaDecoder"),
+        ),
+    ),
+    Stream("eos", "EOS accesses", (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),)),
+    Stream(
+        "cmssw",
+        "CMSSW reports",
+        (
+            Format("json", "cmsspark.sources.cmssw:CmsswDecoder"),
+            Format("avro", "cmsspark.sources.cmssw:CmsswDecoder", is_avro=True),
+        ),
+        needs_replicas=True,
+    ),
+    Stream(
+        "crab",
+        "CRAB jobs",
+        (Format("avro", "cmsspark.sources.crab:CrabDecoder", is_avro=True),),
+        has_bytes=False,
+        has_times=True,
+        needs_replicas=True,
+        report_aliases=("dbs_jm",),
+    ),
+)
+
+STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream in _STREAMS}
+#: Names of all log streams.
+STREAMS: Final = tuple(STREAMS_BY_NAME)
+#: Streams whose accesses are remote or not by where the file's block lies (rule 21).
+STREAMS_NEEDING_REPLICAS: Final = tuple(stream.name for stream in _STREAMS if stream.needs_replicas)
+
+#: The one table of a PhEDEx snapshot.
+REPLICAS: Final = "block_replicas"
+
+DUMPS: Final[Mapping[str, DumpKind]] = {
+    kind.name: kind
+    for kind in (
+        DumpKind(
+            "dbs",
+            "DBS: datasets, blocks and files",
+            (
+                "ACQUISITION_ERAS",
+                "BLOCKS",
+                "DATASETS",
+                "DATASET_ACCESS_TYPES",
+                "DATASET_OUTPUT_MOD_CONFIGS",
+                "DATA_TIERS",
+                "FILES",
+                "FILE_LUMIS",
+                "OUTPUT_MODULE_CONFIGS",
+                "PHYSICS_GROUPS",
+                "PROCESSING_ERAS",
+                "RELEASE_VERSIONS",
+            ),
+            for_streams=("FILES", "BLOCKS", "DATASETS"),
+        ),
+        DumpKind("phedex", "PhEDEx: replicas of blocks", (REPLICAS,), for_streams=(REPLICAS,), is_one_folder=True),
+    )
+}
+
+
+def find_stream(name: str) -> Stream:
+    """The stream of that name. Raises UsageError (2) naming those there are."""
+    if name in STREAMS_BY_NAME:
+        return STREAMS_BY_NAME[name]
+    raise UsageError(f"there is no stream {name!r}", found=", ".join(STREAMS))
+
+
+def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
+    """Those of ``streams`` that are expected to have logs of ``day``."""
+    return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))

@@ -1,0 +1,94 @@
+"""The registry says of every stream what its decoder, its places and its schemas bear out."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from cmsspark.access import AccessBatch
+from cmsspark.demo.make import make
+from cmsspark.errors import UsageError
+from cmsspark.jobs import JOBS
+from cmsspark.resources import read_yaml, resource
+from cmsspark.sources.folders import Layout, resolve_day
+from cmsspark.sources.reader import Reader
+from cmsspark.sources.registry import (
+    DUMPS,
+    STREAMS,
+    STREAMS_BY_NAME,
+    STREAMS_NEEDING_REPLICAS,
+    Format,
+    Stream,
+    find_stream,
+    streams_of_day,
+)
+from cmsspark.sources.sample import needed_of, versions_of
+from cmsspark.storage import LocalFiles
+
+DAY = date(2026, 1, 15)
+
+
+def test_the_streams_and_what_they_need() -> None:
+    assert STREAMS == ("aaa", "eos", "cmssw", "crab")
+    assert STREAMS_NEEDING_REPLICAS == ("cmssw", "crab")
+
+
+def test_the_places_of_a_stream_hold_its_formats_in_order_of_preference() -> None:
+    places = read_yaml("etc/sources.yaml")
+    assert [source for source in places if source not in DUMPS] == list(STREAMS)
+    assert [source for source in places if source in DUMPS] == list(DUMPS)
+    for stream in STREAMS_BY_NAME.values():
+        forms = dict.fromkeys(place["form"] for place in places[stream.name].values())
+        assert list(forms) == [format_.name for format_ in stream.formats]
+
+
+def test_every_format_has_a_decoder_and_a_schema_that_names_the_file() -> None:
+    for stream in STREAMS_BY_NAME.values():
+        for format_ in stream.formats:
+            assert format_.load_decoder().stream == stream.name
+            versions = versions_of(stream.name, format_.name).by_name
+            assert "lfn" in {column.required for schema in versions.values() for column in schema.needed}
+            for version, schema in versions.items():
+                assert schema.needed == needed_of(stream.name, version) != ()
+
+
+def test_accesses_have_bytes_or_times_as_the_registry_says(tmp_path: Path) -> None:
+    make(tmp_path, DAY, records=400, files=500, datasets=20, people=10)
+    for stream in STREAMS_BY_NAME.values():
+        found = resolve_day(LocalFiles(), Layout.load(root=str(tmp_path)), stream.name, DAY)
+        reader = Reader(stream.name, found.form, DAY)
+        for file in found.files:
+            with open(file.path, "rb") as opened:
+                for batch in map(AccessBatch.unpack, reader.file(opened, file.path)):
+                    assert batch.lfns
+                    assert (batch.read_bytes is not None) == stream.has_bytes
+                    assert (batch.cpu_ms is not None) == (batch.wall_ms is not None) == stream.has_times
+
+
+def test_every_table_of_a_dump_has_a_schema() -> None:
+    for kind in DUMPS.values():
+        listed = {entry.name.removesuffix(".yaml") for entry in resource(f"schemas/inputs/{kind.name}").iterdir()}
+        assert listed == set(kind.tables) >= set(kind.for_streams)
+
+
+def test_every_stream_has_a_report_of_its_own() -> None:
+    reports = {job.name: job.streams for job in JOBS.values() if len(job.streams) == 1}
+    assert reports == {f"dbs_{name}": (name,) for name in STREAMS}
+
+
+def test_a_stream_or_format_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="no stream 'condor'") as told:
+        find_stream("condor")
+    assert told.value.found == "aaa, eos, cmssw, crab"
+    with pytest.raises(UsageError, match="cmssw has no format 'xml'") as told:
+        find_stream("cmssw").format("xml")
+    assert told.value.found == "formats: json, avro"
+
+
+def test_a_stream_is_expected_from_its_first_day_up_to_the_day_after_its_last() -> None:
+    stream = Stream("toy", "toys", (Format("json", "nowhere:Nothing"),), since=DAY, until=DAY + timedelta(days=2))
+    days = [DAY + timedelta(days=offset) for offset in (-1, 0, 1, 2)]
+    assert [stream.covers(day) for day in days] == [False, True, True, False]
+    assert streams_of_day(DAY) == STREAMS
