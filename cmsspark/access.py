@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
 STREAMS: Final = ("aaa", "eos", "cmssw", "crab")
 
-#: Bins that a decoder decides alone, in the order in which they are tried (``docs/counting.md``, rule 4).
-DECODER_BINS: Final = ("malformed", "out_of_day", "write_only", "no_lfn")
-#: Bins that need the catalogue.
-CATALOGUE_BINS: Final = ("matched", "user_file", "temporary", "not_in_dbs")
 #: The parts of ``unmatched`` in a reconciliation.
 UNMATCHED_BINS: Final = ("no_lfn", "user_file", "temporary", "not_in_dbs")
 

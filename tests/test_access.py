@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cmsspark import access
 from cmsspark.access import AccessBatch, Remote
+from cmsspark.runs.reconciliation import StreamBins
 
 
-def test_the_bins_are_those_of_a_reconciliation_and_each_is_decided_in_one_place() -> None:
-    assert set(access.DECODER_BINS).isdisjoint(access.CATALOGUE_BINS)
-    assert set(access.UNMATCHED_BINS) < {*access.DECODER_BINS, *access.CATALOGUE_BINS}
+def test_the_unmatched_bins_are_those_of_a_reconciliation() -> None:
+    assert set(StreamBins().as_dict()["unmatched"]) == set(access.UNMATCHED_BINS)
     assert access.STREAMS == ("aaa", "eos", "cmssw", "crab")
 
 

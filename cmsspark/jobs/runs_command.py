@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from cmsspark import clock
 from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import from_manifest
 from cmsspark.jobs.options import DayType, settings_of, store_of, store_options
@@ -97,17 +98,12 @@ def _line(run: Run) -> tuple[str, ...]:
     told = f"{run.exit_code}: {why[0][:80]}" if run.exit_code and why else "partial" if run.is_partial else ""
     seconds = "" if run.seconds is None else f"{run.seconds:,.1f}"
     rows = "" if run.rows is None else f"{run.rows:,}"
-    return (run.run, run.job, of(run), run.state.value, clock(run.began_ms), seconds, rows, told)
+    return (run.run, run.job, of(run), run.state.value, clock.to_second(run.began_ms), seconds, rows, told)
 
 
 def of(run: Run) -> str:
     """The day that a run is of, or its period's name."""
     return str(run.details.get("period") or run.day)
-
-
-def clock(ms: int) -> str:
-    """UTC milliseconds for people."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 @click.command("show")
@@ -131,7 +127,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         click.echo(f"  {'error':<12}{found.exit_code}: " + found.error.replace("\n", "\n" + " " * 14))
     for one in published:
         told = f"{one.table}: {one.confirmed:,} confirmed, {one.waiting:,} waiting, {one.refused:,} refused"
-        click.echo(f"  {'published':<12}{told}, {one.destination}, {clock(one.at_ms)}")
+        click.echo(f"  {'published':<12}{told}, {one.destination}, {clock.to_second(one.at_ms)}")
     if bins := found.details.get("reconciliation"):
         click.echo("\n" + reconciliation.table(bins))
 
@@ -150,7 +146,7 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
     if run.stored_run:
         yield "stored as", run.stored_run
     yield "store", run.store
-    yield "began", f"{clock(run.began_ms)} UTC"
+    yield "began", f"{clock.to_second(run.began_ms)} UTC"
     if run.seconds is not None:
         yield "took", f"{run.seconds:,.1f} s"
     if run.process:
