@@ -16,6 +16,7 @@ from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import from_manifest
 from cmsspark.jobs.options import DayType, settings_of, store_of, store_options
 from cmsspark.jobs.report import PAGE
+from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.runs import ledger, reconciliation
 from cmsspark.runs.ledger import Ledger, Run, State
 from cmsspark.settings import Settings
@@ -84,21 +85,17 @@ def runs_command(
         for run in found:
             click.echo(json.dumps(run.as_dict(), ensure_ascii=False))
         return
-    lines: list[tuple[str, ...]] = [("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")]
-    lines += [_line(run) for run in found]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line, kind in zip(lines, [None, *(run.state for run in found)], strict=True):
-        cells = [f"{text:{'>' if column in (5, 6) else '<'}{widths[column]}}" for column, text in enumerate(line[:-1])]
-        cells[3] = click.style(cells[3], fg=COLOURS[kind]) if kind else cells[3]
-        click.echo("  ".join([*cells, line[-1]]).rstrip())
+    headings = ("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")
+    echo_table(headings, [_row(run) for run in found], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4))
 
 
-def _line(run: Run) -> tuple[str, ...]:
+def _row(run: Run) -> tuple[object, ...]:
     why = (run.error or "").splitlines()[:1]
     told = f"{run.exit_code}: {why[0][:80]}" if run.exit_code and why else "partial" if run.is_partial else ""
-    seconds = "" if run.seconds is None else f"{run.seconds:,.1f}"
-    rows = "" if run.rows is None else f"{run.rows:,}"
-    return (run.run, run.job, of(run), run.state.value, clock.to_second(run.began_ms), seconds, rows, told)
+    state = Coloured(run.state.value, COLOURS[run.state])
+    began = clock.to_second(run.began_ms)
+    seconds = "" if run.seconds is None else run.seconds
+    return (run.run, run.job, of(run), state, began, seconds, "" if run.rows is None else run.rows, told)
 
 
 def of(run: Run) -> str:
