@@ -7,8 +7,9 @@ integers whose unit is told by their size.
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 
+from cmsspark import clock
 from cmsspark.errors import UsageError
 
 DAY_MS = 86_400_000
@@ -18,7 +19,7 @@ _FORMS = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 
 def today() -> date:
     """The current day in UTC."""
-    return datetime.now(UTC).date()
+    return clock.utc(clock.now_ms()).date()
 
 
 def parse_day(text: str, *, latest: date | None = None) -> date:

@@ -1,7 +1,7 @@
 """Errors that a person can act on, and the one place that turns them into output.
 
-Each error says what was wanted, where, what is there instead and the next step; it knows its exit code
-and whether trying again later can help. Exit codes are those of ``docs/counting.md``.
+Each error says what was wanted, where, what is there instead and the next step; it knows its exit code. Exit codes
+are those of ``docs/counting.md``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class CmssparkError(Exception):
     """
 
     exit_code: Exit = Exit.BUG
-    retry_helps: bool = False
 
     def __init__(
         self,
@@ -110,7 +109,6 @@ class NotReady(CmssparkError):
     """Not ready, locked or interrupted: the same command may work later (75)."""
 
     exit_code = Exit.NOT_READY
-    retry_helps = True
 
 
 class NotAllowed(CmssparkError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from cmsspark import access
 from cmsspark.access import AccessBatch, Remote
+from cmsspark.runs.reconciliation import StreamBins
 
 
-def test_the_parts_of_unmatched_are_those_of_rule_4() -> None:
-    assert access.UNMATCHED_BINS == ("no_lfn", "user_file", "temporary", "not_in_dbs")
+def test_the_unmatched_bins_are_those_of_a_reconciliation() -> None:
+    assert set(StreamBins().as_dict()["unmatched"]) == set(access.UNMATCHED_BINS)
 
 
 def test_remoteness_folds_as_a_small_number() -> None:

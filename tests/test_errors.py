@@ -24,11 +24,10 @@ KINDS = {
 }
 
 
-def test_every_kind_has_its_exit_code_and_says_whether_a_retry_helps() -> None:
+def test_every_kind_has_its_exit_code() -> None:
     assert set(KINDS) == set(CmssparkError.__subclasses__())
     for kind, code in KINDS.items():
         assert kind("x").exit_code == code
-        assert kind("x").retry_helps == (code == 75)
     assert (int(Exit.DONE), int(Exit.BUG)) == (0, 70)
 
 

@@ -25,7 +25,7 @@ UPPER = {"jobs": 2, "submit": 3, "notebook": 3, "cli": 4}
 
 
 def floor(part: str) -> int:
-    """0 for the ground floor, 1 for the rooms, then jobs, then the command lines."""
+    """0 for the ground floor, to which `reports` belongs, 1 for the rooms, then jobs, then the command lines."""
     return UPPER.get(part, 1 if part in ROOMS else 0)
 
 

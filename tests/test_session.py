@@ -74,7 +74,7 @@ def test_no_room_for_shuffled_rows_is_73() -> None:
 def test_a_worker_that_is_gone_may_be_tried_again() -> None:
     error = cause_of(RuntimeError("SparkException: Python worker exited unexpectedly (crashed): EOFError"))
     assert isinstance(error, errors.NotReady)
-    assert error.retry_helps
+    assert error.exit_code == 75
 
 
 def test_a_sum_beyond_64_bits_is_the_datas() -> None:

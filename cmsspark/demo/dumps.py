@@ -8,8 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-import numpy as np
-
 from cmsspark.days import start_ms
 from cmsspark.demo.world import BLOCK_ID, DATASET_ID, FILE_ID, World
 from cmsspark.demo.write import Compression, csv_line, write_part
@@ -205,12 +203,3 @@ def _forgotten(now: int) -> Iterable[tuple[object, ...]]:
 def dump_day(day: date) -> date:
     """The date of the dumps that belong to a log day: the one after it."""
     return day + timedelta(days=1)
-
-
-def disk_blocks(world: World) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """By site, the sorted blocks of which some files are on its disk."""
-    found: dict[str, set[int]] = {}
-    for replica in world.replicas:
-        if replica.files > 0 and not replica.node.endswith(("_MSS", "_Buffer")):
-            found.setdefault(replica.node.removesuffix("_Disk"), set()).add(replica.block)
-    return {site: np.array(sorted(blocks), dtype=np.int64) for site, blocks in found.items()}

@@ -16,10 +16,10 @@ from cmsspark.jobs.ask_use import Answer
 from cmsspark.jobs.options import DayType, settings_of, store_of, store_options
 from cmsspark.jobs.period_options import period_options
 from cmsspark.jobs.periods import StoredDays
-from cmsspark.jobs.shown import printable, table
 from cmsspark.jobs.stored_columns import files_of, newest
 from cmsspark.names import KINDS
 from cmsspark.periods import Period, between
+from cmsspark.reports.terminal import echo_table, printable
 from cmsspark.storage import Files
 
 WEEKS: Final = 4
@@ -146,6 +146,6 @@ def _show(answer: Answer, top: int, as_json: bool) -> None:
     for part in answer.parts:
         if part.rows:
             click.echo(f"\n{part.title}")
-            click.echo("\n".join(table(part.headings, part.shown(top), left=part.left)))
+            echo_table(part.headings, part.shown(top), left=part.left, indent="  ")
         if len(part.rows) > top:
             click.echo(f"  and {len(part.rows) - top:,} more: --top, or --json")

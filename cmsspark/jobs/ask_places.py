@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.jobs.ask_use import Answer, Part, nearest, window_told
 from cmsspark.jobs.periods import StoredDays
-from cmsspark.jobs.shown import volume
 from cmsspark.jobs.stored_columns import newest, table_rows
+from cmsspark.reports.terminal import volume
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, InputMissing
 from cmsspark.jobs.periods import StoredDays
-from cmsspark.jobs.shown import volume
 from cmsspark.jobs.stored_columns import newest, table_rows
 from cmsspark.periods import spans
+from cmsspark.reports.terminal import volume
 
 if TYPE_CHECKING:
     import polars as pl

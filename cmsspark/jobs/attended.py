@@ -7,14 +7,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark import clock
 from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.periods import Period, When, first_day
 from cmsspark.runs import lease, ledger, processes
@@ -97,7 +97,7 @@ def attended(settings: Settings, fout: str, job: str, day: When, tell: Callable[
 
 def _begun(run_of_day: Attended) -> Run:
     began = run_of_day.began
-    name = f"{datetime.fromtimestamp(began, UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
+    name = clock.new_run_id(int(began * 1000))
     day = run_of_day.day
     run = Run(name, run_of_day.job, first_day(day), State.RUNNING, run_of_day.fout, int(began * 1000))
     told = {"period": day.isoformat()} if isinstance(day, Period) else {}
@@ -120,7 +120,7 @@ def _done(run: Run, manifest: Mapping[str, Any] | None) -> Run:
 
 
 def _ended(run: Run) -> Run:
-    now = int(time.time() * 1000)
+    now = clock.now_ms()
     return replace(run, ended_ms=now, seconds=round((now - run.began_ms) / 1000, 1))
 
 
@@ -148,10 +148,9 @@ def fingerprint(manifest: Mapping[str, Any]) -> str:
 def from_manifest(manifest: Mapping[str, Any], fout: str) -> Run:
     """A run as far as its manifest tells of it. Raises KeyError and ValueError for what is no manifest."""
     stored = str(manifest["run"])
-    began = datetime.strptime(stored[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    began_ms = clock.run_began_ms(stored)
     seconds = manifest.get("seconds")
     run = Run(stored, str(manifest["job"]), date.fromisoformat(manifest["day"]), State.DONE, fout, 0, exit_code=0)
-    began_ms = int(began.timestamp() * 1000)
     ended_ms = began_ms if seconds is None else began_ms + int(1000 * seconds)
     return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_told(manifest))
 
@@ -168,6 +167,6 @@ def note_published(
     refused: int,
 ) -> None:
     """Enter what became of a stored run's documents; a ledger that fails is no reason to say they were not sent."""
-    now = int(time.time() * 1000)
+    now = clock.now_ms()
     with suppress(CmssparkError), ledger.opened(state_dir) as book:
         book.note_published(Published(job, table, day, stored_run, where, now, confirmed, waiting, refused))

@@ -160,7 +160,7 @@ def _make(places: Places, asked: Mapping[str, Any], day: date, records: int, see
 
 
 def _size(made: Made) -> str:
-    from cmsspark.demo.show import volume
+    from cmsspark.reports.terminal import volume
 
     return (
         f"{sum(made.records().values()):,} records ({volume(made.log_bytes)}) on {made.datasets} datasets "
@@ -236,7 +236,8 @@ def _most_used(places: Places, day: date) -> list[str]:
     """Accesses, people, sites, volume and CPU time of the ten datasets with the most accesses, from the partials."""
     import pyarrow.compute as pc
 
-    from cmsspark.demo.show import table, volume
+    from cmsspark.demo.show import table
+    from cmsspark.reports.terminal import volume
 
     known = pc.CountOptions(mode="only_valid")
     sums = _read(places, day, "partials").group_by("dataset_name").aggregate(
@@ -256,7 +257,8 @@ def _usage(places: Places, day: date) -> list[str]:
     """Bytes of replicas by data tier (rows, the largest eight) and by tier of sites and kind of storage (columns),
     and the events of all datasets that have a disk replica at a T2.
     """
-    from cmsspark.demo.show import table, volume
+    from cmsspark.demo.show import table
+    from cmsspark.reports.terminal import volume
 
     sums: Counter[tuple[str, str]] = Counter()
     events: Counter[str] = Counter()

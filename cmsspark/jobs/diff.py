@@ -14,6 +14,7 @@ from cmsspark import days
 from cmsspark.errors import UsageError
 from cmsspark.jobs import find_job
 from cmsspark.jobs.options import settings_of, store_of, store_options
+from cmsspark.reports.terminal import NOTHING, number, table, terminal_width
 from cmsspark.storage import Files, LocalFiles, files_for, is_local, local_path
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _told(
 
 def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None) -> None:
     click.echo(f"A {names[0]}\nB {names[1]}\n")
-    _table([("", "A", "B", "B - A", ""), *(_line(change) for change in sums)])
+    _table([_line(change) for change in sums], ("", "A", "B", "B - A", ""))
     for group in groups:
         click.echo(
             f"\n{measure} by {group.column}: {group.appeared:,} appeared, {group.vanished:,} vanished, "
@@ -164,22 +165,11 @@ def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure:
 def _line(change: Change) -> tuple[str, ...]:
     share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.after is not None else ""
     if change.before is None and change.after is None:
-        return (_shown(change.key), "-", "-", "", "")
+        return (change.key, NOTHING, NOTHING, "", "")
     word = "new" if change.before is None else "gone" if change.after is None else share
-    return (_shown(change.key), _number(change.before), _number(change.after), f"{change.delta:+,.0f}", word)
+    return (change.key, number(change.before), number(change.after), f"{change.delta:+,.0f}", word)
 
 
-def _shown(text: str) -> str:
-    """Names as they are, but for what would write elsewhere on a terminal."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _table(lines: list[tuple[str, ...]]) -> None:
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for first, *rest in lines:
-        cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
-        click.echo("  " + "  ".join(cells).rstrip())
+def _table(rows: list[tuple[str, ...]], headings: tuple[str, ...] = ("",) * 5) -> None:
+    lines = table(headings, rows, width=terminal_width())
+    click.echo("\n".join(lines if any(headings) else lines[1:]))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cmsspark import clock
 from cmsspark.errors import CmssparkError, Exit
 from cmsspark.jobs.daily import exit_code
 from cmsspark.runs.alarms import Metrics, write_metrics
-from cmsspark.runs.readiness import clock, is_overdue
+from cmsspark.runs.readiness import is_overdue
 
 if TYPE_CHECKING:
     from cmsspark.jobs.daily import Daily, Outcome
@@ -55,7 +56,7 @@ def summary(
     line += f", {refused} with documents refused" if refused else ""
     line += f" in {sum(one.seconds for one in outcomes):.0f} s; exit {code}"
     retries = [one.task.verdict.retry_ms for one in outcomes if one.task.verdict.retry_ms is not None]
-    line += f"; look again at {clock(min(retries))}" if retries else ""
+    line += f"; look again at {clock.to_minute(min(retries))}" if retries else ""
     return line + "".join(f"; {problem}" for problem in problems)
 
 

@@ -13,6 +13,7 @@ import click
 
 from cmsspark.errors import InputMissing
 from cmsspark.jobs.options import DayType, settings_of
+from cmsspark.reports.terminal import echo_table
 
 if TYPE_CHECKING:
     from cmsspark.publish.outbox import Outbox
@@ -74,22 +75,21 @@ def list_command(day: date | None, table: str | None, to: str | None, settings_f
     from cmsspark.publish.ledger import Ledger
     from cmsspark.publish.outbox import totals_of
 
-    click.echo(
-        f"{'day':10}  {'table':18}  {'confirmed':>11}  {'to send':>9}  {'in doubt':>9}  {'refused':>8}  destination"
-    )
+    rows: list[tuple[object, ...]] = []
     for place in places(settings_of(settings_file).state_dir, day, table, to):
         if not (place.folder / "ledger.sqlite").exists():
-            click.echo(f"{place.period:10}  {place.table:18}  no ledger: cmsspark outbox rebuild  {place.destination}")
+            said = "no ledger: cmsspark outbox rebuild"
+            rows.append((place.period, place.table, None, None, None, None, place.destination, said))
             continue
         ledger = Ledger(place.folder / "ledger.sqlite")
         try:
             totals = totals_of(ledger)
         finally:
             ledger.close()
-        click.echo(
-            f"{place.period:10}  {place.table:18}  {totals.confirmed:>11,}  {totals.waiting + totals.stalled:>9,}  "
-            f"{totals.in_doubt:>9,}  {totals.refused:>8,}  {place.destination}"
-        )
+        counts = (totals.confirmed, totals.waiting + totals.stalled, totals.in_doubt, totals.refused)
+        rows.append((place.period, place.table, *counts, place.destination, ""))
+    headings = ("day", "table", "confirmed", "to send", "in doubt", "refused", "destination", "")
+    echo_table(headings, rows, left=(0, 1, 6, 7), whole=(0, 7))
 
 
 @command.command("show")

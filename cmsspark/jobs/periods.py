@@ -196,7 +196,7 @@ class CurrentRuns:
 @store_options
 def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
     """List the stored weeks, months and ranges: days, rows, and whether days were run again since."""
-    from cmsspark.jobs.shown import table
+    from cmsspark.reports.terminal import echo_table
 
     place = store_of(fout, settings_of(settings_file))
     files = files_of(place, "cmsspark periods")
@@ -212,7 +212,7 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
     for one in found:
         state = "partial" if one["partial"] else ""
         rows.append((one["period"], one["days"], one["rows"], state, "; ".join(one["stale"]) or "up to date"))
-    click.echo("\n".join(table(("period", "days", "rows", "", "its days since then"), rows, left=(0, 3, 4))))
+    echo_table(("period", "days", "rows", "", "its days since then"), rows, left=(0, 3, 4), whole=(0, 3), indent="  ")
 
 
 def _told(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:

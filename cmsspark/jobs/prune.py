@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
+from cmsspark import clock
 from cmsspark.days import DAY_MS
 from cmsspark.errors import NotReady, UsageError
 from cmsspark.jobs.options import settings_of, store_of, store_options
@@ -36,7 +35,7 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
         from cmsspark.session import small_session
 
         files = files_for(place, small_session("cmsspark prune"))
-    before_ms = int(time.time() * 1000) - age * DAY_MS
+    before_ms = clock.now_ms() - age * DAY_MS
     things = prune(files, place, before_ms, remove=yes) + _prune_rest(files, place, settings, before_ms, remove=yes)
     if not things:
         click.echo("nothing is to be removed")

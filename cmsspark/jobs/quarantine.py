@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from cmsspark import clock
+
 #: They hold names of people: what nobody looked at for so long goes.
 DAYS_KEPT: Final = 90
 _EXAMPLES: Final = 5
@@ -23,7 +25,7 @@ def keep(folder: Path, records: Iterator[Mapping[str, Any]]) -> tuple[str, dict[
     folder.mkdir(parents=True, exist_ok=True)
     for private in (folder, *list(folder.parents)[:2]):
         private.chmod(0o700)
-    target = folder / f"{int(time.time() * 1000)}-{os.getpid()}.jsonl"
+    target = folder / f"{clock.now_ms()}-{os.getpid()}.jsonl"
     examples: dict[str, list[str]] = {}
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
         for record in records:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from cmsspark import clock
 from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import from_manifest
 from cmsspark.jobs.options import DayType, settings_of, store_of, store_options
 from cmsspark.jobs.report import PAGE
+from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.runs import ledger, reconciliation
 from cmsspark.runs.ledger import Ledger, Run, State
 from cmsspark.settings import Settings
@@ -83,31 +85,22 @@ def runs_command(
         for run in found:
             click.echo(json.dumps(run.as_dict(), ensure_ascii=False))
         return
-    lines: list[tuple[str, ...]] = [("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")]
-    lines += [_line(run) for run in found]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line, kind in zip(lines, [None, *(run.state for run in found)], strict=True):
-        cells = [f"{text:{'>' if column in (5, 6) else '<'}{widths[column]}}" for column, text in enumerate(line[:-1])]
-        cells[3] = click.style(cells[3], fg=COLOURS[kind]) if kind else cells[3]
-        click.echo("  ".join([*cells, line[-1]]).rstrip())
+    headings = ("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")
+    echo_table(headings, [_row(run) for run in found], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4))
 
 
-def _line(run: Run) -> tuple[str, ...]:
+def _row(run: Run) -> tuple[object, ...]:
     why = (run.error or "").splitlines()[:1]
     told = f"{run.exit_code}: {why[0][:80]}" if run.exit_code and why else "partial" if run.is_partial else ""
-    seconds = "" if run.seconds is None else f"{run.seconds:,.1f}"
-    rows = "" if run.rows is None else f"{run.rows:,}"
-    return (run.run, run.job, of(run), run.state.value, clock(run.began_ms), seconds, rows, told)
+    state = Coloured(run.state.value, COLOURS[run.state])
+    began = clock.to_second(run.began_ms)
+    seconds = "" if run.seconds is None else run.seconds
+    return (run.run, run.job, of(run), state, began, seconds, "" if run.rows is None else run.rows, told)
 
 
 def of(run: Run) -> str:
     """The day that a run is of, or its period's name."""
     return str(run.details.get("period") or run.day)
-
-
-def clock(ms: int) -> str:
-    """UTC milliseconds for people."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 @click.command("show")
@@ -131,7 +124,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         click.echo(f"  {'error':<12}{found.exit_code}: " + found.error.replace("\n", "\n" + " " * 14))
     for one in published:
         told = f"{one.table}: {one.confirmed:,} confirmed, {one.waiting:,} waiting, {one.refused:,} refused"
-        click.echo(f"  {'published':<12}{told}, {one.destination}, {clock(one.at_ms)}")
+        click.echo(f"  {'published':<12}{told}, {one.destination}, {clock.to_second(one.at_ms)}")
     if bins := found.details.get("reconciliation"):
         click.echo("\n" + reconciliation.table(bins))
 
@@ -150,7 +143,7 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
     if run.stored_run:
         yield "stored as", run.stored_run
     yield "store", run.store
-    yield "began", f"{clock(run.began_ms)} UTC"
+    yield "began", f"{clock.to_second(run.began_ms)} UTC"
     if run.seconds is not None:
         yield "took", f"{run.seconds:,.1f} s"
     if run.process:

@@ -16,6 +16,7 @@ from cmsspark.errors import Exit
 from cmsspark.jobs import JOBS
 from cmsspark.jobs.options import DayType, settings_of, store_options
 from cmsspark.jobs.runs_command import ledger_of
+from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.runs.ledger import Published, Run, State
 from cmsspark.storage import is_local, local_path
 
@@ -115,20 +116,15 @@ def is_lost(run: Run) -> bool:
 
 
 def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], Cell]) -> None:
-    widths = [max(len(job), max(map(len, WORDS))) for job in jobs]
-    click.echo(
-        "  ".join(["day       ", *(f"{job:<{width}}" for job, width in zip(jobs, widths, strict=True))]).rstrip()
-    )
-    used = set()
-    for day in span:
-        line = [day.isoformat()]
-        for job, width in zip(jobs, widths, strict=True):
-            found = cells[day, job]
-            used.add(found.word)
-            text = found.word + (f" ({found.refused:,} refused)" if found.refused else "")
-            line.append(click.style(f"{text:<{width}}", fg=WORDS[found.word][0]))
-        click.echo("  ".join(line).rstrip())
+    rows = [[day.isoformat(), *(_shown(cells[day, job]) for job in jobs)] for day in span]
+    echo_table(["day", *jobs], rows, left=range(len(jobs) + 1), whole=(0,))
     click.echo()
+    used = {found.word for found in cells.values()}
     for word, (colour, meaning) in WORDS.items():
         if word in used:
             click.echo(f"{click.style(f'{word:<12}', fg=colour)} {meaning}")
+
+
+def _shown(found: Cell) -> Coloured:
+    refused = f" ({found.refused:,} refused)" if found.refused else ""
+    return Coloured(found.word + refused, WORDS[found.word][0])

@@ -19,10 +19,10 @@ from cmsspark.jobs import periods as stored
 from cmsspark.jobs.options import settings_of, store_of, store_options
 from cmsspark.jobs.period_options import period_options
 from cmsspark.jobs.periods import StoredDays
-from cmsspark.jobs.shown import table, volume
 from cmsspark.jobs.stored_columns import files_of
 from cmsspark.jobs.views import View, load_views
 from cmsspark.periods import Period
+from cmsspark.reports.terminal import echo_table, volume
 
 if TYPE_CHECKING:
     import polars as pl
@@ -74,7 +74,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_told(view, found, rows), indent=1, ensure_ascii=False))
     elif not out:
-        click.echo("\n".join(_lines(rows, view, top)))
+        _print(rows, view, top)
     taken = f"{rows.height:,} rows from {len(found.there)} days in {time.monotonic() - began:.2f} s"
     click.echo(f"{name} of {wanted}: {taken}", err=True)
 
@@ -144,12 +144,13 @@ def _told(view: View, found: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _lines(rows: pl.DataFrame, view: View, top: int) -> list[str]:
-    """The first rows for people; measures first, as names are long."""
+def _print(rows: pl.DataFrame, view: View, top: int) -> None:
+    """Print the first rows for people; measures first, as names are long."""
     names = [*view.rollup.measures, *view.rollup.keys]
     shown = [
         [volume(row[name]) if name == "read_bytes" else row[name] for name in names]
         for row in rows.head(top).iter_rows(named=True)
     ]
-    lines = table(names, shown, left=range(len(view.rollup.measures), len(names)))
-    return [*lines, f"  and {rows.height - top:,} more: --top, --out or --json"] if rows.height > top else lines
+    echo_table(names, shown, left=range(len(view.rollup.measures), len(names)), indent="  ")
+    if rows.height > top:
+        click.echo(f"  and {rows.height - top:,} more: --top, --out or --json")

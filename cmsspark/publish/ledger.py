@@ -38,8 +38,6 @@ class State(StrEnum):
 
 #: Still to be sent.
 OPEN: Final = (State.READY, State.SENDING, State.IN_DOUBT, State.STALLED)
-#: May be on the broker, wholly or in part of its life.
-PERHAPS_THERE: Final = (State.ACKED, State.SENDING, State.IN_DOUBT)
 
 
 @dataclass(frozen=True)

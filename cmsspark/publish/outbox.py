@@ -14,10 +14,10 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from cmsspark import clock
 from cmsspark.errors import NotReady
 from cmsspark.publish.changes import Changes
 from cmsspark.publish.completeness import Whole, completeness, completeness_id, digest_of
@@ -113,7 +113,7 @@ class Outbox:
         self._ledger = self._rebuilt(self.folder / "ledger.sqlite", "a new ledger was asked for")
 
     def _rebuilt(self, path: Path, why: str) -> Ledger:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        stamp = clock.stamp()
         for old in _files(path):
             old.rename(old.with_name(f"{old.name}.damaged-{stamp}"))
         # Made aside: of what half a ledger does not know it would be said that it was never sent.
@@ -174,7 +174,7 @@ class Outbox:
                     "source": source,
                     "store_run": manifest.get("run"),
                     "completeness_id": completeness_id(shape),
-                    "spooled_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "spooled_at": clock.iso(),
                     **spooled,
                 }
             )
@@ -261,7 +261,7 @@ class Outbox:
         if mark.exists() or self.ledger.first((*OPEN, State.QUARANTINED)) is not None:
             return
         with writing(mark):
-            mark.write_text(json.dumps({"confirmed_at": datetime.now(UTC).isoformat(timespec="seconds")}))
+            mark.write_text(json.dumps({"confirmed_at": clock.iso()}))
             sync_folder(mark.parent)
 
 
@@ -319,7 +319,7 @@ def _locked(path: Path) -> Iterator[None]:
                 next_step="wait for it to end, then run the same command again",
             ) from None
         os.ftruncate(handle, 0)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = clock.iso()
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode(), 0)
         yield
     finally:

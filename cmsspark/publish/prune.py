@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import UTC, datetime
 from typing import Final
 
+from cmsspark import clock
 from cmsspark.errors import DataError
 from cmsspark.publish.changes import Changes
 from cmsspark.publish.ledger import OPEN, Batch, Ledger, State
@@ -66,8 +66,8 @@ def _write(writer: SpoolWriter, spool: Spool, ledger: Ledger) -> bool:
     counts = {"documents": sum(part["count"] for part in writer.parts), "unchanged": 0, "gone": 0}
     about = ("table", "period", "source", "store_run", "completeness_id")
     # The mark comes first: whoever finds this generation knows that nothing of it is to be sent.
-    (writer.folder / CONFIRMED).write_text(json.dumps({"confirmed_at": _now()}))
-    writer.finish({**{key: newest.get(key) for key in about}, "spooled_at": _now(), **counts, REPLACES: True})
+    (writer.folder / CONFIRMED).write_text(json.dumps({"confirmed_at": clock.iso()}))
+    writer.finish({**{key: newest.get(key) for key in about}, "spooled_at": clock.iso(), **counts, REPLACES: True})
     return True
 
 
@@ -95,7 +95,3 @@ def _replaces(spool: Spool, generation: int) -> bool:
 
 def _confirmed(batch: Batch) -> Batch:
     return Batch(0, batch.generation, batch.part, batch.offset, batch.length, batch.count, batch.sha256, State.ACKED)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

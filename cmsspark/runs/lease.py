@@ -16,9 +16,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from cmsspark import clock
 from cmsspark.errors import CmssparkError, NotReady
 from cmsspark.periods import When
 from cmsspark.runs import processes
@@ -98,11 +98,12 @@ class Lease:
         is_expired = told.get("expires_ms", 0) <= self._now_ms()
         if told.get("released") or alive is False or (alive is None and is_expired):
             return
-        until = "while it lives" if alive else f"until {_clock(told['expires_ms'])} unless it is renewed"
+        since = told.get("since_ms", entry.mtime_ms)
+        until = "while it lives" if alive else f"until {clock.to_second(told['expires_ms'])} UTC unless it is renewed"
         raise NotReady(
             f"{self.what} is being worked on by another process",
             where=self.folder,
-            found=f"{processes.named(told)}, since {_clock(told.get('since_ms', entry.mtime_ms))}, {until}",
+            found=f"{processes.named(told)}, since {clock.to_second(since)} UTC, {until}",
             next_step="run it again when that one has ended",
         )
 
@@ -168,7 +169,3 @@ def _read(files: Files, entry: Entry) -> dict[str, Any] | None:
     except (CmssparkError, ValueError):
         return None
     return told if isinstance(told, dict) and isinstance(told.get("expires_ms"), int) else None
-
-
-def _clock(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from cmsspark import clock
 from cmsspark.errors import DataError, Exit, OutputError, UsageError
 from cmsspark.runs import processes
 
@@ -166,7 +166,7 @@ class Ledger:
 
     def sweep(self, now_ms: int | None = None) -> int:
         """Runs whose process is gone become INTERRUPTED. Returns their number."""
-        now = int(time.time() * 1000) if now_ms is None else now_ms
+        now = clock.now_ms() if now_ms is None else now_ms
         gone = [run for run in self.runs(state=State.RUNNING) if _is_over(run, now)]
         for run in gone:
             why = "the process was ended from outside"
@@ -240,7 +240,7 @@ class Ledger:
                     if run.stored_run not in known:
                         self.put(run)
                         added += 1
-                self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, int(time.time() * 1000)))
+                self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, clock.now_ms()))
             except BaseException:
                 self._db.execute("ROLLBACK")
                 raise
@@ -271,7 +271,7 @@ def _open(path: Path, notes: list[str]) -> Ledger:
             raise
         return ledger
     except LedgerDamaged as error:
-        aside = f".damaged-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+        aside = f".damaged-{clock.stamp()}"
         for suffix in ("", "-wal", "-shm"):
             old = path.with_name(path.name + suffix)
             try:

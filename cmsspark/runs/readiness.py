@@ -10,7 +10,7 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Final
 
 from cmsspark import days
@@ -150,11 +150,6 @@ def missing(text: str, now_ms: int) -> Verdict:
 def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:
     """Whether a day that is still not ready is trouble, about which people should hear."""
     return now_ms >= _patience_ends(day, rules)
-
-
-def clock(ms: int) -> str:
-    """UTC ms for people, to the minute."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _day_end(day: date) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cmsspark.access import UNMATCHED_BINS
 from cmsspark.errors import DataError, UsageError
+from cmsspark.reports import terminal
 
 #: Malformed records: more than this share and more than this many fail a run.
 MALFORMED_SHARE: Final = 0.001
@@ -227,12 +228,8 @@ def unusual(
 def table(bins: Mapping[str, Mapping[str, Any]]) -> str:
     """The reconciliation as text for a terminal, from its form in the manifest."""
     head = ("stream", "read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only")
-    lines: list[tuple[str, ...]] = [head]
+    rows = []
     for stream, one in bins.items():
         counts = [one["read"], one["matched"], *(one["unmatched"][name] for name in UNMATCHED_BINS)]
-        counts += [one[name] for name in ("malformed", "out_of_day", "write_only")]
-        lines.append((stream, *(f"{count:,}" for count in counts)))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
-    )
+        rows.append([stream, *counts, *(one[name] for name in ("malformed", "out_of_day", "write_only"))])
+    return "\n".join(terminal.table(head, rows, indent=""))

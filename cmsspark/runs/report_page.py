@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from cmsspark.reports.terminal import percent, printable, volume
 from cmsspark.resources import read_text
 from cmsspark.runs.report import BINS, by_prefix
-from cmsspark.runs.report_text import WORDS, percent, printable, volume
+from cmsspark.runs.report_text import WORDS
 
 #: Rows of a list that are shown; all of them stand in the JSON form.
 _SHOWN: Final = 20
@@ -208,7 +209,7 @@ def _inputs(streams: Sequence[Mapping[str, Any]]) -> str:
             continue
         forms = ", ".join(f"{form} {count:,}" for form, count in sorted(one["generations"].items())) or given["form"]
         place = f"<code>{_text(given['folder'])}</code>" + (" " + _badge("warn", ".tmp") if given["is_tmp"] else "")
-        rows.append([name, f"{given['files']:,}", volume(given["bytes"]), _text(forms), place])
+        rows.append([name, f"{given['files']:,}", str(volume(given["bytes"])), _text(forms), place])
     return _table(["stream", "files", "size", "format", "folder"], rows, (0, 3, 4)) if rows else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cmsspark.reports.terminal import percent, printable, volume
 from cmsspark.runs.reconciliation import table
 from cmsspark.runs.report import by_prefix
 
@@ -23,26 +24,6 @@ _SHOWN: Final = 10
 def text(report: Mapping[str, Any]) -> str:
     """The report as lines for people; what names hold cannot write elsewhere on the terminal."""
     return "\n".join(printable(line) for line in _lines(report))
-
-
-def printable(line: str) -> str:
-    """``line`` with what is not printable as ``\\x1b``."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)
-
-
-def volume(count: float) -> str:
-    """Bytes as people say them, in powers of 1000."""
-    for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} bytes"
-
-
-def percent(share: float | None) -> str:
-    """A share as people read it; a few of very many are not nothing."""
-    if share is None:
-        return "–"
-    return f"{share:.2%}" if share >= 0.0001 or not share else "<0.01%"
 
 
 def compared(known: Mapping[str, Any]) -> str:

@@ -12,11 +12,11 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmsspark import __version__
+from cmsspark import __version__, clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
 from cmsspark.periods import When, options
 from cmsspark.schemas import Table, stored_table
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 #: Of this module's layout and manifest; a reader refuses what is newer.
 STORE_VERSION = 1
-FORMATS = ("parquet", "csv")
 
 
 @dataclass(frozen=True)
@@ -146,9 +145,7 @@ class Run:
 
 def stage(files: Files, fout: str, job: str, day: When, before_commit: Callable[[], None] | None = None) -> Run:
     """Begin a run of ``job`` for ``day``, or for a period, in the store ``fout``."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run_id = f"{stamp}-{uuid.uuid4().hex[:6]}"
-    run = Run(files, _day_folder(fout, job, day), run_id, job, day, before_commit=before_commit)
+    run = Run(files, _day_folder(fout, job, day), clock.new_run_id(), job, day, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
 
@@ -167,26 +164,6 @@ def clear_leftovers(files: Files, fout: str, job: str, day: When) -> list[str]:
     for path in left:
         files.delete(path)
     return left
-
-
-def write_run(
-    files: Files,
-    fout: str,
-    job: str,
-    day: date,
-    tables: Mapping[str, DataFrame],
-    manifest: Mapping[str, Any],
-    fmt: str = "parquet",
-) -> CurrentTable:
-    """Write all ``tables`` of a run and make it current; on any failure the previous result stays."""
-    run = stage(files, fout, job, day)
-    try:
-        for name, rows in tables.items():
-            run.write(rows, name, fmt)
-        return run.commit(manifest)
-    except BaseException:
-        run.abandon()
-        raise
 
 
 def current(files: Files, fout: str, job: str, table: str, day: When) -> CurrentTable:

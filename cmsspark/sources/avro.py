@@ -67,16 +67,18 @@ def decode(
     wanted = [field for field in decoder.avro_fields if field in fields]
     table = None
     if blocks is not None and _are_plain(fields.values()):
-        batch = _compiled(decoder, content, codec, schema, blocks, file)
+        try:
+            batch = _compiled(decoder, content, codec, schema, blocks, file)
+        except avro_blocks.Damage:  # polars would not see it where a block only holds more records than it names
+            batch, blocks = None, None
         if batch is not None:
             yield batch
             look(fields, batch.read)
             return
-        table = None if _Fork.had_polars else _with_polars(content, wanted)
-        if table is not None and table.height != sum(block.records for block in blocks):
-            table = None
+        if blocks is not None and not _Fork.had_polars:
+            table = _with_polars(content, wanted, sum(block.records for block in blocks))
     position = 0
-    for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, decoder, file, damaged):
+    for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, codec, decoder, file, damaged):
         batch = AccessBatch()
         if isinstance(part, list):
             _take_each(decoder, part, batch, range(position, position + len(part)), file)
@@ -106,9 +108,11 @@ def _compiled(
 Rows = list[Mapping[str, Any]]
 
 
-def _slow_parts(content: bytes, decoder: Any, file: str, damaged: Callable[[str], None] | None) -> Iterator[Rows]:
+def _slow_parts(
+    content: bytes, codec: str, decoder: Any, file: str, damaged: Callable[[str], None] | None
+) -> Iterator[Rows]:
     rows: Rows = []
-    for row in _with_fastavro(content, file) if damaged is None else _whole_blocks(content, damaged):
+    for row in _intact_rows(content, codec, file, damaged):
         rows.append({name: row.get(name) for name in decoder.avro_fields})
         if len(rows) == BATCH:
             yield rows
@@ -183,24 +187,25 @@ def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None
     """The file's blocks; None, and told, where they are damaged."""
     try:
         return avro_blocks.blocks(content, codec)
-    except ValueError as error:
+    except avro_blocks.Damage as error:
         if damaged is None:
             raise _damaged(error, file) from None
-        damaged(str(error))
+        damaged(_reason(error))
         return None
 
 
-def _with_polars(content: bytes, columns: Sequence[str]) -> Any:
-    """The columns as a polars frame; None for what polars does not read."""
+def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
+    """The columns as a polars frame; None for what polars does not read, or reads as another number of records."""
     import polars
     from polars.exceptions import PanicException, PolarsError
 
     try:
         with _quiet():
-            return polars.read_avro(io.BytesIO(content), columns=list(columns))
+            frame = polars.read_avro(io.BytesIO(content), columns=list(columns))
     except (PolarsError, PanicException, OSError, ValueError, TypeError, NotImplementedError):
         # PanicException, for flipped bytes, is no Exception. Whatever it was: fastavro has the last word.
         return None
+    return frame if frame.height == records else None
 
 
 @contextmanager
@@ -217,36 +222,50 @@ def _quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _with_fastavro(content: bytes, file: str) -> Iterator[Mapping[str, Any]]:
+def _intact_rows(
+    content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None
+) -> Iterator[Mapping[str, Any]]:
+    """The rows of a file by fastavro. Damage raises DataError (65); with ``damaged``, the blocks before it count."""
     try:
-        yield from _rows(content)
-    except Exception as error:  # fastavro raises many kinds for damage
-        raise _damaged(error, file) from None
-
-
-def _whole_blocks(content: bytes, damaged: Callable[[str], None]) -> Iterator[Mapping[str, Any]]:
-    """The rows of each block before the first that cannot be read to its end."""
-    try:
-        yield from _rows(content)
-    except Exception as error:  # fastavro raises many kinds for damage
+        yield from _rows(content, codec)
+    except avro_blocks.Damage as error:
+        if damaged is None:
+            raise _damaged(error, file) from None
         damaged(_reason(error))
 
 
-def _rows(content: bytes) -> Iterator[Mapping[str, Any]]:
-    """The rows of each block that holds what its header names. Raises what fastavro raises, and ValueError."""
+def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of each block that is intact, block by block. Raises Damage, which names the block."""
     import fastavro
 
+    begin = avro_blocks.first_block(content)
     blocks: Any = fastavro.block_reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
-    for block in blocks:
-        size = len(block.bytes_.getbuffer())
-        if block.num_records > size:
-            raise ValueError(f"the block at byte {block.offset} names {block.num_records} records in {size} bytes")
-        rows: list[Any] = list(block)
-        if block.num_records < 0 or block.bytes_.read(1):
-            raise ValueError(
-                f"the block at byte {block.offset} holds more than the {block.num_records} records it names"
-            )
+    while True:
+        try:
+            block = next(blocks, None)
+            if block is None:
+                return
+            end = block.offset + block.size
+            if codec == "snappy":
+                packed_end = end - avro_blocks.SYNC
+                check = content[packed_end - avro_blocks.SNAPPY_CHECK : packed_end]
+                avro_blocks.check_snappy(block.bytes_.getbuffer(), check)
+            rows = _rows_of_block(block)
+        except Exception as error:  # fastavro raises many kinds for damage
+            raise avro_blocks.Damage(f"the block at byte {begin}: {_reason(error)}") from None
         yield from rows
+        begin = end
+
+
+def _rows_of_block(block: Any) -> list[Any]:
+    """The rows of a block that holds as many as its header names. Raises Damage, and what fastavro raises."""
+    size = len(block.bytes_.getbuffer())
+    if block.num_records > size:
+        raise avro_blocks.Damage(f"its header names {block.num_records} records in {size} bytes")
+    rows: list[Any] = list(block)
+    if block.num_records < 0 or block.bytes_.read(1):
+        raise avro_blocks.Damage(f"it holds more than the {block.num_records} records that its header names")
+    return rows
 
 
 def _damaged(error: Exception, file: str) -> DataError:
@@ -259,7 +278,8 @@ def _damaged(error: Exception, file: str) -> DataError:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300].removesuffix(":")
+    kind = "" if isinstance(error, avro_blocks.Damage) else f"{type(error).__name__}: "
+    return " ".join(f"{kind}{error}".split())[:300].removesuffix(":")
 
 
 def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:

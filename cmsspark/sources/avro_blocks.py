@@ -7,11 +7,15 @@ file. What they read must come to the sum of the headers.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 _MAGIC: Final = b"Obj\x01"
-_SYNC: Final = 16
+#: Length of the marker behind the header and behind each block.
+SYNC: Final = 16
+#: Behind what snappy packed stands the CRC-32 of the plain content, which neither fastavro nor snappy looks at.
+SNAPPY_CHECK: Final = 4
 #: A block of no records holds what its codec makes of nothing.
 _NOTHING: Final = 64
 #: Bytes that a byte of a block becomes at most, by its codec; each record takes one of them. With a larger count polars
@@ -20,37 +24,46 @@ _MOST: Final[Mapping[str, float]] = {"null": 1, "snappy": 22, "deflate": 1033}
 
 
 class Block(NamedTuple):
-    """The records that a block names, and where its content lies."""
+    """The number of records in a block's header, and where its packed content lies."""
 
     records: int
     begin: int
     end: int
 
 
+class Damage(ValueError):
+    """What is wrong with a container, and at which byte."""
+
+
 def blocks(content: bytes, codec: str) -> list[Block]:
-    """A container's blocks. Raises ValueError where it is damaged."""
+    """A container's blocks. Raises :class:`Damage`."""
     found: list[Block] = []
-    if not content.startswith(_MAGIC):
-        raise ValueError("no Avro: its first bytes are others")
-    at = _after_header(content)
-    sync = content[at : at + _SYNC]
-    at += _SYNC
+    at = first_block(content)
+    sync = content[at - SYNC : at]
     while at < len(content):
         begin = at
         count, at = _long(content, at)
         size, at = _long(content, at)
         if size < 0 or not 0 <= count <= size * _MOST.get(codec, math.inf) or (not count and size > _NOTHING):
-            raise ValueError(f"a block at byte {begin} names {count} records in {size} bytes")
+            raise Damage(f"a block at byte {begin} names {count} records in {size} bytes")
         first, at = at, at + size
-        if content[at : at + _SYNC] != sync:
-            raise ValueError(f"the block at byte {begin} is not followed by the file's sync marker")
-        at += _SYNC
+        if content[at : at + SYNC] != sync:
+            raise Damage(f"the block at byte {begin} is not followed by the file's sync marker")
+        at += SYNC
         found.append(Block(count, first, first + size))
     return found
 
 
-def _after_header(content: bytes) -> int:
-    """Where the header's map ends."""
+def check_snappy(plain: bytes | memoryview, check: bytes | memoryview) -> None:
+    """Raise :class:`Damage` where ``plain`` is not what was packed: ``check`` is the CRC-32 stored with the block."""
+    if zlib.crc32(plain) != int.from_bytes(check, "big"):
+        raise Damage("its CRC-32 differs from that of its content")
+
+
+def first_block(content: bytes) -> int:
+    """The byte behind a container's header, where its first block begins. Raises :class:`Damage`."""
+    if not content.startswith(_MAGIC):
+        raise Damage("this is no Avro file: its first bytes differ")
     at = len(_MAGIC)
     while True:
         pairs, at = _long(content, at)
@@ -61,11 +74,11 @@ def _after_header(content: bytes) -> int:
         for _ in range(2 * pairs):
             size, at = _long(content, at)
             if not 0 <= size <= len(content) - at:
-                raise ValueError("the header is cut short")
+                raise Damage("the header is cut short")
             at += size
-    if at + _SYNC > len(content):
-        raise ValueError("the header is cut short")
-    return at
+    if at + SYNC > len(content):
+        raise Damage("the header is cut short")
+    return at + SYNC
 
 
 def _long(content: bytes, at: int) -> tuple[int, int]:
@@ -73,7 +86,7 @@ def _long(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(content):
-            raise ValueError("the file is cut short")
+            raise Damage("the file is cut short")
         byte = content[at]
         at += 1
         number |= (byte & 0x7F) << shift
@@ -81,4 +94,4 @@ def _long(content: bytes, at: int) -> tuple[int, int]:
             return (number >> 1) ^ -(number & 1), at
         shift += 7
         if shift > 63:
-            raise ValueError("a number of more than 64 bits")
+            raise Damage("a number of more than 64 bits")

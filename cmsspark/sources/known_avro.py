@@ -12,12 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from cmsspark.access import AccessBatch
 from cmsspark.compiled import compiled
-from cmsspark.sources.avro_blocks import Block
+from cmsspark.sources.avro_blocks import SNAPPY_CHECK, Block, Damage, check_snappy
 from cmsspark.sources.known import Numbers
 
 _packed: Final[Any] = compiled("sources.packed")
 _plain_avro: Final[Any] = compiled("sources.plain_avro")
-_SNAPPY_CHECK: Final = 4
 #: A file of which one record in so many is left, and more than a few, is read quicker in the other ways.
 _LEFT_OF, _FEW = 8, 1000
 
@@ -59,7 +58,8 @@ class KnownAvro:
     ) -> tuple[AccessBatch, Left] | None:
         """The accesses of a file of such ``blocks``, and the records that are left.
 
-        None where the file is not plain, or much of it would be left: nothing of it is read then.
+        None where the file is not plain, or much of it would be left: nothing of it is read then. Raises Damage where
+        a block does not hold what its header says.
         """
         reader = self._reader(fields)
         unpack = _CODECS.get(codec)
@@ -72,7 +72,7 @@ class KnownAvro:
             block = unpack(memoryview(content)[begin:end])
             found = None if block is None else reader.read(block, count, batch.packed)
             if found is None:
-                return None
+                raise Damage(f"the block whose content begins at byte {begin} is damaged")
             for row, first, last in found:
                 numbers.append(records + row)
                 parts.append(block[first:last])
@@ -123,10 +123,11 @@ def _snappy(block: memoryview) -> Any:
     import cramjam
 
     try:
-        content = bytes(cramjam.snappy.decompress_raw(block[:-_SNAPPY_CHECK]))
-    except cramjam.DecompressionError:
+        content = bytes(cramjam.snappy.decompress_raw(block[:-SNAPPY_CHECK]))
+        check_snappy(content, block[-SNAPPY_CHECK:])
+    except (cramjam.DecompressionError, Damage):
         return None
-    return content if zlib.crc32(content) == int.from_bytes(block[-_SNAPPY_CHECK:], "big") else None
+    return content
 
 
 def _deflate(block: memoryview) -> Any:

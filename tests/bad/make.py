@@ -162,6 +162,11 @@ def _damaged_avro() -> Iterable[Bad]:
         yield Bad(
             f"Avro of {codec} with another sync marker", "crab", "part-0.avro", bytes(flipped), error=("part-0.avro",)
         )
+    packed = bytearray(container(CRAB_FIELDS, jobs, codec="snappy", block=10))
+    packed[-17] ^= 1  # in the CRC-32 of the last block
+    yield Bad(
+        "a snappy block of another CRC", "crab", "part-0.avro", bytes(packed), error=("part-0.avro", "block at byte")
+    )
     yield Bad("JSON named Avro", "crab", "part-0.avro", aaa() + b"\n", error=("part-0.avro", "Avro"))
     yield Bad(
         "a block that names too few records", "crab", "part-0.avro", _recounted(jobs, -10), error=("part-0.avro",)

@@ -17,7 +17,6 @@ from cmsspark.cli import command
 from cmsspark.errors import CmssparkError, DataError, InputMissing, UsageError
 from cmsspark.jobs import ask_use
 from cmsspark.jobs import periods as stored
-from cmsspark.jobs.shown import printable, table, volume
 from cmsspark.storage import LocalFiles
 from tests.jobs.partial_days import KEY, Row, counted, partial, store_partials, store_table, user
 from tests.jobs.test_period import OF_WEEK, WEEK
@@ -230,14 +229,6 @@ def test_people_under_two_keys_are_refused(place: Path) -> None:
 def test_what_would_write_elsewhere_on_a_terminal_is_escaped(place: Path) -> None:
     store_partials(place, WEEK.last, [partial(WEEK.last, site_name="T2_\x1b[2J")], run="r2")
     assert "T2_\\x1b[2J" in said(place, "who-reads", "/ZMM/*", "--week", "2026-W01")
-    assert printable("a\nb") == "a\\x0ab"
-
-
-def test_tables_line_up_and_volumes_are_short() -> None:
-    assert table(("n", "name"), [(1_000, "a"), (None, "bb"), (2.5, "c")], left=(1,)) == [
-        "      n  name", "  1,000  a", "      -  bb", "    2.5  c",
-    ]  # fmt: skip
-    assert [volume(count) for count in (None, 0, 999, 1_500, 2.5e15)] == [None, "0 B", "999 B", "1.5 kB", "2.5 PB"]
 
 
 def test_the_nearest_of_many_names_are_found() -> None:

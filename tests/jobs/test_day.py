@@ -280,7 +280,7 @@ def test_a_folder_without_data_is_not_ready(place: Place) -> None:
     place.tree.write("aaa enr", "_SUCCESS", b"")
     place.tree.write("aaa enr", "part-0", b"")
     error = place.fails(errors.NotReady, "dbs_aaa")
-    assert (error.exit_code, error.retry_helps) == (75, True)
+    assert error.exit_code == 75
 
 
 def test_a_dump_that_is_not_whole_is_not_ready_and_none_is_missing(place: Place) -> None:

@@ -72,7 +72,7 @@ def test_people_see_what_is_new_gone_and_by_how_much_it_changed(store: Path) -> 
     told = said(store, f"{TEXT}@r1", f"{TEXT}@r2", "--by", "dataset", "--publish-impact")
     assert "nacc by dataset_name: 1 appeared, 1 vanished, 1 changed, 1 the same" in told
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  /")]
-    assert lines == [["10", "-", "-10", "gone"], ["10", "15", "+5", "+50.0", "%"], ["-", "1", "+1", "new"]]
+    assert lines == [["10", "–", "-10", "gone"], ["10", "15", "+5", "+50.0", "%"], ["–", "1", "+1", "new"]]
     assert "documents: 1 new, 1 changed, 1 gone, 1 unchanged" in told
 
 

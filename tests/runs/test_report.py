@@ -10,7 +10,7 @@ import pytest
 
 from cmsspark.runs.report import BINS, report
 from cmsspark.runs.report_page import page
-from cmsspark.runs.report_text import percent, printable, text, volume
+from cmsspark.runs.report_text import text
 
 UNMATCHED = {"no_lfn": 1, "user_file": 2, "temporary": 3, "not_in_dbs": 4}
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\udc80"
@@ -100,7 +100,7 @@ def test_the_text_tells_what_a_person_asks_for() -> None:
             "examples": ["part-0, record 3: x"]}  # fmt: skip
     lines = text(report(manifest(), quarantine=kept)).splitlines()
     for wanted in (
-        "  aaa    2 files, 12 bytes, .tmp (G1 4): /logs/aaa",
+        "  aaa    2 files, 12 B, .tmp (G1 4): /logs/aaa",
         "  dbs    dump of no date: /dbs",
         "  /store/user/*                        aaa 2, crab 5",
         "  aaa    f (enr): new, text of 3, in 9 records of a sample",
@@ -153,7 +153,6 @@ def test_a_page_fetches_nothing_and_runs_nothing() -> None:
 def test_a_terminal_is_written_to_in_printable_letters_only() -> None:
     said = text(report(planted(), quarantine=quarantine()))
     assert all(line.isprintable() for line in said.split("\n"))
-    assert printable("a\x1b[2Jé") == "a\\x1b[2Jé"
 
 
 def test_an_empty_stream_has_no_shares() -> None:
@@ -164,8 +163,3 @@ def test_an_empty_stream_has_no_shares() -> None:
     assert told["joins"] == []
     assert "left out" in text(told)
     assert "left out" in page(told)
-
-
-def test_numbers_are_told_as_people_say_them() -> None:
-    assert [volume(count) for count in (0, 999, 1_000, 2.5e12)] == ["0 bytes", "999 bytes", "1.0 kB", "2.5 TB"]
-    assert [percent(share) for share in (None, 0, 0.00001, 0.5)] == ["–", "0.00%", "<0.01%", "50.00%"]

@@ -38,6 +38,19 @@ def write(
     return run
 
 
+def write_run(
+    folder: Path, day: date, rows: DataFrame, manifest: dict[str, Any] | None = None, fmt: str = "parquet"
+) -> store.CurrentTable:
+    """A run of the table ``partials``, written by Spark."""
+    run = store.stage(FILES, str(folder), JOB, day)
+    try:
+        run.write(rows, "partials", fmt)
+        return run.commit(manifest or {})
+    except BaseException:
+        run.abandon()
+        raise
+
+
 def test_a_run_counts_from_its_commit_on(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({"note": "ü"})
     second = write(tmp_path, "run-2")
@@ -155,8 +168,8 @@ def stored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A store whose name has a space and a percent sign."""
     folder = tmp_path_factory.mktemp("sto re%20")
     rows = partials_of(spark, ROWS)
-    store.write_run(FILES, str(folder), JOB, DAY, {"partials": rows}, {})
-    store.write_run(FILES, str(folder), JOB, date(2019, 6, 16), {"partials": rows}, {}, "csv")
+    write_run(folder, DAY, rows)
+    write_run(folder, date(2019, 6, 16), rows, {}, "csv")
     return folder
 
 
@@ -183,7 +196,7 @@ def test_plain_pandas_duckdb_and_spark_read_what_cmsspark_path_prints(spark: Spa
 
 
 def test_a_plain_path_is_printed_as_a_uri_and_read_as_one(spark: SparkSession, tmp_path: Path) -> None:
-    store.write_run(FILES, str(tmp_path), JOB, DAY, {"partials": partials_of(spark, ROWS)}, {})
+    write_run(tmp_path, DAY, partials_of(spark, ROWS))
     place = said("path", "partials", "--date", "2019-06-15", "--fout", str(tmp_path))
     assert place.startswith(f"file://{tmp_path}/")
     assert len(pandas.read_parquet(place)) == spark.read.parquet(place).count() == 3
@@ -205,10 +218,10 @@ def test_csv_keeps_every_text(spark: SparkSession, stored: Path) -> None:
     assert sorted(map(str, read["read_bytes"])) == sorted(["", "9223372036854775807", "0"])
 
 
-@pytest.mark.parametrize("fmt", store.FORMATS)
+@pytest.mark.parametrize("fmt", ["parquet", "csv"])
 def test_a_table_without_rows_is_stored_with_its_columns(spark: SparkSession, tmp_path: Path, fmt: str) -> None:
     empty = partials_of(spark, ROWS).where("nacc < 0")
-    done = store.write_run(FILES, str(tmp_path), JOB, DAY, {"partials": empty}, {}, fmt)
+    done = write_run(tmp_path, DAY, empty, {}, fmt)
     assert done.manifest["tables"]["partials"]["rows"] == 0
     if fmt == "parquet":
         assert list(pandas.read_parquet(f"{done.path}/partials").columns) == stored_table("partials").names
@@ -219,12 +232,12 @@ def test_a_write_that_fails_leaves_the_previous_result(spark: SparkSession, tmp_
     from pyspark.sql import functions as F
 
     rows = partials_of(spark, ROWS)
-    store.write_run(FILES, str(tmp_path), JOB, DAY, {"partials": rows}, {"number": 1})
+    write_run(tmp_path, DAY, rows, {"number": 1})
     broken = rows.withColumn("nacc", F.raise_error(F.lit("while writing")).cast("long"))
     with pytest.raises(PySparkException, match="while writing"):
-        store.write_run(FILES, str(tmp_path), JOB, DAY, {"partials": broken}, {"number": 2})
+        write_run(tmp_path, DAY, broken, {"number": 2})
     with pytest.raises(RuntimeError, match="wants columns"):
-        store.write_run(FILES, str(tmp_path), JOB, DAY, {"partials": rows.drop("user")}, {"number": 3})
+        write_run(tmp_path, DAY, rows.drop("user"), {"number": 3})
     found = store.current(FILES, str(tmp_path), JOB, "partials", DAY)
     assert found.manifest["number"] == 1
     assert len(pandas.read_parquet(found.path)) == 3

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.errors import DataError
+from cmsspark.sources import avro, avro_blocks, known_avro
 from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.crab import milliseconds
+from cmsspark.sources.crab import CrabDecoder, milliseconds
 from cmsspark.sources.strict_json import Malformed
 from tests.sources.avro_rows import (
     APPS,
@@ -160,18 +162,80 @@ def test_a_cut_file_is_damaged_or_ends_with_a_block(codec: str) -> None:
             assert cut in ends, f"cut at {cut}, {found.read} records were read"
 
 
-@pytest.mark.parametrize("codec", ["null", "snappy", "deflate"])
-def test_flipped_bits_never_crash_and_never_lose_a_record_silently(codec: str) -> None:
+#: With compiled code where it is there, with polars, and with fastavro alone.
+WAYS = ("as installed", "polars", "fastavro")
+#: What a codec's own checksum finds: xz, bzip2 and the CRC-32 behind snappy. The others have none.
+CHECKED = ("snappy", "bzip2", "xz")
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each of the ways in which an Avro file is read."""
+    if request.param != "as installed":
+        monkeypatch.setattr(known_avro, "_plain_avro", None)
+    if request.param == "fastavro":
+        monkeypatch.setattr(avro, "_with_polars", lambda content, columns, records: None)
+    return str(request.param)
+
+
+def _flipped(content: bytes, bits: Iterable[int]) -> Iterator[tuple[bytes, int]]:
+    """The content with one bit flipped, and the bit's number."""
+    for bit in bits:
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bytes(changed), bit
+
+
+@pytest.mark.parametrize("codec", CHECKED)
+def test_a_flipped_bit_of_a_block_is_damage_or_changes_no_content(way: str, codec: str) -> None:
+    content = container(crab_schema(), ROWS[:24], codec, block=900)
+    wanted = Counted(content).__dict__
+    first, second = avro_blocks.blocks(content, codec)[:2]
+    assert (first.records, second.records) != (0, 24)
+    bits = range(8 * second.begin, 8 * second.end, 1 if codec == "snappy" else 5)
+    named = f"the block at byte {first.end + avro_blocks.SYNC}"
+    refused = 0
+    for changed, bit in _flipped(content, bits):
+        try:
+            assert Counted(changed, name="part-3.avro").__dict__ == wanted, bit
+        except DataError as error:
+            assert (error.where, str(error.found).startswith(named)) == ("part-3.avro", True), (bit, error.found)
+            refused += 1
+    assert refused >= len(bits) * 0.95
+    assert refused == len(bits) or codec != "snappy"
+
+
+def test_the_checksum_of_a_snappy_block_is_looked_at_where_damage_is_accepted(way: str) -> None:
+    content = bytearray(container(crab_schema(), ROWS[:60], "snappy", block=900))
+    first, second = avro_blocks.blocks(bytes(content), "snappy")[:2]
+    content[second.end - 1] ^= 1
+    reasons: list[str] = []
+    batches = avro.decode(CrabDecoder(DAY, APPS), bytes(content), "f", damaged=reasons.append)
+    assert sum(batch.read for batch in batches) == first.records
+    assert reasons == [f"the block at byte {first.end + avro_blocks.SYNC}: its CRC-32 differs from that of its content"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_flipped_bit_of_any_sync_marker_is_damage(way: str, codec: str) -> None:
+    content = container(crab_schema(), ROWS[:24], codec, block=900)
+    blocks = avro_blocks.blocks(content, codec)
+    bits = [8 * (block.end + 5) + 3 for block in blocks] + [8 * (avro_blocks.first_block(content) - 4)]
+    for changed, _ in _flipped(content, bits):
+        with pytest.raises(DataError, match="sync marker"):
+            Counted(changed)
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_a_flipped_bit_without_a_checksum_never_loses_a_record_silently(way: str, codec: str) -> None:
     content = container(crab_schema(), ROWS[:40], codec, block=300)
     rng = random.Random(6)
-    for _ in range(200):
-        at = rng.randrange(len(content))
-        changed = content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :]
+    for changed, _ in _flipped(content, [rng.randrange(8 * len(content)) for _ in range(200)]):
         try:
             found = Counted(changed)
         except DataError:
             continue
         assert found.read == len(found.accesses) + found.no_lfn + len(found.malformed)
+        assert found.read == 40
 
 
 @pytest.mark.parametrize(

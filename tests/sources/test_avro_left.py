@@ -112,6 +112,17 @@ def test_a_count_that_the_block_cannot_hold_is_damage(
         Counted(content[:at] + long(count) + content[at + 1 :])
 
 
+@needs_compiled
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_count_that_is_too_low_is_damage(codec: str, count: int) -> None:
+    content = container(crab_schema(), [job(number) for number in range(3)], codec)
+    at = content.index(content[-16:]) + 16
+    assert content[at] == 6
+    with pytest.raises(DataError, match="more than the"):
+        Counted(content[:at] + long(count) + content[at + 1 :])
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_where_damage_is_accepted_a_count_that_cannot_be_ends_the_reading(codec: str) -> None:
     content = container(schema_of({"FileName": "null"}), [{"FileName": None}] * 3, codec)

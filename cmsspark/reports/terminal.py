@@ -1,0 +1,146 @@
+"""Text for terminals: tables that fit the width, and numbers, shares and volumes as people read them.
+
+On a terminal a table never wraps: its longest texts are shortened in their middle, as both ends of a name tell most.
+In a pipe or a file nothing is shortened, so that names stay whole for the next program.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import click
+
+#: Shown where there is no value.
+NOTHING: Final = "–"
+#: Below this width a text column is shortened only when nothing else is left to shorten.
+_READABLE: Final = 12
+_SHORTEST: Final = 3
+_GAP: Final = "  "
+_UNITS: Final = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+class Coloured(NamedTuple):
+    """A cell of a table in a colour, which only a terminal gets."""
+
+    text: str
+    colour: str
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that stdout is: ``COLUMNS``, else what the terminal says. None where it is none."""
+    if not sys.stdout.isatty():
+        return None
+    set_by_user = os.environ.get("COLUMNS", "")
+    if set_by_user.isascii() and set_by_user.isdigit() and int(set_by_user):
+        return int(set_by_user)
+    return shutil.get_terminal_size().columns or None
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    left: Collection[int] = (0,),
+    whole: Collection[int] = (),
+    width: int | None = None,
+    indent: str = "  ",
+    has_rule: bool = False,
+) -> list[str]:
+    """``rows`` under ``headings``, a line each.
+
+    Columns in ``left`` hold text and begin at the left; all others hold numbers and end at the right. A table wider
+    than ``width`` has the texts of its widest ``left`` columns shortened, except of those in ``whole``. None in a row
+    is shown as a dash, whole numbers with separators. ``has_rule`` draws a line below the headings.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(headings), *cells]) for i in range(len(headings))]
+    if width is not None:
+        room = width - len(indent) - len(_GAP) * (len(widths) - 1)
+        widths = _narrowed(widths, room, [i for i in left if i not in whole])
+
+    def line(texts: Sequence[str], colours: Sequence[str | None]) -> str:
+        shown = []
+        for i, (text, size, colour) in enumerate(zip(texts, widths, colours, strict=True)):
+            text = middle(text, size)
+            padding = " " * (size - len(text))
+            text = click.style(text, fg=colour) if colour else text
+            shown.append(text + padding if i in left else padding + text)
+        return (indent + _GAP.join(shown)).rstrip()
+
+    plain = [None] * len(widths)
+    lines = [line(headings, plain)]
+    if has_rule:
+        lines.append(indent + _GAP.join("─" * size for size in widths))
+    colours = [[value.colour if isinstance(value, Coloured) else None for value in row] for row in rows]
+    return lines + [line(texts, of) for texts, of in zip(cells, colours, strict=True)]
+
+
+def echo_table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    left: Collection[int] = (0,),
+    whole: Collection[int] = (),
+    indent: str = "",
+) -> None:
+    """Print :func:`table` on stdout, in the terminal's width where stdout is one."""
+    for line in table(headings, rows, left=left, whole=whole, width=terminal_width(), indent=indent):
+        click.echo(line)
+
+
+def _narrowed(widths: list[int], room: int, columns: list[int]) -> list[int]:
+    """Widths that fit into ``room``, as far as ``columns`` can give way: the widest of them first."""
+    widths = list(widths)
+    for least in (_READABLE, _SHORTEST):
+        while sum(widths) > room and (wide := [i for i in columns if widths[i] > least]):
+            widths[max(wide, key=lambda i: widths[i])] -= 1
+    return widths
+
+
+def middle(text: str, width: int) -> str:
+    """``text`` shortened in its middle to ``width`` characters; both ends of a dataset's name tell most."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def volume(count: float | None) -> str | None:
+    """Bytes as people say them, in powers of 1000; None stays None."""
+    if count is None:
+        return None
+    for unit, size in _UNITS:
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def number(value: float | None) -> str:
+    """A whole number with separators; a dash for None."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    """A share between 0 and 1 as people read it; a few of very many are not nothing. A dash for None."""
+    if share is None:
+        return NOTHING
+    return f"{share:.2%}" if share >= 0.0001 or not share else "<0.01%"
+
+
+def printable(text: str) -> str:
+    """``text`` with all that could write elsewhere on a terminal as ``\\x1b``."""
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, Coloured):
+        return printable(value.text)
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
