@@ -166,7 +166,7 @@ def _line(change: Change) -> tuple[str, ...]:
     if change.before is None and change.after is None:
         return (_shown(change.key), "-", "-", "", "")
     word = "new" if change.before is None else "gone" if change.after is None else share
-    return (_shown(change.key), _number(change.before), _number(change.after), f"{change.delta:+,.0f}", word)
+    return (_shown(change.key), _number(change.before), _number(change.after), _number(change.delta, "+"), word)
 
 
 def _shown(text: str) -> str:
@@ -174,8 +174,9 @@ def _shown(text: str) -> str:
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+def _number(value: float | None, sign: str = "") -> str:
+    # An integer is written in full: as a float it would lose its last digits.
+    return "-" if value is None else format(value, f"{sign},{'d' if isinstance(value, int) else '.0f'}")
 
 
 def _table(lines: list[tuple[str, ...]]) -> None:
