@@ -7,7 +7,7 @@ files, formats or Spark.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,17 +39,40 @@ class Group(NamedTuple):
     remote: int
 
 
+#: Bytes of a malformed record that are kept.
+RAW_LIMIT: Final = 100_000
+#: How ``raw`` is written as text: each byte of the record is the character of that number.
+RAW_ENCODING: Final = "latin-1"
+
+
 class Quarantined(NamedTuple):
-    """A malformed record: where it stands and why, with its raw bytes (cut to ``RAW_LIMIT``)."""
+    """A malformed record: where it stands and why, with its raw bytes (the first ``RAW_LIMIT`` of them).
+
+    A line of text is kept as it was read, without its newline; of an Avro record, Python's ``repr`` of it in UTF-8.
+    """
 
     file: str
     #: 1-based line number for text, 0-based record number for Avro.
     position: int
     reason: str
     raw: bytes
+    #: Bytes of the whole record; None where ``raw`` is all of it.
+    whole_size: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the quarantine file has it; ``raw.encode("latin-1")`` gives the bytes again."""
+        size = len(self.raw) if self.whole_size is None else self.whole_size
+        return {
+            "file": self.file,
+            "position": self.position,
+            "reason": self.reason,
+            "raw": self.raw.decode(RAW_ENCODING),
+            "raw_encoding": RAW_ENCODING,
+            "record_bytes": size,
+            "is_cut": size > len(self.raw),
+        }
 
 
-RAW_LIMIT: Final = 100_000
 #: No date reaches further.
 _LAST_DAY: Final = 2_932_897
 

@@ -72,7 +72,7 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
         rows = choice.of(_frame(files, stored, table, columns))
         rows = rows.filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
         frame = rows.group_by("kind", "data_tier").agg(
-            pl.col("present_bytes").sum().alias("replica_bytes"),
+            pl.col("present_bytes").cast(pl.Int128).sum().alias("replica_bytes"),
             pl.col("present_file_count").sum().alias("replica_file_count"),
             pl.col("dataset_name").n_unique().cast(pl.Int64).alias("dataset_count"),
             pl.col("site_name").n_unique().cast(pl.Int64).alias("site_count"),
@@ -80,7 +80,7 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
     else:
         frame = choice.of(_frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])).drop("site_tier")
     frame = frame.sort("replica_bytes", "kind", "data_tier", descending=[True, False, False], nulls_last=True)
-    total = int(frame["replica_bytes"].sum())
+    total = _total(frame["replica_bytes"])
     facts = [f"{volume(total)} in {int(frame['replica_file_count'].sum()):,} files, replicas counted each"]
     told = {**choice.told(), "day": of.isoformat(), "table": table, "total_bytes": total}
     places = [name for name in (*_SUMS, "kind", "data_tier") if name in frame.columns]
@@ -116,7 +116,7 @@ def unused(found: StoredDays, choice: Choice, day: date | None) -> Answer:
     by_site = (
         rows.group_by("site_name")
         .agg(
-            pl.col("present_bytes").sum(),
+            pl.col("present_bytes").cast(pl.Int128).sum(),
             pl.len().cast(pl.Int64).alias("replica_count"),
             (pl.col("nacc_elsewhere") == 0).sum().cast(pl.Int64).alias("unread_everywhere"),
         )
@@ -124,7 +124,7 @@ def unused(found: StoredDays, choice: Choice, day: date | None) -> Answer:
         .select("present_bytes", "replica_count", "unread_everywhere", "site_name")
     )
     shown = rows.select("present_bytes", "newest_replica", "nacc_elsewhere", "site_name", "dataset_name")
-    total, nowhere = int(rows["present_bytes"].sum()), rows.filter(pl.col("nacc_elsewhere") == 0)
+    total, nowhere = _total(rows["present_bytes"]), rows.filter(pl.col("nacc_elsewhere") == 0)
     facts = [
         f"{rows.height:,} of {lying.height:,} datasets at sites, {_bytes(rows)} of {_bytes(lying)}",
         f"{nowhere.height:,} of them, {_bytes(nowhere)}, were read nowhere else either",
@@ -142,7 +142,14 @@ def unused(found: StoredDays, choice: Choice, day: date | None) -> Answer:
 
 
 def _bytes(rows: pl.DataFrame) -> str | None:
-    return volume(int(rows["present_bytes"].sum()))
+    return volume(_total(rows["present_bytes"]))
+
+
+def _total(sizes: pl.Series) -> int:
+    """Their sum, whatever it is: 64 bits would wrap around."""
+    import polars as pl
+
+    return int(sizes.cast(pl.Int128).sum())
 
 
 def _read(found: StoredDays) -> pl.DataFrame:

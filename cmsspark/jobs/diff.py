@@ -167,7 +167,7 @@ def _line(change: Change) -> tuple[str, ...]:
     if change.before is None and change.after is None:
         return (change.key, NOTHING, NOTHING, "", "")
     word = "new" if change.before is None else "gone" if change.after is None else share
-    return (change.key, number(change.before), number(change.after), f"{change.delta:+,.0f}", word)
+    return (change.key, number(change.before), number(change.after), number(change.delta, "+"), word)
 
 
 def _table(rows: list[tuple[str, ...]], headings: tuple[str, ...] = ("",) * 5) -> None:

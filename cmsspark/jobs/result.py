@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cmsspark import days, pseudonyms
-from cmsspark.errors import OutputError
+from cmsspark.errors import NotReady, OutputError
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, input_told, versions
 from cmsspark.jobs.quarantine import keep
 from cmsspark.jobs.request import DayRequest, Inputs
@@ -69,15 +69,18 @@ def store_day(
 ) -> store.CurrentTable:
     """Check the bins, write the tables (``write`` returns a table's rows) and make the run current.
 
-    Raises DataError (65) beyond the tolerances and where inputs changed, OutputError (73).
+    Raises DataError (65) beyond the tolerances and where inputs changed, NotReady (75) for a stream without any record,
+    OutputError (73).
     """
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
     prefixes, kept = outcome.told["unmatched_prefixes"], outcome.told["quarantine"]
     warnings = inputs.warnings + outcome.warnings
     warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.asked, prefixes, kept)
+    warnings += _leave_out_empty(request, inputs, outcome.bins)
     before = store.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
     trailing = [manifest.get("reconciliation", {}) for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
+    _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
         tell(f"{table}: {write(run_now, table):,} rows")
     check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
@@ -88,6 +91,27 @@ def store_day(
     tell(reconciliation.table(done.manifest["reconciliation"]))
     tell(f"{request.job} of {request.day} stored in {done.path} after {time.monotonic() - began:.1f} s")
     return done
+
+
+def _leave_out_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> list[str]:
+    """With ``--allow-missing``, streams whose files hold no record count as missing; warnings about them."""
+    empty = [one for one in inputs.streams if not bins[one.stream].read]
+    if not request.allow_missing or len(empty) == len(inputs.streams):
+        return []
+    inputs.missing += [one.stream for one in empty]
+    return [f"{one.stream} is left out: {len(one.files)} files without any record" for one in empty]
+
+
+def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> None:
+    """Raises NotReady (75) for a stream without any record that is not left out: a day of zeros is never stored."""
+    for one in inputs.streams:
+        if not bins[one.stream].read and one.stream not in inputs.missing:
+            raise NotReady(
+                f"{one.stream} of {request.day} is there but has no data",
+                where=one.folder,
+                found=f"{len(one.files)} files without any record",
+                next_step="run again when the day is written, or leave the stream out with --streams",
+            )
 
 
 def _quarantine(

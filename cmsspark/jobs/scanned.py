@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -92,7 +92,7 @@ class Scanned:
         """What is said of accepted damage."""
         return [
             f"{one['stream']}: {one['file']} is damaged ({one['reason']}); {one['records_read']:,} records before that"
-            " were read"
+            f" were read{_unverified(one)}"
             for one in self.damaged
         ]
 
@@ -101,6 +101,12 @@ class Scanned:
         """What any counted access has, by stream. Asked only where a sample lacks a field altogether."""
         known = self.counted.known()
         return {stream: known.get(stream, set()) for stream in self.bins}
+
+
+def _unverified(damage: Mapping[str, Any]) -> str:
+    """What no checksum covers of a damaged file, for a warning."""
+    count = damage.get("unverified_records", 0)
+    return f", {count:,} of them unverified: no checksum covers them, so that any may be altered" if count else ""
 
 
 def _most_first(one: tuple[str, int]) -> tuple[int, str]:

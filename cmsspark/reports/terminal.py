@@ -119,9 +119,14 @@ def volume(count: float | None) -> str | None:
     return f"{count:.0f} B"
 
 
-def number(value: float | None) -> str:
-    """A whole number with separators; a dash for None."""
-    return NOTHING if value is None else f"{value:,.0f}"
+def number(value: float | None, sign: str = "") -> str:
+    """A whole number with separators, and with its sign where ``sign`` is ``+``; a dash for None.
+
+    Integers are written exactly, however large.
+    """
+    if value is None:
+        return NOTHING
+    return format(value, f"{sign},{'d' if isinstance(value, int) else '.0f'}")
 
 
 def percent(share: float | None) -> str:

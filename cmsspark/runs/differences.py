@@ -20,8 +20,11 @@ class Change:
 
     @property
     def delta(self) -> int | float:
-        """After minus before."""
-        return (self.after or 0) - (self.before or 0)
+        """After minus before; of seconds, in whole milliseconds."""
+        before, after = self.before or 0, self.after or 0
+        if isinstance(before, int) and isinstance(after, int):
+            return after - before
+        return (round(after * 1000) - round(before * 1000)) / 1000
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON tells it."""
@@ -64,7 +67,8 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
     import polars as pl
 
     def sums(rows: pl.DataFrame, name: str) -> pl.DataFrame:
-        return rows.group_by(column).agg(pl.col(measure).sum().alias(name))
+        whole = rows.select(column, _whole(rows.get_column(measure)).alias(measure))
+        return whole.group_by(column).agg(pl.col(measure).sum().alias(name))
 
     both = sums(before, "before").join(sums(after, "after"), on=column, how="full", coalesce=True, nulls_equal=True)
     both = both.with_columns(delta=pl.col("after").fill_null(0) - pl.col("before").fill_null(0))
@@ -73,13 +77,17 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
     moved = moved.sort([pl.col("delta").abs(), column], descending=[True, False], nulls_last=True).head(top)
     kept = both.filter(here & there)
     changed = kept.filter(pl.col("delta") != 0).height
+    is_time = before.schema[measure].is_float()
     return Grouped(
         column,
         both.filter(~here).height,
         both.filter(~there).height,
         changed,
         kept.height - changed,
-        tuple(Change(str(row[column]), row["before"], row["after"]) for row in moved.to_dicts()),
+        tuple(
+            Change(str(row[column]), _in_units(row["before"], is_time), _in_units(row["after"], is_time))
+            for row in moved.to_dicts()
+        ),
     )
 
 
@@ -100,7 +108,16 @@ def impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Im
 
 def _sum(rows: pl.DataFrame, name: str) -> int | float | None:
     column = rows.get_column(name).drop_nulls()
-    if column.is_empty():
-        return None
-    total: int | float = column.to_numpy().sum().item()
-    return total
+    return None if column.is_empty() else _in_units(int(_whole(column).sum()), column.dtype.is_float())
+
+
+def _whole(column: pl.Series) -> pl.Series:
+    """A measure as whole numbers of 128 bits, of which no sum leaves its range: seconds as milliseconds."""
+    import polars as pl
+
+    return ((column * 1000.0).round(0) if column.dtype.is_float() else column).cast(pl.Int128)
+
+
+def _in_units(whole: int | None, is_time: bool) -> int | float | None:
+    """A sum as people read it: milliseconds in seconds."""
+    return whole / 1000 if is_time and whole is not None else whole

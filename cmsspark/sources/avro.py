@@ -149,7 +149,8 @@ def _take_each(decoder: Any, rows: Rows, batch: AccessBatch, numbers: Sequence[i
 
 
 def _quarantined(row: Mapping[str, Any], reason: str, position: int, file: str) -> Quarantined:
-    return Quarantined(file, position, reason, repr(row).encode()[:RAW_LIMIT])
+    raw = repr(row).encode()
+    return Quarantined(file, position, reason, raw[:RAW_LIMIT], len(raw))
 
 
 #: What polars reads without a panic, which would print a trace of its own.

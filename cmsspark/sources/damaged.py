@@ -2,6 +2,10 @@
 
 What lies before the damage is counted as in any file. Of a gzip file cut within a line, the half line is no record
 (unless it is a whole object that lacks its newline only); of an Avro file, blocks count whole or not at all.
+
+A gzip member has one checksum, at its end. All that came out of the damaged member is therefore unverified: a flipped
+bit may have changed any of its lines, before the place where the decompressor noticed it. These lines are counted, and
+``unverified`` says how many records they are.
 """
 
 from __future__ import annotations
@@ -23,17 +27,26 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass
 class Damage:
-    """What is wrong with a file: ``reason`` is None while nothing is; ``left_out``: bytes of a half line."""
+    """What is wrong with a file: ``reason`` is None while nothing is; ``left_out``: bytes of a half line.
+
+    ``records``: all that were read; ``unverified``: those among them that no checksum covers.
+    """
 
     file: str
     reason: str | None = None
     left_out: int = 0
     records: int = 0
+    unverified: int = 0
 
     def notes(self) -> Iterator[Note]:
         """The damage, for the manifest."""
         if self.reason is not None:
-            told = {"file": self.file, "reason": self.reason, "left_out_bytes": self.left_out}
+            told = {
+                "file": self.file,
+                "reason": self.reason,
+                "left_out_bytes": self.left_out,
+                "unverified_records": self.unverified,
+            }
             yield "damaged", "damaged", self.records, json.dumps(told)
 
 
@@ -50,6 +63,9 @@ class Intact:
         self._begun = False
         self.at_end = False
         self._held = b""
+        #: Bytes of text so far, and those of members whose checksum was right.
+        self._made = 0
+        self.verified = 0
         #: All of it has been handed on.
         self.is_spent = False
         self.ends_line = True
@@ -73,6 +89,7 @@ class Intact:
                 self._end("cut short" if self._begun else None)
                 break
             found = self._inflated(piece) if self._is_gzip else piece
+            self._made += len(found)
             if found:
                 self.ends_line = found.endswith(b"\n")
                 return found
@@ -99,6 +116,8 @@ class Intact:
                 return found + _bytewise(before, piece)
             piece = self._member.unused_data
             self._begun = not self._member.eof
+            if not self._begun:
+                self.verified = self._made + len(found)
         return found
 
 
@@ -116,17 +135,27 @@ def _bytewise(member: Any, piece: bytes) -> bytes:
 def lines_of(decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: lines.Look) -> Iterator[AccessBatch]:
     """Batches of the accesses before the damage, which is told in ``damage``."""
     source = Intact(stream, damage)
-    line = 1
+    line, begin = 1, 0
+    # Of lines that end in members whose checksum was right.
+    verified_records = 0
     for chunk in lines.chunks(source, damage.file):
         if line == 1:
             look(bytes(chunk))
         if source.is_spent and damage.reason and not source.ends_line and not _is_object(bytes(chunk)):
             damage.left_out = len(chunk) - 1
-            return
-        batch = AccessBatch()
-        line += decoder.add(chunk, damage.file, line, batch)
+            break
+        batch, cut = AccessBatch(), 0
+        if source.verified >= begin:
+            cut = bytes(chunk[: source.verified - begin]).rfind(b"\n") + 1
+            line += decoder.add(chunk[:cut], damage.file, line, batch) if cut else 0
+            verified_records = damage.records + batch.read
+        line += decoder.add(chunk[cut:], damage.file, line, batch) if cut < len(chunk) else 0
         damage.records += batch.read
+        begin += len(chunk)
         yield batch
+    if source.verified >= begin:
+        verified_records = damage.records
+    damage.unverified = damage.records - verified_records
 
 
 def _is_object(line: bytes) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -11,7 +10,7 @@ from typing import Final
 
 from cmsspark.errors import InputMissing, NotReady
 from cmsspark.sources.layout import Layout, shown
-from cmsspark.sources.listing import InputFile, data_files, digest, is_hidden
+from cmsspark.sources.listing import InputFile, data_files, digest, hold_data, is_hidden
 from cmsspark.sources.registry import DUMPS, REPLICAS
 from cmsspark.storage import Entry, Files, join
 
@@ -19,8 +18,6 @@ from cmsspark.storage import Entry, Files, join
 FAR_DAYS: Final = 7
 _DATED: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"time=(\d{4})-(\d{2})-(\d{2})(?:_(.*))?", re.ASCII | re.DOTALL)
-#: An empty gzip member is some 20 bytes and a file name: whatever is longer than this holds data.
-_EMPTY_GZIP_LIMIT: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -183,23 +180,7 @@ def _tables(files: Files, folders: Mapping[str, str]) -> tuple[dict[str, tuple[I
             lacking.append(f"{table} is missing")
             continue
         listed, _ = data_files(files, folder)
-        if not any(_holds_data(files, file) for file in sorted(listed, key=lambda file: -file.size)):
+        if not hold_data(files, listed):
             lacking.append(f"{table} is empty")
         tables[table] = listed
     return tables, lacking
-
-
-def _holds_data(files: Files, file: InputFile) -> bool:
-    """False for a file of 0 bytes and for a gzip of nothing. What is damaged counts as data: its reader tells so."""
-    if file.size == 0 or file.size > _EMPTY_GZIP_LIMIT:
-        return file.size > 0
-    content = files.read_bytes(file.path, _EMPTY_GZIP_LIMIT)
-    try:
-        while content.startswith(b"\x1f\x8b"):
-            member = zlib.decompressobj(wbits=31)
-            if member.decompress(content) or not member.eof:
-                return True
-            content = member.unused_data
-    except zlib.error:
-        return True
-    return bool(content)

@@ -14,7 +14,7 @@ from itertools import groupby
 from cmsspark.errors import InputMissing, NotReady
 from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, dump_at
 from cmsspark.sources.layout import Layout, Place, days_near, shown
-from cmsspark.sources.listing import TMP, InputFile, data_files, digest, is_hidden
+from cmsspark.sources.listing import TMP, InputFile, data_files, digest, hold_data, is_hidden
 from cmsspark.storage import Files
 
 __all__ = [
@@ -74,8 +74,11 @@ def _day_input(files: Files, place: Place, day: date, ending: str) -> DayInput:
     folder = place.day_folder(day) + ending
     listed, inner = data_files(files, folder)
     warnings = [f"{place.source}: the folder {path} inside the day is not read" for path in inner]
-    if not any(file.size for file in listed):
-        there = f"{len(listed)} files of 0 bytes" if listed else "no data files"
+    if not hold_data(files, listed):
+        there = "no data files"
+        if listed:
+            size = max(file.size for file in listed)
+            there = f"{len(listed)} files " + ("without any record" if size else "of 0 bytes")
         raise NotReady(
             f"{place.source} of {day} is there but has no data",
             where=shown(folder),

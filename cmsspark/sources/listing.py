@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +15,11 @@ from cmsspark.storage import Files
 #: The ending of a folder or file that is still being written.
 TMP: Final = ".tmp"
 _UNREAD_ENDINGS: Final = (TMP, "._COPYING_", ".crc")
+
+#: An empty gzip member is some 20 bytes and a file name: what is longer than this is taken to hold data.
+_EMPTY_LIMIT: Final = 1024
+#: Lines without anything in them are no records (``docs/counting.md``, rule 1).
+_BLANK_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t]*\r?\n)*[ \t]*\r?")
 
 
 @dataclass(frozen=True, order=True)
@@ -45,3 +52,26 @@ def data_files(files: Files, folder: str) -> tuple[tuple[InputFile, ...], list[s
             raise InputMissing("a file of the input cannot be read", where=entry.path, found="a link to nothing")
     listed = tuple(InputFile(entry.path, entry.size, entry.mtime_ms) for entry in entries if not entry.is_dir)
     return listed, [entry.path for entry in entries if entry.is_dir]
+
+
+def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
+    """Whether any of the files holds data: not for files of 0 bytes, a gzip of nothing, a few blank lines.
+
+    Only small files are opened, and only where there is no larger one. Damage counts as data: the reader reports it.
+    """
+    return any(_holds_data(files, file) for file in sorted(listed, key=lambda file: -file.size))
+
+
+def _holds_data(files: Files, file: InputFile) -> bool:
+    if file.size == 0 or file.size > _EMPTY_LIMIT:
+        return file.size > 0
+    content = files.read_bytes(file.path, _EMPTY_LIMIT)
+    try:
+        while content.startswith(b"\x1f\x8b"):
+            member = zlib.decompressobj(wbits=31)
+            if not _BLANK_LINES.fullmatch(member.decompress(content)) or not member.eof:
+                return True
+            content = member.unused_data
+    except zlib.error:
+        return True
+    return not _BLANK_LINES.fullmatch(content)

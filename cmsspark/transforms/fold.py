@@ -356,15 +356,7 @@ def nulled(values: Longs | None, known: Longs | None, count: int) -> pa.Array:
 
 
 def _told(record: Quarantined) -> str:
-    # Latin-1 keeps each byte of the raw record as one character.
-    return json.dumps(
-        {
-            "file": record.file,
-            "position": record.position,
-            "reason": record.reason,
-            "raw": record.raw.decode("latin-1"),
-        }
-    )
+    return json.dumps(record.as_dict())
 
 
 def record_batch(

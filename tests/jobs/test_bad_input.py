@@ -58,6 +58,7 @@ def test_accepted_damage_is_read_as_far_as_it_is_intact_and_told_in_the_result(
     text, jobs = sorted(manifest["damaged"], key=lambda one: str(one["stream"]))
     assert (text["stream"], text["file"], text["reason"]) == ("aaa", str(folder / "part 1%.json.gz"), "cut short")
     assert 0 < text["records_read"] < 60
+    assert text["unverified_records"] == text["records_read"]
     assert jobs["file"] == str(place.tree.folder("crab avro") / "part-1.avro")
     assert (jobs["stream"], jobs["records_read"]) == ("crab", 30)
     assert jobs["reason"]
@@ -66,6 +67,7 @@ def test_accepted_damage_is_read_as_far_as_it_is_intact_and_told_in_the_result(
     assert manifest["reconciliation"]["aaa"]["malformed"] == 0
     assert manifest["reconciliation"]["crab"]["read"] == 70
     assert sum("is damaged" in text for text in manifest["warnings"]) == 2
+    assert sum(f"{text['records_read']} of them unverified" in warning for warning in manifest["warnings"]) == 1
     shape = Shape(stored_table("data_aggregation"), DAY, "p", "t")
     document = completeness(shape, Whole(1, "0" * 64, (), 0, 0), manifest)
     assert (document["is_partial"], document["damaged_file_count"]) == (True, 2)

@@ -19,7 +19,7 @@ from tests.corpus import avro_files
 from tests.corpus.hostile import DAY
 from tests.corpus.json_lines import aaa, g3
 from tests.corpus.tree import Tree
-from tests.jobs.places import Place, write_streams
+from tests.jobs.places import Place, crab, write_streams
 
 
 @pytest.fixture
@@ -281,6 +281,28 @@ def test_a_folder_without_data_is_not_ready(place: Place) -> None:
     place.tree.write("aaa enr", "part-0", b"")
     error = place.fails(errors.NotReady, "dbs_aaa")
     assert error.exit_code == 75
+
+
+@pytest.mark.parametrize("content", [b" \t\n" * 1000, gzip.compress(b"\n" * 9_000_000)])
+def test_a_day_of_blank_lines_is_not_ready_and_no_zeros_are_stored(place: Place, content: bytes) -> None:
+    (place.tree.folder("aaa enr") / "part-0").write_bytes(content)
+    error = place.fails(errors.NotReady, "dbs_aaa")
+    assert (error.exit_code, error.where) == (75, str(place.tree.folder("aaa enr")))
+    assert "1 files without any record" in str(error)
+    assert not list(Path(place.fout).rglob("CURRENT"))
+    error = place.fails(errors.NotReady, "dbs_aaa", "--allow-missing")
+    assert "has no data" in str(error)
+
+
+def test_an_avro_stream_without_a_record_is_not_ready_or_left_out(place: Place) -> None:
+    place.tree.write("aaa enr", "part-0", aaa())
+    place.tree.write("crab avro", "part-0.avro", crab([]))
+    options = ("data_aggregation", "--streams", "aaa,crab")
+    assert "crab of 2019-06-15 is there but has no data" in str(place.fails(errors.NotReady, *options))
+    assert place.run(*options, "--allow-missing") == 0
+    manifest = place.manifest("partials")
+    assert (manifest["partial"], manifest["missing_streams"]) == (True, ["crab"])
+    assert "crab is left out: 1 files without any record" in manifest["warnings"]
 
 
 def test_a_dump_that_is_not_whole_is_not_ready_and_none_is_missing(place: Place) -> None:

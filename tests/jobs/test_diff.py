@@ -109,6 +109,35 @@ def test_sums_over_nothing_are_null_and_null_keys_are_one_group() -> None:
     assert (found.appeared, found.vanished, found.same) == (0, 0, 1)
 
 
+def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
+    size = 5 * 10**18 + 1
+    store_day(tmp_path, [row(1, read_bytes=1), row(2, read_bytes=9)], "r1")
+    store_day(tmp_path, [row(1, read_bytes=size), row(1, read_bytes=size, app="x")], "r2")
+    found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "read_bytes")
+    total = next(change for change in found["totals"] if change["key"] == "read_bytes")
+    assert total == {"key": "read_bytes", "before": 10, "after": 2 * size, "delta": 2 * size - 10}
+    (by,) = found["by"]
+    assert [change["delta"] for change in by["largest"]] == [2 * size - 1, -9]
+    told = said(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "read_bytes")
+    assert told.count(f"{2 * size:,}") == 2
+    assert f"{2 * size - 10:+,}" in told
+
+
+def test_seconds_are_summed_as_milliseconds_in_totals_and_groups(tmp_path: Path) -> None:
+    values = [0.1, 0.2, 0.3, 1e9 + 0.001, 1e-3] * 7
+    crab = {"stream": "crab", "read_bytes": None}
+    many = [row(1, cpu_time=value, app=f"app{number}", **crab) for number, value in enumerate(values)]
+    store_day(tmp_path, many, "r1")
+    store_day(tmp_path, many[::-1][:-1], "r2")
+    found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "cpu_time")
+    total = next(change for change in found["totals"] if change["key"] == "cpu_time")
+    assert (total["before"], total["after"], total["delta"]) == (7000000004.214, 7000000004.114, -0.1)
+    (by,) = found["by"]
+    assert [{**change, "key": "cpu_time"} for change in by["largest"]] == [total]
+    same = diff(tmp_path, f"{TEXT}@r1", f"{TEXT}@r1", "--by", "dataset", "--measure", "cpu_time")
+    assert same["by"][0]["same"] == 1
+
+
 def test_one_document_of_three_hundred_thousand_that_is_gone_is_found(tmp_path: Path) -> None:
     template = rows(1_000)
     many = [{**one, "app": f"app{number}"} for number in range(300) for one in template]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cmsspark.access import RAW_LIMIT
 from cmsspark.sources.aaa import AaaDecoder, RawRecord
 from cmsspark.sources.chunk import Chunk
 from cmsspark.sources.decoder import FEW, REFUSED, TRIES
@@ -107,3 +108,14 @@ def test_many_bad_lines_are_not_tried_for_ever() -> None:
     batch = decoder.decode((GOOD * 9 + ILL["ill-typed"]) * 1000, "f")
     assert (len(batch.lfns), len(batch.malformed)) == (9000, 1000)
     assert decoder.alone >= 10_000 - 11 * (TRIES + 1)
+
+
+def test_what_is_kept_of_a_long_line_says_that_it_is_cut() -> None:
+    lines = [b"x" * RAW_LIMIT, b"y" * (RAW_LIMIT + 1), "ü".encode()]
+    chunk = Chunk(b"".join(line + b"\n" for line in lines), "f", 7)
+    kept = [chunk.quarantined(number, "why").as_dict() for number in range(3)]
+    assert [(one["record_bytes"], one["is_cut"]) for one in kept] == [
+        (RAW_LIMIT, False), (RAW_LIMIT + 1, True), (2, False),
+    ]  # fmt: skip
+    assert [one["raw"].encode(one["raw_encoding"]) for one in kept] == [line[:RAW_LIMIT] for line in lines]
+    assert [one["position"] for one in kept] == [7, 8, 9]

@@ -78,6 +78,33 @@ def test_members_before_the_damage_count_and_those_behind_it_do_not() -> None:
         assert 40 <= records < 80
 
 
+def test_records_that_no_checksum_covers_are_counted_apart() -> None:
+    """A member's checksum stands at its end: all of a damaged member is unverified, whatever came out of it."""
+    good = gzip.compress(TEXT, mtime=0)
+    flipped = bytearray(good)
+    flipped[-8] ^= 1  # in the checksum: all lines came out, and each may be wrong
+    for content, read_wanted, unverified in (
+        (bytes(flipped), 40, 40),
+        (good + bytes(flipped), 80, 40),
+        (good + gzip.compress(b"") + bytes(flipped) + good, 80, 40),
+        (good * 2 + b"garbage", 80, 0),
+        (gzip.compress(TEXT + LINES[0][:30], mtime=0) + gzip.compress(LINES[0][30:] + b"\n", mtime=0)[:-1], 41, 1),
+        (good * 30 + bytes(flipped), 1240, 40),
+    ):
+        records, malformed, told = read(content)
+        assert told is not None
+        assert (records, malformed, told["unverified_records"]) == (read_wanted, 0, unverified)
+    assert read(TEXT)[2] is not None and read(TEXT)[2]["unverified_records"] == 40  # type: ignore[index]
+
+
+def test_a_large_damaged_file_is_verified_member_by_member() -> None:
+    many = gzip.compress(TEXT * 2000, mtime=0)  # some 60 chunks
+    records, malformed, told = read(many + many[:-1])
+    assert told is not None
+    assert (malformed, told["unverified_records"]) == (0, records - 80_000)
+    assert records == 160_000
+
+
 def test_text_under_a_gzip_name_is_read_and_anything_else_is_not() -> None:
     assert read(TEXT)[0] == 40
     assert read(b"\x00\x01" + TEXT)[0] == 0

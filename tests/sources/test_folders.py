@@ -132,6 +132,31 @@ def test_files_of_0_bytes_are_listed_but_a_day_of_nothing_is_not_ready(tmp_path:
         resolve_day(FILES, layout(tmp_path), "aaa", date(2026, 1, 16))
 
 
+BLANK = {
+    "blank lines": b" \t\n\r\n\n  ",
+    "a byte order mark": b"\xef\xbb\xbf",
+    "a gzip of nothing": gzip.compress(b""),
+    "several gzip members of blank lines": gzip.compress(b"\n" * 9999) + gzip.compress(b"") + gzip.compress(b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", BLANK)
+def test_a_day_of_blank_lines_or_of_a_gzip_of_nothing_is_not_ready(tmp_path: Path, name: str) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-0.gz", BLANK[name])
+    put(tmp_path, f"{ENR}/2026/01/15/part-1", b"")
+    with pytest.raises(NotReady, match="2 files without any record") as error:
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    assert error.value.exit_code == 75
+    put(tmp_path, f"{ENR}/2026/01/15/part-2", gzip.compress(b"\n\nx"))
+    assert len(resolve_day(FILES, layout(tmp_path), "aaa", DAY).files) == 3
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"\n")[:-1], gzip.compress(b"\n") + b"\0x", b"\x1f\x8b\0"])
+def test_a_small_file_that_is_damaged_is_for_its_reader_to_report(tmp_path: Path, content: bytes) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-0", content)
+    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).size == len(content)
+
+
 def test_any_character_in_a_name_survives(tmp_path: Path) -> None:
     odd = ["part 0", "50%.json", "a:b", "x*", "{y}", "n\nl", "[z]?", "=cmd()", "ä"]
     for name in odd:

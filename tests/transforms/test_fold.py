@@ -280,9 +280,8 @@ def test_bins_days_generations_and_quarantine_leave_as_rows(snapshots: tuple[Cat
             ("generation G1", None): 6,
         }
         kept = [json.loads(row["detail"]) for row in rows if row["kind"] == "quarantine"]
-        assert (
-            kept == [{"file": "part-0", "position": 7, "reason": "not a JSON object", "raw": raw.decode("latin-1")}] * 2
-        )
+        record = {"file": "part-0", "position": 7, "reason": "not a JSON object", "raw": raw.decode("latin-1")}
+        assert kept == [{**record, "raw_encoding": "latin-1", "record_bytes": 256, "is_cut": False}] * 2
 
 
 def test_many_quarantined_records_leave_before_the_task_ends(snapshots: tuple[Catalogue, Replicas]) -> None:
