@@ -36,7 +36,7 @@ from cmsspark.sources.dumps import dump_at
 from cmsspark.sources.reader import Reader
 from cmsspark.storage import LocalFiles
 from cmsspark.transforms.catalogue import Catalogue
-from cmsspark.transforms.fold import StreamFold
+from cmsspark.transforms.fold import StreamAggregator
 
 stream, form, day, dbs, cache, rounds, *paths = sys.argv[1:]
 day = date.fromisoformat(day)
@@ -74,7 +74,7 @@ def decode():
     return records
 
 def kernel():
-    fold = StreamFold(stream, catalogue)
+    fold = StreamAggregator(stream, catalogue)
     for path in paths:
         with open(path, "rb") as file:
             for batch in reader.file(file, path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cmsspark.names import NODE_KINDS
+from cmsspark.names import DERIVED, NODE_KINDS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -27,18 +27,12 @@ def node_kind(node: str) -> Column:
     return kind
 
 
-def site_tier(site: str) -> Column:
-    """The tier of the site in column ``site``: its name up to the first underscore."""
+def derived(name: str) -> Column:
+    """The derived column ``name`` (``names.DERIVED``), from its source; null where the source has no such part."""
     from pyspark.sql import functions as F
 
-    return F.substring_index(site, "_", 1)
-
-
-def dataset_part(dataset: str, number: int) -> Column:
-    """Part 1 (primary), 2 (processed) or 3 (tier) of the dataset in column ``dataset``; null where it has none."""
-    from pyspark.sql import functions as F
-
-    return F.get(F.split(dataset, "/"), F.lit(number))
+    rule = DERIVED[name]
+    return F.get(F.split(rule.source, rule.separator), F.lit(rule.part)).alias(name)
 
 
 def milliseconds(seconds: str) -> Column:

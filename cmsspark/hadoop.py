@@ -56,6 +56,16 @@ class HadoopFiles:
             finally:
                 stream.close()
 
+    def read_end(self, path: str, count: int) -> bytes:
+        system, place = self._open(path)
+        with _hadoop_errors(path):
+            stream = system.open(place)
+            try:
+                stream.seek(max(0, system.getFileStatus(place).getLen() - count))
+                return bytes(stream.readNBytes(count))
+            finally:
+                stream.close()
+
     def write_bytes(self, path: str, content: bytes) -> None:
         aside = f"{path}.{uuid.uuid4().hex[:8]}.part"
         system, place = self._open(aside)

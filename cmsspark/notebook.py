@@ -69,8 +69,8 @@ def accesses(
     opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
     replicas = scan.ship(spark, opened.replicas) if opened.replicas else None
-    kit = scan.Kit(request.day, scan.ship(spark, opened.catalogue), replicas, key, Reader, unfolded=True)
-    found = scan.scan(spark, stream_files(inputs), kit)
+    context = scan.TaskContext(request.day, scan.ship(spark, opened.catalogue), replicas, key, Reader, unfolded=True)
+    found = scan.scan(spark, stream_files(inputs), context)
     blocks = dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).dropDuplicates(["block_id"])
     return (
         found.join(blocks, "block_id", "left")

@@ -50,6 +50,7 @@ class Files(Protocol):
     def stat(self, path: str) -> Entry | None: ...
     def list_dir(self, path: str) -> list[Entry]: ...
     def read_bytes(self, path: str, limit: int | None = None) -> bytes: ...
+    def read_end(self, path: str, count: int) -> bytes: ...
     def write_bytes(self, path: str, content: bytes) -> None: ...
     def create(self, path: str, content: bytes) -> bool: ...
     def replace(self, source: str, target: str) -> None: ...
@@ -121,6 +122,18 @@ class LocalFiles:
         try:
             with open(place, "rb") as stream:
                 return stream.read() if limit is None else stream.read(limit)
+        except FileNotFoundError:
+            raise InputMissing("a file is wanted", where=place, found="nothing of that name") from None
+        except PermissionError as error:
+            raise _not_allowed(place, error) from None
+
+    def read_end(self, path: str, count: int) -> bytes:
+        """The last ``count`` bytes of a file; all of one that has fewer."""
+        place = local_path(path)
+        try:
+            with open(place, "rb") as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - count))
+                return stream.read(count)
         except FileNotFoundError:
             raise InputMissing("a file is wanted", where=place, found="nothing of that name") from None
         except PermissionError as error:
@@ -224,6 +237,9 @@ class AnyFiles:
 
     def read_bytes(self, path: str, limit: int | None = None) -> bytes:
         return self._of(path).read_bytes(path, limit)
+
+    def read_end(self, path: str, count: int) -> bytes:
+        return self._of(path).read_end(path, count)
 
     def write_bytes(self, path: str, content: bytes) -> None:
         self._of(path).write_bytes(path, content)

@@ -10,54 +10,49 @@ from datetime import date
 from types import FrameType
 
 from cmsspark.jobs import engine
-from cmsspark.jobs.scanned import Told
 from cmsspark.schemas import stored_table
 from cmsspark.sinks.store import Run
-from cmsspark.transforms.arrow import Folded, fold_batches, partials, report
-from cmsspark.transforms.local_scan import TASK_BYTES, Crew, cores
-from cmsspark.transforms.scan import Kit, StreamFiles, pack
+from cmsspark.transforms.local_scan import TASK_BYTES, WorkerPool, cores
+from cmsspark.transforms.merge import Aggregated, SideRow, merge
+from cmsspark.transforms.scan import StreamFiles, TaskContext, pack
 
 
 @contextmanager
-def crew() -> Iterator[Crew]:
+def crew() -> Iterator[WorkerPool]:
     """The processes. Whoever ends this one by SIGTERM or SIGHUP ends them too, and what was begun is cleared away."""
     # Imported before the processes are made, once for all.
     import pyarrow.parquet  # noqa: F401
 
-    with _interruptible(), Crew(cores()) as made:
-        yield made
+    with _interruptible(), WorkerPool(cores()) as pool:
+        yield pool
 
 
-def count(made: Crew, streams: Sequence[StreamFiles], kit: Kit) -> ByProcesses:
+def count(pool: WorkerPool, streams: Sequence[StreamFiles], context: TaskContext) -> LocalResult:
     """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""
     tasks = pack(streams, cores(), TASK_BYTES)
-    return ByProcesses(fold_batches(made.scan(tasks, kit)), kit.day)
+    return LocalResult(merge(pool.scan(tasks, context)), context.day)
 
 
 @dataclass
-class ByProcesses:
-    """See :class:`cmsspark.jobs.scanned.Counted`."""
+class LocalResult:
+    """See :class:`cmsspark.jobs.scanned.ScanResult`."""
 
-    folded: Folded
+    merged: Aggregated
     day: date
     engine: str = engine.PROCESSES
 
-    def told(self) -> Iterator[Told]:
-        """Rows that are neither accesses nor quarantined records."""
-        return self.folded.told()
-
-    def known(self) -> dict[str, set[str]]:
-        """What any access has, by stream."""
-        return self.folded.known()
+    def side_rows(self) -> Iterator[SideRow]:
+        """The scan's rows that are no accesses."""
+        return self.merged.side_rows()
 
     def quarantined(self) -> Iterator[tuple[str, str]]:
         """(stream, detail) of malformed records."""
-        return self.folded.quarantined()
+        return iter(self.merged.quarantined)
 
     def write(self, run: Run, table: str, fmt: str) -> int:
         """Write a table of the run and return its rows."""
-        make = partials if table == "partials" else report
-        return run.write_arrow(make(self.folded, self.day, stored_table(table)), table)
+        make = self.merged.partials if table == "partials" else self.merged.report
+        return run.write_arrow(make(self.day, stored_table(table)), table)
 
     def close(self) -> None:
         """Nothing is held."""

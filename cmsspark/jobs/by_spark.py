@@ -2,101 +2,126 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from cmsspark.jobs import engine
-from cmsspark.jobs.scanned import Told
-from cmsspark.sinks.store import Run
+from cmsspark.schemas import stored_table
+from cmsspark.sinks.store import Run, file_count
 from cmsspark.sources.dumps import Dump
-from cmsspark.transforms.scan import Kit, StreamFiles
+from cmsspark.transforms.fold import QUARANTINE
+from cmsspark.transforms.merge import KEYS, USER_KEYS, SideRow
+from cmsspark.transforms.merge_task import PARTIALS, REPORT, ROWS
+from cmsspark.transforms.scan import StreamFiles, TaskContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def count(spark: SparkSession, streams: Sequence[StreamFiles], dumps: Sequence[Dump], kit: Kit, feed: str) -> BySpark:
-    """Count the files of all streams; without a catalogue in ``kit`` the ``dumps`` are joined by shuffle. Nothing is
-    read before a result is asked for.
+#: Bytes of logs whose rows one merge takes, as they were read; what the shuffle join hands over is not aggregated yet.
+MERGE_BYTES: Final = 4_000_000_000
+SHUFFLED_MERGE_BYTES: Final = 500_000_000
+#: Whether Spark plans what it keeps anew while it runs: that makes each exchange a job of its own.
+_ADAPTIVE_CACHE: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+
+
+def count(
+    spark: SparkSession, streams: Sequence[StreamFiles], dumps: Sequence[Dump], context: TaskContext, feed: str
+) -> SparkResult:
+    """Count the files of all streams; without a catalogue in ``context`` the ``dumps`` are joined by shuffle. Nothing
+    is read before a result is asked for.
+    """
+    from cmsspark.transforms import scan
+
+    by_index = context.catalogue is not None
+    shipped = replace(
+        context,
+        catalogue=scan.ship(spark, Path(context.catalogue)) if context.catalogue else None,
+        replicas=scan.ship(spark, Path(context.replicas)) if context.replicas else None,
+    )
+    scanned = scan.scan(spark, streams, shipped, feed)
+    if not by_index:
+        scanned = _by_shuffle(spark, scanned, {dump.kind: dump for dump in dumps})
+    partitions = math.ceil(scan.weight_of(streams) / (MERGE_BYTES if by_index else SHUFFLED_MERGE_BYTES))
+    return SparkResult(_kept(merged(scanned, max(1, partitions), context.day), is_adaptive=not by_index))
+
+
+def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
+    """The rows of all tasks merged: columns of ``merge_task.merged_columns()``. All rows of a key are in one of the
+    ``partitions``, which adaptive execution leaves as they are.
+    """
+    from cmsspark.transforms.merge_task import MergeTask, merged_columns
+
+    words = {"long": "bigint"}
+    schema = ", ".join(f"`{name}` {words.get(word, word)}" for name, word in merged_columns().items())
+    return scanned.repartition(partitions, *KEYS).mapInArrow(MergeTask(day), schema)
+
+
+def _kept(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
+    """The rows, kept when they are first asked for: side rows and tables come from one reading of the logs.
+
+    The joins of the shuffle way are worth adaptive execution; the one exchange by the index is not.
     """
     from pyspark import StorageLevel
 
-    from cmsspark.transforms import aggregate, scan
-
-    shipped = replace(
-        kit,
-        catalogue=scan.ship(spark, Path(kit.catalogue)) if kit.catalogue else None,
-        replicas=scan.ship(spark, Path(kit.replicas)) if kit.replicas else None,
-    )
-    scanned = scan.scan(spark, streams, shipped, feed)
-    if kit.catalogue is None:
-        scanned = _by_shuffle(spark, scanned, {dump.kind: dump for dump in dumps})
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
-    # The tables and the bins are made from the same rows: the logs are read once.
-    return BySpark(aggregate.fold_tasks(scanned, partitions).persist(StorageLevel.MEMORY_AND_DISK), kit.day)
+    before = rows.sparkSession.conf.get(_ADAPTIVE_CACHE, "true")
+    rows.sparkSession.conf.set(_ADAPTIVE_CACHE, str(is_adaptive).lower())
+    try:
+        return rows.persist(StorageLevel.MEMORY_AND_DISK)
+    finally:
+        rows.sparkSession.conf.set(_ADAPTIVE_CACHE, before or "true")
 
 
 @dataclass
-class BySpark:
-    """See :class:`cmsspark.jobs.scanned.Counted`."""
+class SparkResult:
+    """See :class:`cmsspark.jobs.scanned.ScanResult`. ``rows``: merged rows, kept for several results."""
 
-    folded: DataFrame
-    day: date
+    rows: DataFrame
     engine: str = engine.SPARK
 
-    def told(self) -> Iterator[Told]:
-        """Rows that are neither accesses nor quarantined records."""
+    @cached_property
+    def _side(self) -> list[SideRow]:
+        """All side rows, by the one job that reads the logs: some hundred, and the quarantined records that the merge
+        keeps.
+        """
         from pyspark.sql import functions as F
 
-        name = F.when(F.col("kind") == "access", "matched").otherwise(F.col("app")).alias("bin")
-        counted = (
-            self.folded.where(F.col("kind") != "quarantine")
-            .groupBy("kind", "stream", name, "detail")
-            .agg(F.sum("nacc").alias("count"))
-        )
-        for row in counted.collect():
-            yield row["kind"], row["stream"], row["bin"], row["count"], row["detail"]
+        side = self.rows.where(~F.col("kind").isin(PARTIALS, REPORT))
+        found = side.select("kind", "stream", "app", "nacc", "detail").collect()
+        return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in found]
 
-    def known(self) -> dict[str, set[str]]:
-        """What any access has, by stream."""
-        from pyspark.sql import functions as F
-
-        there = {
-            "bytes": F.col("read_bytes") > 0,
-            "site": F.col("site_name") != "unknown",
-            "user": F.col("user").isNotNull(),
-            "app": F.col("app") != "unknown",
-        }
-        accesses = self.folded.where(F.col("kind") == "access").groupBy("stream")
-        rows = accesses.agg(*(F.max(is_there).alias(what) for what, is_there in there.items())).collect()
-        return {row["stream"]: {what for what in there if row[what]} for row in rows}
+    def side_rows(self) -> Iterator[SideRow]:
+        """The scan's rows that are no accesses."""
+        return (row for row in self._side if row[0] not in (QUARANTINE, ROWS))
 
     def quarantined(self) -> Iterator[tuple[str, str]]:
         """(stream, detail) of malformed records."""
-        from pyspark.sql import functions as F
-
-        records = self.folded.where(F.col("kind") == "quarantine").select("stream", "detail")
-        for row in records.toLocalIterator():
-            yield row["stream"], row["detail"]
+        return ((stream, detail or "") for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
 
     def write(self, run: Run, table: str, fmt: str) -> int:
         """Write a table of the run and return its rows."""
-        from cmsspark.transforms import aggregate
-
-        rows = aggregate.partials if table == "partials" else aggregate.report
-        return run.write(rows(self.folded, self.day), table, fmt)
+        kind = PARTIALS if table == "partials" else REPORT
+        counts = [count for row_kind, _, name, count, _ in self._side if (row_kind, name) == (ROWS, kind)]
+        rows = self.rows.where(f"kind = '{kind}'").select(stored_table(table).names)
+        if len(counts) > 1:
+            # Each merge has sorted its own rows.
+            keys = USER_KEYS if kind == PARTIALS else KEYS
+            rows = rows.coalesce(file_count(sum(counts))).sortWithinPartitions(*keys)
+        return run.write(rows, table, fmt)
 
     def close(self) -> None:
-        """Let go of the rows that are kept for several results, and tell how near the tasks were to the logs."""
+        """Let go of the rows that are kept, and say how near the tasks were to the logs."""
         from cmsspark.transforms import locality
 
-        self.folded.unpersist()
-        told = locality.told(self.folded.sparkSession)
+        self.rows.unpersist()
+        told = locality.told(self.rows.sparkSession)
         if told:
             click.echo(told, err=True)
 

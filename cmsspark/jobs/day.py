@@ -16,7 +16,7 @@ from cmsspark.jobs.attended import Attended, attended
 from cmsspark.jobs.inputs import resolve, uses_index
 from cmsspark.jobs.provenance import is_all_local
 from cmsspark.jobs.request import DayRequest, Inputs
-from cmsspark.jobs.scanned import Counted
+from cmsspark.jobs.scanned import ScanResult
 from cmsspark.memory import trim
 from cmsspark.runs import reconciliation
 from cmsspark.session import cause_of
@@ -25,7 +25,7 @@ from cmsspark.sources.folders import Layout
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import LocalFiles, files_for
-from cmsspark.transforms.scan import Kit, StreamFiles
+from cmsspark.transforms.scan import StreamFiles, TaskContext
 from cmsspark.transforms.snapshot import Each
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ class Work:
     tell: Any
     run_of_day: Attended
 
-    def count(self, count: Callable[[Kit], Counted]) -> store.CurrentTable:
+    def count(self, count: Callable[[TaskContext], ScanResult]) -> store.CurrentTable:
         """Count, check and store."""
 
         def counted_day(run_now: store.Run) -> store.CurrentTable:
-            counted = count(self.kit())
+            counted = count(self.context())
             report = self.opened.report.__dict__ if self.opened else None
             outcome = result.outcome_of(self.request, self.inputs, counted, report)
             done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
@@ -138,13 +138,13 @@ class Work:
                 raise cause_of(error) from None
             raise
 
-    def kit(self) -> Kit:
+    def context(self) -> TaskContext:
         """What tasks need besides their files."""
         key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE)
         opened = self.opened
         catalogue = str(opened.catalogue) if opened else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
-        return Kit(self.request.day, catalogue, replicas, key, Reader, accepted=self.inputs.accepted)
+        return TaskContext(self.request.day, catalogue, replicas, key, Reader, accepted=self.inputs.accepted)
 
 
 def _session(job: str) -> SparkSession:

@@ -6,7 +6,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import days
-from cmsspark.columns import dataset_part
+from cmsspark.columns import derived
 from cmsspark.jobs.on_dumps import DumpJob, Tables
 from cmsspark.schemas import stored_table
 from cmsspark.transforms import datasets
@@ -48,9 +48,9 @@ def build(tables: Tables, day: date) -> DataFrame:
     )
     made = {
         "day": F.lit(day),
-        "primary_name": dataset_part("dataset_name", 1),
-        "processing_name": dataset_part("dataset_name", 2),
-        "data_tier": dataset_part("dataset_name", 3),
+        "primary_name": derived("primary_name"),
+        "processing_name": derived("processing_name"),
+        "data_tier": derived("data_tier"),
         "timestamp": F.lit(days.start_ms(day)).cast("long"),
     }
     return rows.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("dbs_events").names))

@@ -6,7 +6,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import days
-from cmsspark.columns import dataset_part, site_tier
+from cmsspark.columns import derived
 from cmsspark.jobs.on_dumps import DumpJob, Tables
 from cmsspark.schemas import stored_table
 from cmsspark.transforms import datasets, replicas
@@ -41,8 +41,8 @@ def build(tables: Tables, day: date) -> DataFrame:
     )
     made = {
         "day": F.lit(day),
-        "site_tier": site_tier("site_name"),
-        "data_tier": dataset_part("dataset_name", 3),
+        "site_tier": derived("site_tier"),
+        "data_tier": derived("data_tier"),
         "dataset_file_count": F.col("file_count"),
         "timestamp": F.lit(days.start_ms(day)).cast("long"),
     }

@@ -43,14 +43,17 @@ def store_history(history: History, fout: str, chosen: Iterable[date], key_id: s
 
 def report(partials: pa.Table, day: date) -> pa.Table:
     """``schemas/tables/data_aggregation.yaml`` from a day's partials."""
-    import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    from cmsspark.transforms.rollup import DERIVED, STORED, SUMS, Rollup, roll_up
+    from cmsspark.transforms.fold import ACCESS
+    from cmsspark.transforms.merge import SECONDS, SUMS, USER_KEYS, merge
 
-    rows, _ = roll_up(Rollup((*STORED, *DERIVED), ("distinct_users", *SUMS)), [[(day, partials)]])
-    made = {"day": pl.lit(day), "timestamp": pl.lit(days.start_ms(day), pl.Int64)}
-    table = stored_table(JOB)
-    return rows.select(made.get(name, pl.col(name)).alias(name) for name in table.names).to_arrow().cast(table.arrow())
+    columns = {name: partials[name] for name in partials.column_names}
+    columns |= {sums: pc.round(pc.multiply(columns[name], 1000.0)).cast(pa.int64()) for name, sums in SECONDS.items()}
+    columns["kind"] = pa.array([ACCESS]).take(pa.array([0] * partials.num_rows, pa.int64()))
+    rows = pa.table({name: columns[name] for name in ("kind", *USER_KEYS, *SUMS)})
+    return merge(rows.to_batches()).report(day, stored_table(JOB))
 
 
 def _manifest(day: date, key_id: str) -> dict[str, Any]:

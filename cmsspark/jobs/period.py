@@ -82,7 +82,8 @@ def build(days: StoredDays) -> Made:
     """The period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
     import polars as pl
 
-    from cmsspark.transforms.rollup import DERIVED, Rollup, roll_up
+    from cmsspark.names import DERIVED
+    from cmsspark.transforms.rollup import Rollup, roll_up
 
     key_id = days.key_id()
     asked = Rollup((*KEYS, *DERIVED), _MEASURES)

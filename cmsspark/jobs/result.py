@@ -15,7 +15,7 @@ from cmsspark.errors import NotReady, OutputError
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, input_told, versions
 from cmsspark.jobs.quarantine import keep
 from cmsspark.jobs.request import DayRequest, Inputs
-from cmsspark.jobs.scanned import Counted, Scanned
+from cmsspark.jobs.scanned import ScanResult, ScanSummary
 from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sinks import store
@@ -36,26 +36,27 @@ class Outcome:
     asked: str = ""
 
 
-def outcome_of(request: DayRequest, inputs: Inputs, counted: Counted, catalogue: Mapping[str, Any] | None) -> Outcome:
+def outcome_of(request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None) -> Outcome:
     """What an engine found; malformed records go to quarantine here. ``catalogue``: what its build found, None for a
     shuffle join. Raises DataError (65) for a stream of another schema.
     """
-    scanned = Scanned.of(counted, request.streams, inputs.accepted)
-    quarantine, examples = _quarantine(request, counted, scanned.bins)
-    changes, warnings = scanned.drift()
+    summary = ScanSummary.of(result.side_rows(), request.streams, inputs.accepted)
+    quarantine, examples = _quarantine(request, result, summary.bins)
+    changes, warnings = summary.drift()
     told = {
-        "damaged": scanned.damaged,
+        "damaged": summary.damaged,
         "drift": changes,
         "quarantine": quarantine,
-        "unmatched_prefixes": scanned.unmatched_prefixes(),
-        "engine": counted.engine,
-        **scanned.compiled(),
+        **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
+        "unmatched_prefixes": summary.unmatched_prefixes(),
+        "engine": result.engine,
+        **summary.compiled(),
         "join": "shuffle" if catalogue is None else "index",
         "catalogue": catalogue,
     }
     known = f", which names {catalogue['files']:,} files" if catalogue else ""
     asked = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{known}"
-    return Outcome(scanned.bins, told, scanned.warnings() + warnings, examples, asked)
+    return Outcome(summary.bins, told, summary.warnings() + warnings, examples, asked)
 
 
 def store_day(
@@ -115,13 +116,13 @@ def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
 
 
 def _quarantine(
-    request: DayRequest, counted: Counted, bins: Mapping[str, StreamBins]
+    request: DayRequest, result: ScanResult, bins: Mapping[str, StreamBins]
 ) -> tuple[str | None, dict[str, list[str]]]:
     """Keep malformed records in a private folder; return its file, and by stream a few examples without values."""
     if not any(one.malformed for one in bins.values()):
         return None, {}
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
-    records = counted.quarantined()
+    records = result.quarantined()
     try:
         return keep(folder, ({"stream": stream, **json.loads(detail)} for stream, detail in records))
     except OSError as error:

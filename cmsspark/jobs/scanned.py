@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final, Protocol
 
 from cmsspark.jobs.inputs import spellings
@@ -14,31 +13,28 @@ from cmsspark.runs import drift, reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sinks.store import Run
 from cmsspark.sources.sample import needed_of
+from cmsspark.transforms.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
 from cmsspark.transforms.prefixes import OTHER
 
-#: A row that is neither access nor quarantined record: kind, stream, name, count, detail. Accesses are ``matched``.
-Told = tuple[str, str, str, int, Any]
 #: Prefixes of unmatched files that a manifest names of each stream.
 PREFIXES_TOLD: Final = 20
 
 
-class Counted(Protocol):
-    """A day that an engine has counted: what stands in its rows beside the accesses, and its tables."""
+class ScanResult(Protocol):
+    """A day that an engine has counted: its side rows (see ``Aggregated.side_rows``) and its tables."""
 
     engine: str
 
-    def told(self) -> Iterable[Told]: ...
-    def known(self) -> dict[str, set[str]]: ...
+    def side_rows(self) -> Iterable[SideRow]: ...
     def quarantined(self) -> Iterator[tuple[str, str]]: ...
     def write(self, run: Run, table: str, fmt: str) -> int: ...
     def close(self) -> None: ...
 
 
 @dataclass
-class Scanned:
-    """What a scan's rows tell. ``damaged``: entries of the manifest, one for each such file."""
+class ScanSummary:
+    """What a scan's side rows tell. ``damaged``: entries of the manifest, one for each such file."""
 
-    counted: Counted
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
@@ -46,23 +42,31 @@ class Scanned:
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
     #: How many readers were at work, each a task's or a process's: by compiled code, or why not.
     readers: Counter[str] = field(default_factory=Counter)
+    #: What any counted access has, by stream: bytes, site, user, app.
+    has: dict[str, set[str]] = field(default_factory=dict)
+    #: Malformed records that are counted and not kept, by stream.
+    not_kept: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, counted: Counted, streams: Sequence[str], accepted: Iterable[str] = ()) -> Scanned:
-        """Take all rows that are no accesses and no quarantined records, and the number of accesses."""
+    def of(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
+        """Take in the side rows of a scan."""
         binned: list[tuple[str, str, int, str | None]] = []
-        found = cls(counted, {})
-        for kind, stream, what, count, detail in counted.told():
+        found = cls({})
+        for kind, stream, what, count, detail in rows:
             if kind == "damaged":
-                told = json.loads(detail)
+                told = json.loads(detail or "")
                 told["file"] = next((path for path in accepted if path in spellings(told["file"])), told["file"])
                 found.damaged.append({"stream": stream, **told, "records_read": count})
             elif kind == "sample":
-                found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
+                found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
             elif kind == "prefix":
                 found.prefixes.setdefault(stream, Counter())[what] += count
             elif kind == "reader":
                 found.readers[what] += count
+            elif kind == HAS:
+                found.has.setdefault(stream, set()).add(what)
+            elif kind == QUARANTINE_CUT:
+                found.not_kept[stream] += count
             else:
                 binned.append((stream, what, count, detail))
         found.bins = reconciliation.from_rows(binned, streams)
@@ -71,7 +75,7 @@ class Scanned:
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
         """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
-        return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self._known[stream])
+        return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self.has.get(stream, ()))
 
     def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
         """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
@@ -89,18 +93,17 @@ class Scanned:
         return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
 
     def warnings(self) -> list[str]:
-        """What is said of accepted damage."""
-        return [
+        """Warnings about accepted damage, and about malformed records that are not kept."""
+        damaged = [
             f"{one['stream']}: {one['file']} is damaged ({one['reason']}); {one['records_read']:,} records before that"
             f" were read{_unverified(one)}"
             for one in self.damaged
         ]
-
-    @cached_property
-    def _known(self) -> dict[str, set[str]]:
-        """What any counted access has, by stream. Asked only where a sample lacks a field altogether."""
-        known = self.counted.known()
-        return {stream: known.get(stream, set()) for stream in self.bins}
+        return damaged + [
+            f"{stream}: {count:,} malformed records are counted and not in the quarantine, which keeps"
+            f" {QUARANTINE_KEPT_BYTES >> 20} MB of each stream"
+            for stream, count in sorted(self.not_kept.items())
+        ]
 
 
 def _unverified(damage: Mapping[str, Any]) -> str:

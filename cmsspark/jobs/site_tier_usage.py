@@ -6,7 +6,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import days
-from cmsspark.columns import dataset_part, site_tier
+from cmsspark.columns import derived
 from cmsspark.jobs.on_dumps import DumpJob, Tables
 from cmsspark.schemas import stored_table
 from cmsspark.transforms import datasets, replicas
@@ -33,12 +33,12 @@ def build(tables: Tables, day: date) -> DataFrame:
     present = replicas.presence(tables["replicas"]).where(
         (F.col("present_bytes") > 0) | (F.col("present_file_count") > 0)
     )
-    rows = present.withColumn("site_tier", site_tier("site_name")).join(
+    rows = present.withColumn("site_tier", derived("site_tier")).join(
         datasets.contents(tables["FILES"], known), "dataset_name", "left"
     )
     of_dataset = Window.partitionBy("dataset_name", "site_tier", "kind").orderBy("site_name")
     marked = rows.withColumn("is_first", F.row_number().over(of_dataset) == 1)
-    summed = marked.groupBy("site_tier", "kind", dataset_part("dataset_name", 3).alias("data_tier")).agg(
+    summed = marked.groupBy("site_tier", "kind", derived("data_tier")).agg(
         F.count_distinct("site_name").alias("site_count"),
         F.count_if("is_first").alias("dataset_count"),
         F.count_if(F.col("is_first") & F.col("file_count").isNull()).alias("unknown_dataset_count"),

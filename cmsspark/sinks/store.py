@@ -20,7 +20,7 @@ from cmsspark import __version__, clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
 from cmsspark.periods import When, options
 from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Files, is_local, join, local_path
+from cmsspark.storage import Entry, Files, is_local, join, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 #: Of this module's layout and manifest; a reader refuses what is newer.
 STORE_VERSION = 1
+#: Rows of a part file of a day's tables: 128 MB at the 20 bytes or less that a row takes when it is packed.
+FILE_ROWS = 6_000_000
+#: Bytes at the end of a Parquet file in which its footer mostly is.
+_FOOTER_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Run:
         else:
             observed.write.parquet(target)
         wanted = int(written.get["rows"])
-        found = _count_back(rows.sparkSession, self.table_path(table), schema, fmt)
+        found = self._count_back(schema) if fmt == "parquet" else _count_csv(rows.sparkSession, target, schema)
         return self._enter(schema, fmt, wanted, found)
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
@@ -93,15 +97,17 @@ class Run:
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
         if is_local(folder):
             _write_part(rows, Path(local_path(folder)) / name)
-            return self._enter(schema, "parquet", rows.num_rows, _count_footers(folder, schema))
-        with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
-            copy = Path(aside, name)
-            _write_part(rows, copy)
-            self.files.put(copy, join(folder, name))
-            # What came there is counted, not what was sent.
-            copy.unlink()
-            self.files.fetch(join(folder, name), copy)
-            return self._enter(schema, "parquet", rows.num_rows, _count_footers(aside, schema))
+        else:
+            with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
+                copy = Path(aside, name)
+                _write_part(rows, copy)
+                self.files.put(copy, join(folder, name))
+        return self._enter(schema, "parquet", rows.num_rows, self._count_back(schema))
+
+    def _count_back(self, schema: Table) -> int:
+        """Rows that a reader finds in the parts of a Parquet table, by their footers."""
+        parts = self.files.list_dir(self.table_path(schema.name))
+        return sum(_rows_of(self.files, part, schema) for part in parts if part.name.startswith("part-"))
 
     def _enter(self, schema: Table, fmt: str, wanted: int, found: int) -> int:
         """Enter a table that was written in the manifest. Raises OutputError (73) where it is not what was written."""
@@ -295,16 +301,6 @@ def _check_columns(rows: DataFrame, schema: Table) -> None:
         raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {there}")
 
 
-def _count_back(spark: SparkSession, location: str, schema: Table, fmt: str) -> int:
-    """Rows that a reader finds. Parquet on the local disk is counted from its footers, without a Spark job."""
-    if fmt == "csv":
-        found = spark.read.csv(spark_location(location), header=True, schema=schema.spark(), escape='"', multiLine=True)
-        return int(found.count())
-    if not is_local(location):
-        return int(spark.read.schema(schema.spark()).parquet(location).count())
-    return _count_footers(location, schema)
-
-
 def _write_part(rows: pa.Table, part: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -314,13 +310,27 @@ def _write_part(rows: pa.Table, part: Path) -> None:
         raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
 
 
-def _count_footers(location: str, schema: Table) -> int:
+def _count_csv(spark: SparkSession, location: str, schema: Table) -> int:
+    return int(spark.read.csv(location, header=True, schema=schema.spark(), escape='"', multiLine=True).count())
+
+
+def _rows_of(files: Files, part: Entry, schema: Table) -> int:
+    """The rows of a Parquet file anywhere, from its end alone. Raises OutputError (73) where it is of other columns."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    total = 0
-    for part in sorted(Path(local_path(location)).glob("part-*.parquet")):
-        footer = pq.ParquetFile(part)
-        if footer.schema_arrow.names != schema.names:
-            raise OutputError("a part with other columns was written", where=part, found=footer.schema_arrow.names)
-        total += int(footer.metadata.num_rows)
-    return total
+    end = files.read_end(part.path, _FOOTER_BYTES)
+    # The last 8 bytes: the footer's length, and four letters that mark the format.
+    size = int.from_bytes(end[-8:-4], "little") + 8
+    if size > len(end):
+        end = files.read_end(part.path, size)
+    footer = pq.read_metadata(pa.BufferReader(end))
+    names = footer.schema.to_arrow_schema().names
+    if names != schema.names:
+        raise OutputError("a part with other columns was written", where=part.path, found=names)
+    return int(footer.num_rows)
+
+
+def file_count(rows: int) -> int:
+    """The part files that a table of so many rows is written to."""
+    return max(1, -(-rows // FILE_ROWS))

@@ -16,16 +16,15 @@ import numpy.typing as npt
 
 from cmsspark import buffers, days
 from cmsspark.access import AccessBatch, Group, Packed, Quarantined, Remote
-from cmsspark.errors import DataError
 from cmsspark.transforms import prefixes
 from cmsspark.transforms.catalogue import NOT_THERE, Catalogue, Hashes, Longs, Numbers, Replicas, site_hashes
+from cmsspark.transforms.sums import sum_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Accesses that a task keeps unfolded, unless told otherwise.
 FOLD_AT: Final = 50_000
-_LIMIT: Final = 2**63 - 1
 #: Quarantined records that a task holds, in bytes: a file of garbage must not fill its memory.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
 _TOLD_BYTES: Final = 200
@@ -97,7 +96,7 @@ class _Groups:
 
 
 @dataclass
-class StreamFold:
+class StreamAggregator:
     """One stream's accesses in one task."""
 
     stream: str
@@ -195,7 +194,7 @@ class StreamFold:
     ) -> dict[str, Any]:
         datasets, numbers = there(sums["pair"]), there(sums["group"])
         unique, places = np.unique(datasets, return_inverse=True)
-        stand_ins = stand_ins_of((user for _, _, user in shared), pseudonym)
+        stand_ins = pseudonyms_for((user for _, _, user in shared), pseudonym)
         count = len(numbers)
         every = np.zeros(count, np.int32)
         return {
@@ -206,10 +205,10 @@ class StreamFold:
             "app": buffers.coded([app for _, app, _ in shared], numbers),
             "user": buffers.coded([stand_ins[user] for _, _, user in shared], numbers),
             "nacc": buffers.from_numpy(there(sums["nacc"])),
-            "remote_nacc": nulled(sums["remote_nacc"], sums["remote_count"], count),
-            "read_bytes": nulled(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": nulled(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": nulled(sums["wall_ms"], sums["wall_count"], count),
+            "remote_nacc": with_nulls(sums["remote_nacc"], sums["remote_count"], count),
+            "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
             "detail": buffers.coded([None], every),
         }
 
@@ -281,21 +280,6 @@ def fold(columns: Columns, first: str, second: str, stream: str) -> Columns:
     return found
 
 
-def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
-    """Sums of the runs of ``values`` that begin at ``starts``. Raises DataError (65) where one leaves 64 bits."""
-    if not len(starts):
-        return np.zeros(0, np.int64)
-    if int(values.max()) <= _LIMIT // len(values):
-        found: Longs = np.add.reduceat(values, starts)
-        return found
-    exact = np.add.reduceat(values.astype(object), starts)
-    if max(exact) > _LIMIT:
-        raise DataError(
-            f"the sum of {what} of one group is beyond 2^63-1", next_step="look for absurd sizes in the log"
-        )
-    return exact.astype(np.int64)
-
-
 def _split(pairs: Numbers) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """The rows whose files are in the catalogue, and the others."""
     return np.flatnonzero(pairs != NOT_THERE), np.flatnonzero(pairs == NOT_THERE)
@@ -330,7 +314,7 @@ def _packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
     }
 
 
-def stand_ins_of(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:
+def pseudonyms_for(users: Iterable[str | None], pseudonym: Callable[[str], str]) -> dict[str | None, str | None]:
     return {user: None if user is None else pseudonym(user) for user in set(users)}
 
 
@@ -348,7 +332,7 @@ def there(column: Longs | None) -> Longs:
     return column
 
 
-def nulled(values: Longs | None, known: Longs | None, count: int) -> pa.Array:
+def with_nulls(values: Longs | None, known: Longs | None, count: int) -> pa.Array:
     """Values as Arrow's numbers, null where nothing was summed."""
     if values is None or known is None:
         return buffers.from_numpy(np.zeros(count, np.int64), np.zeros(count, np.bool_))

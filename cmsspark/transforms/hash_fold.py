@@ -12,14 +12,14 @@ from cmsspark.buffers import coded, from_numpy
 from cmsspark.transforms.catalogue import Replicas, check_hash, hashes_of
 from cmsspark.transforms.fold import (
     ACCESS,
-    StreamFold,
+    StreamAggregator,
     fold,
     joined,
     measures_of,
-    nulled,
-    stand_ins_of,
+    pseudonyms_for,
     there,
     unmatched_bin,
+    with_nulls,
 )
 
 #: More columns of a hashed scan's result, for the shuffle join.
@@ -27,7 +27,7 @@ HASH_COLUMNS: Final = (("hash", "long"), ("check", "long"), ("block_remote", "lo
 _UNMATCHED: Final = ("user_file", "temporary", "not_in_dbs")
 
 
-class HashFold(StreamFold):
+class HashAggregator(StreamAggregator):
     """One stream's accesses in one task, their datasets left to Spark's shuffle join: rows carry the lfn's hashes.
 
     ``dataset_name`` stays null; ``hash`` and ``check`` are the two hashes, ``block_remote`` is one of ``Remote``, and
@@ -62,7 +62,7 @@ class HashFold(StreamFold):
         bins[numbers.reshape(-1)] = there(whole.pop("bin"))
         sums = fold({"file": numbers.reshape(-1).astype(np.int64), **whole}, "file", "group", self.stream)
         rows, of_file = there(sums["group"]), there(sums["file"])
-        stand_ins = stand_ins_of((group.user for group in groups), pseudonym)
+        stand_ins = pseudonyms_for((group.user for group in groups), pseudonym)
         count = len(rows)
         every = np.zeros(count, np.int32)
         return {
@@ -73,10 +73,10 @@ class HashFold(StreamFold):
             "app": coded([group.app for group in groups], rows),
             "user": coded([stand_ins[group.user] for group in groups], rows),
             "nacc": from_numpy(there(sums["nacc"])),
-            "remote_nacc": nulled(None, None, count),
-            "read_bytes": nulled(sums["read_bytes"], sums["nacc"], count),
-            "cpu_ms": nulled(sums["cpu_ms"], sums["cpu_count"], count),
-            "wall_ms": nulled(sums["wall_ms"], sums["wall_count"], count),
+            "remote_nacc": with_nulls(None, None, count),
+            "read_bytes": with_nulls(sums["read_bytes"], sums["nacc"], count),
+            "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
+            "wall_ms": with_nulls(sums["wall_ms"], sums["wall_count"], count),
             "detail": coded([None], every),
             "hash": from_numpy(files[of_file, 0]),
             "check": from_numpy(files[of_file, 1]),

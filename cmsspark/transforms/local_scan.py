@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from cmsspark.errors import CmssparkError, NotReady
 from cmsspark.memory import trim
-from cmsspark.transforms.fold import StreamFold
-from cmsspark.transforms.scan import Kit, Reader, Task, read_task
+from cmsspark.transforms.fold import StreamAggregator
+from cmsspark.transforms.scan import Reader, Task, TaskContext, read_task
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -48,21 +48,21 @@ class WorkerFailed(Exception):
 
 
 @dataclass
-class Shift:
+class WorkerState:
     """What one process reads, from its first task to its last."""
 
-    kit: Kit
-    _open: dict[tuple[str, str], tuple[Reader, StreamFold]] = field(default_factory=dict)
+    context: TaskContext
+    _open: dict[tuple[str, str], tuple[Reader, StreamAggregator]] = field(default_factory=dict)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Read the task's files; yields what cannot wait for the end."""
         key = (task.stream, task.form)
         if key not in self._open:
             trim()
-            reader = self.kit.make_reader(task.stream, task.form, self.kit.day)
-            self._open[key] = (reader, self.kit.fold(task.stream))
+            reader = self.context.make_reader(task.stream, task.form, self.context.day)
+            self._open[key] = (reader, self.context.fold(task.stream))
         reader, fold = self._open[key]
-        yield from read_task(task, self.kit, reader, fold)
+        yield from read_task(task, self.context, reader, fold)
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """The rows of all that was read."""
@@ -70,13 +70,13 @@ class Shift:
         for key in sorted(self._open, key=lambda one: self._open[one][1].held):
             trim()
             reader, fold = self._open.pop(key)
-            yield from self.kit.batches(reader, fold, is_last=True, dictionaries=True)
+            yield from self.context.batches(reader, fold, is_last=True, dictionaries=True)
 
 
 _HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Crew:
+class WorkerPool:
     """Processes that wait for tasks. Made early, when this process has few threads and little memory to copy."""
 
     def __init__(self, count: int) -> None:
@@ -120,24 +120,24 @@ class Crew:
                 _send(pipe, _Call(function, item))
             heard = wait(list(at_work))
             for pipe in [one for one in at_work if one in heard]:
-                found[at_work.pop(pipe)] = self._said(pipe)
+                found[at_work.pop(pipe)] = self._recv(pipe)
                 free.append(pipe)
         return [found[number] for number in range(len(found))]
 
-    def scan(self, tasks: Sequence[Task], kit: Kit) -> Iterator[pa.RecordBatch]:
-        """Batches of ``kit.columns()``, as ``scan.scan`` has them in its rows. To be called once.
+    def scan(self, tasks: Sequence[Task], context: TaskContext) -> Iterator[pa.RecordBatch]:
+        """Batches of ``context.columns()``, as ``scan.scan`` has them in its rows. To be called once.
 
         Raises what a task raises, and NotReady (75) where a process was ended from outside.
         """
         waiting = deque(tasks)
         at_work = [pipe for _, pipe in self._members]
         for pipe in at_work:
-            _send(pipe, kit)
+            _send(pipe, context)
             _send(pipe, waiting.popleft() if waiting else None)
         while at_work:
             heard = wait(at_work)
             for pipe in [one for one in at_work if one in heard]:
-                said = self._said(pipe)
+                said = self._recv(pipe)
                 if said == "next":
                     _send(pipe, waiting.popleft() if waiting else None)
                 elif said == "end":
@@ -145,7 +145,7 @@ class Crew:
                 else:
                     yield said
 
-    def _said(self, pipe: Connection) -> Any:
+    def _recv(self, pipe: Connection) -> Any:
         """What a process says next. Raises the error that it says, or that it is gone."""
         try:
             said = pipe.recv()
@@ -190,7 +190,7 @@ def _ended(member: ForkProcess) -> NotReady:
 
 
 def _serve(pipe: Connection, not_mine: Sequence[Connection]) -> None:
-    """What a process of the crew does: tasks, until there are none or nobody gives any."""
+    """The work of a process of the pool: tasks, until there are none or nobody gives any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who gives the tasks ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -201,12 +201,12 @@ def _serve(pipe: Connection, not_mine: Sequence[Connection]) -> None:
     try:
         while isinstance(said := pipe.recv(), _Call):
             pipe.send(said.function(said.item))
-        shift = Shift(said)
+        state = WorkerState(said)
         while (task := pipe.recv()) is not None:
-            for batch in shift.read(task):
+            for batch in state.read(task):
                 pipe.send(batch)
             pipe.send("next")
-        for batch in shift.end():
+        for batch in state.end():
             pipe.send(batch)
         pipe.send("end")
     except (EOFError, BrokenPipeError, ConnectionResetError):

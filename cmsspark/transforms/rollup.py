@@ -8,7 +8,7 @@ nor of rows shows in a result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
@@ -17,18 +17,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from cmsspark.errors import DataError
-from cmsspark.names import dataset_parts, site_tier
+from cmsspark.names import DERIVED
 from cmsspark.transforms.packing import Codes, Unpack, distinct, joined, pack, ranks_of, starts_of
+from cmsspark.transforms.sums import Nullable, runs_of, sum_by_key
 
-#: Keys that partials have, and those that follow from one of them.
+#: Keys that partials have; ``DERIVED`` follow from one of them.
 STORED: Final = ("stream", "dataset_name", "site_name", "app")
-DERIVED: Final[Mapping[str, tuple[str, Callable[[str], str | None]]]] = {
-    "site_tier": ("site_name", site_tier),
-    "primary_name": ("dataset_name", lambda name: dataset_parts(name)[0]),
-    "processing_name": ("dataset_name", lambda name: dataset_parts(name)[1]),
-    "data_tier": ("dataset_name", lambda name: dataset_parts(name)[2]),
-}
 KEYS: Final = ("day", *STORED, *DERIVED)
 SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
 #: Distinct counts: of which column.
@@ -40,8 +34,6 @@ COUNTS: Final[Mapping[str, str]] = {
 }
 MEASURES: Final = ("nacc", "distinct_users", *SUMS[1:], "day_count", "dataset_count", "site_count")
 _SECONDS: Final = ("cpu_time", "wc_time")
-#: What a sum can hold; a float's own error at that size is far below the margin.
-_MOST: Final = 2.0**63
 
 
 @dataclass(frozen=True)
@@ -60,13 +52,13 @@ class Rollup:
         """The columns of partials that are needed, in their order."""
         wanted = {*self.keys, *self.filters, *self.measures, *(COUNTS.get(name, name) for name in self.measures)}
         # One column at least, as without any a table does not know how many rows it has.
-        wanted |= {"nacc", *(DERIVED[name][0] for name in wanted & DERIVED.keys())}
+        wanted |= {"nacc", *(DERIVED[name].source for name in wanted & DERIVED.keys())}
         return [name for name in (*STORED, "user", *SUMS) if name in wanted]
 
     @property
     def grouped(self) -> tuple[str, ...]:
         """The keys that tell rows apart: not those that follow from another one of them."""
-        return tuple(name for name in self.keys if name not in DERIVED or DERIVED[name][0] not in self.keys)
+        return tuple(name for name in self.keys if name not in DERIVED or DERIVED[name].source not in self.keys)
 
     @property
     def counts(self) -> tuple[str, ...]:
@@ -126,17 +118,17 @@ class _Filter:
             return table
         fits = np.ones(table.num_rows, np.bool_)
         for name in self._filters:
-            stored, _ = DERIVED.get(name, (name, None))
+            stored = DERIVED[name].source if name in DERIVED else name
             of_rows = [self._fits(name, chunk) for chunk in table.column(stored).chunks]
             fits &= np.concatenate(of_rows) if of_rows else fits
         return table.filter(pa.array(fits))
 
     def _fits(self, name: str, chunk: pa.DictionaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        known, (_, derive) = self._known[name], DERIVED.get(name, (name, None))
+        known, derived = self._known[name], DERIVED.get(name)
         values = chunk.dictionary.to_pylist()
         for value in values:
             if value not in known:
-                known[value] = matches(value if derive is None else derive(value), self._filters[name])
+                known[value] = matches(derived.of(value) if derived else value, self._filters[name])
         # -1 stands for null, and takes the last.
         of_values = np.fromiter((known[value] for value in (*values, None)), np.bool_, len(values) + 1)
         found: np.ndarray[Any, np.dtype[np.bool_]] = of_values[_indices(chunk)]
@@ -164,7 +156,7 @@ class Fold:
             codes["day"] = np.repeat(days.astype(np.int32), [table.num_rows for table in tables])
         for name in self.asked.grouped:
             if name in DERIVED:
-                codes[name] = self._derived(name)[codes[DERIVED[name][0]]]
+                codes[name] = self._derived(name)[codes[DERIVED[name].source]]
         self._take_in(codes, rows)
 
     @property
@@ -188,8 +180,8 @@ class Fold:
 
     def _derived(self, name: str) -> Codes:
         """The number of a derived text by that of the text that it follows from."""
-        stored, derive = DERIVED[name]
-        values = [None if value is None else derive(value) for value in self._of(stored).values]
+        derived = DERIVED[name]
+        values = [None if value is None else derived.of(value) for value in self._of(derived.source).values]
         return self._of(name).codes(values)
 
     def _take_in(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:
@@ -227,7 +219,7 @@ class Fold:
         """Texts and days instead of their numbers, seconds instead of milliseconds; sorted."""
         for name in self.asked.keys:
             if name not in codes:
-                codes[name] = self._derived(name)[codes[DERIVED[name][0]]]
+                codes[name] = self._derived(name)[codes[DERIVED[name].source]]
         values = {name: self._of(name).values for name in self.asked.keys}
         ranks, _ = pack([ranks_of(values[name])[codes[name]] for name in self.asked.keys], total.height)
         order = np.argsort(ranks)
@@ -295,20 +287,23 @@ def _whole(column: pl.Series) -> pl.Series:
 
 def _summed(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """The sums of each ``key``, null where nothing is known. Raises DataError (65) for one beyond 64 bits."""
-    counts = {name: f"known {name}" for name in names if rows[name].null_count()}
-    sums = [pl.col(name).sum() for name in names]
-    found = rows.group_by("key").agg(*sums, *(pl.col(name).count().alias(count) for name, count in counts.items()))
-    for name in names:
-        # Floats do not wrap around. Values are never negative: where all together fit, each group does.
-        if _float_sum(rows[name]) >= _MOST:
-            floats = rows.group_by("key").agg(pl.col(name).cast(pl.Float64).sum())
-            if _float_max(floats[name]) >= _MOST:
-                raise DataError(
-                    f"a sum of {name} is beyond 2^63-1",
-                    next_step="look for absurd sizes with cmsspark diff, day by day",
-                )
-    known = [pl.when(pl.col(count) > 0).then(pl.col(name)).alias(name) for name, count in counts.items()]
-    return found.with_columns(known).select("key", *names)
+    keys = rows["key"].to_numpy()
+    runs = runs_of(keys)
+    columns = {name: _nullable(rows[name]) for name in names}
+    sums = sum_by_key(runs, columns, "look for absurd sizes with cmsspark diff, day by day")
+    found = [
+        pl.Series(name, one.values).set(pl.Series(~one.known), None)
+        if one.known is not None
+        else pl.Series(name, one.values)
+        for name, one in sums.items()
+    ]
+    return pl.DataFrame([pl.Series("key", keys[runs.first]), *found])
+
+
+def _nullable(column: pl.Series) -> Nullable:
+    if not column.null_count():
+        return Nullable(column.to_numpy())
+    return Nullable(column.fill_null(0).to_numpy(), column.is_not_null().to_numpy())
 
 
 def _together(frames: Sequence[pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
@@ -354,11 +349,3 @@ def _in_seconds(milliseconds: pl.Series) -> pl.Series:
     """As Spark and Python divide; polars multiplies by the reciprocal, which differs in the last digit."""
     values = pl.Series(milliseconds.name, milliseconds.fill_null(0).to_numpy() / 1000.0)
     return values.set(milliseconds.is_null(), None)
-
-
-def _float_sum(column: pl.Series) -> float:
-    return float(column.cast(pl.Float64).sum())
-
-
-def _float_max(column: pl.Series) -> float:
-    return float(column.max() or 0.0)  # type: ignore[arg-type]  # a column of floats

@@ -19,18 +19,26 @@ from cmsspark.exactly import load
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Replicas
-from cmsspark.transforms.fold import COLUMNS, StreamFold, record_batch
-from cmsspark.transforms.hash_fold import HASH_COLUMNS, HashFold
+from cmsspark.transforms.fold import COLUMNS, StreamAggregator, record_batch
+from cmsspark.transforms.hash_fold import HASH_COLUMNS, HashAggregator
 from cmsspark.transforms.shipped import place
 from cmsspark.transforms.shipped import ship as ship  # the callers' name for it
-from cmsspark.transforms.unfold import ACCESS_COLUMNS, Unfold
+from cmsspark.transforms.unfold import ACCESS_COLUMNS, AccessRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: Bytes of input a task, at most: fewer tasks cost less, more tasks share the cores better.
-TASK_BYTES: Final = 300_000_000
+#: Bytes of input a task of Spark, at most: some 20 s. Each task hands over its own groups, so that few and large tasks
+#: hand over fewer rows.
+TASK_BYTES: Final = 2_000_000_000
+#: Bytes of input a task of Spark where Spark reads the files, at least: starting a worker costs as much as reading it.
+SPARK_TASK_BYTES: Final = 128_000_000
+#: Tasks for each core: a quick one makes up for a slow one.
+ROUNDS: Final = 2
+#: Files of a stream that the driver looks up one by one; more are looked up by a Spark job of so many tasks at most.
+LISTED_BY_DRIVER: Final = 2_000
+_LISTING_TASKS: Final = 100
 #: How much wider gzip is when it is open.
 GZIP_FACTOR: Final = 6
 
@@ -64,7 +72,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Kit:
+class TaskContext:
     """What each task needs besides its files; goes to the workers with the function."""
 
     day: date
@@ -78,11 +86,11 @@ class Kit:
     #: Files that are read as far as they are intact.
     accepted: frozenset[str] = frozenset()
 
-    def fold(self, stream: str) -> StreamFold:
+    def fold(self, stream: str) -> StreamAggregator:
         """What a task folds a stream's accesses with."""
         if self.catalogue is None:
-            return HashFold(stream)
-        kind = Unfold if self.unfolded else StreamFold
+            return HashAggregator(stream)
+        kind = AccessRows if self.unfolded else StreamAggregator
         return kind(stream, _catalogue(place(self.catalogue)))
 
     def columns(self) -> tuple[tuple[str, str], ...]:
@@ -97,7 +105,7 @@ class Kit:
         return ", ".join(f"`{name}` {words[kind]}" for name, kind in self.columns())
 
     def batches(
-        self, reader: Reader, fold: StreamFold, *, is_last: bool, dictionaries: bool = False
+        self, reader: Reader, fold: StreamAggregator, *, is_last: bool, dictionaries: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """What can leave the task now; the folded rows and the bins when it ends. ``dictionaries``: texts of many rows
         may come as such.
@@ -123,15 +131,28 @@ def _replicas(folder: Path) -> Replicas:
     return Replicas(folder)
 
 
+def weight_of(streams: Iterable[StreamFiles]) -> int:
+    """Bytes of the streams' files when they are unpacked, about."""
+    return sum(_weight(path, size) for stream in streams for path, size in stream.files)
+
+
+def _weight(path: str, size: int) -> int:
+    return size * (GZIP_FACTOR if path.endswith(".gz") else 1)
+
+
+def cores_of(spark: SparkSession) -> int:
+    """The cores that the application may come to have."""
+    conf = spark.sparkContext.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+        return int(spark.sparkContext.defaultParallelism)
+    most = conf.get("spark.dynamicAllocation.maxExecutors", "")
+    return int(most or 1) * int(conf.get("spark.executor.cores", "1") or 1)
+
+
 def pack(streams: Iterable[StreamFiles], cores: int, task_bytes: int = TASK_BYTES) -> list[Task]:
     """The files as tasks of about even size, the largest first; a task has files of one stream."""
-    weighed = [
-        (stream, [(path, size * (GZIP_FACTOR if path.endswith(".gz") else 1)) for path, size in stream.files])
-        for stream in streams
-    ]
-    total = sum(weight for _, files in weighed for _, weight in files)
-    # Two rounds for each core let a quick task make up for a slow one.
-    most = max(1, min(task_bytes, total // max(1, cores * 2)))
+    weighed = [(stream, [(path, _weight(path, size)) for path, size in stream.files]) for stream in streams]
+    most = max(1, min(task_bytes, weight_of(stream for stream, _ in weighed) // max(1, cores * ROUNDS)))
     packed: list[tuple[int, Task]] = []
     for stream, files in weighed:
         paths: list[str] = []
@@ -147,7 +168,7 @@ def pack(streams: Iterable[StreamFiles], cores: int, task_bytes: int = TASK_BYTE
     return [task for _, task in sorted(packed, key=lambda pair: -pair[0])]
 
 
-def scan(spark: SparkSession, streams: Sequence[StreamFiles], kit: Kit, feed: str = "auto") -> DataFrame:
+def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskContext, feed: str = "auto") -> DataFrame:
     """The accesses of ``streams``, folded in each task, with their bins and quarantined records.
 
     One row for each (task, stream, dataset, site, app, user), kind ``access``; rows of kind ``bin`` count what fell
@@ -157,13 +178,27 @@ def scan(spark: SparkSession, streams: Sequence[StreamFiles], kit: Kit, feed: st
     parts = []
     direct = [stream for stream in streams if ways[stream] == "direct"]
     if direct:
-        tasks = pack(direct, spark.sparkContext.defaultParallelism)
+        tasks = pack(direct, cores_of(spark))
         numbered = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        parts.append(numbered.mapInArrow(_DirectTask(tasks, kit), kit.schema()))
+        parts.append(numbered.mapInArrow(_DirectTask(tasks, context), context.schema()))
+    _set_sizes(spark, weight_of(streams))
     for stream in streams:
         if ways[stream] == "spark":
-            parts.append(_through_spark(spark, stream, kit))
+            parts.append(_through_spark(spark, stream, context))
     return reduce(lambda left, right: left.unionByName(right), parts)
+
+
+def _set_sizes(spark: SparkSession, weight: int) -> None:
+    """Set the size of tasks in which Spark reads the files of a day of ``weight`` bytes, and who looks the files up."""
+    size = max(SPARK_TASK_BYTES, min(TASK_BYTES, weight // (cores_of(spark) * ROUNDS)))
+    for name, value in {
+        "spark.sql.files.maxPartitionBytes": size,
+        # Else it is the number of cores that there are now, which on YARN is that of the first executor.
+        "spark.sql.files.minPartitionNum": 1,
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": LISTED_BY_DRIVER,
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": _LISTING_TASKS,
+    }.items():
+        spark.conf.set(name, str(value))
 
 
 def _feed_of(stream: StreamFiles) -> str:
@@ -175,7 +210,7 @@ class _DirectTask:
     """Reads the files that each input row names by its number."""
 
     tasks: list[Task]
-    kit: Kit
+    context: TaskContext
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -183,20 +218,20 @@ class _DirectTask:
                 yield from self.run(self.tasks[number])
 
     def run(self, task: Task) -> Iterator[pa.RecordBatch]:
-        reader = self.kit.make_reader(task.stream, task.form, self.kit.day)
-        fold = self.kit.fold(task.stream)
-        yield from read_task(task, self.kit, reader, fold)
-        yield from self.kit.batches(reader, fold, is_last=True)
+        reader = self.context.make_reader(task.stream, task.form, self.context.day)
+        fold = self.context.fold(task.stream)
+        yield from read_task(task, self.context, reader, fold)
+        yield from self.context.batches(reader, fold, is_last=True)
 
 
-def read_task(task: Task, kit: Kit, reader: Reader, fold: StreamFold) -> Iterator[pa.RecordBatch]:
+def read_task(task: Task, context: TaskContext, reader: Reader, fold: StreamAggregator) -> Iterator[pa.RecordBatch]:
     """Read a task's files into ``fold``; yields what can leave at once. Raises DataError (65), NotAllowed (77)."""
     for path in task.paths:
         try:
             with open(local_path(path), "rb") as stream:
-                for batch in reader.file(stream, path, accept_damaged=path in kit.accepted):
+                for batch in reader.file(stream, path, accept_damaged=path in context.accepted):
                     fold.add(batch)
-                    yield from kit.batches(reader, fold, is_last=False)
+                    yield from context.batches(reader, fold, is_last=False)
         except PermissionError as error:
             raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
         except OSError as error:
@@ -209,44 +244,44 @@ class _SparkTask:
 
     stream: str
     form: str
-    kit: Kit
+    context: TaskContext
     is_whole: bool
     accept_damaged: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import io
 
-        reader = self.kit.make_reader(self.stream, self.form, self.kit.day)
-        fold = self.kit.fold(self.stream)
+        reader = self.context.make_reader(self.stream, self.form, self.context.day)
+        fold = self.context.fold(self.stream)
         for batch in batches:
             files, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
             if self.is_whole:
                 for file, value in zip(files, values, strict=True):
                     for found in reader.file(io.BytesIO(value), file, accept_damaged=self.accept_damaged):
                         fold.add(found)
-                        yield from self.kit.batches(reader, fold, is_last=False)
+                        yield from self.context.batches(reader, fold, is_last=False)
             elif values:
                 # A batch may hold the end of one file and the begin of the next; only messages name files.
                 fold.add(reader.chunk(b"\n".join(values) + b"\n", files[0]))
-                yield from self.kit.batches(reader, fold, is_last=False)
-        yield from self.kit.batches(reader, fold, is_last=True)
+                yield from self.context.batches(reader, fold, is_last=False)
+        yield from self.context.batches(reader, fold, is_last=True)
 
 
-def _through_spark(spark: SparkSession, stream: StreamFiles, kit: Kit) -> DataFrame:
+def _through_spark(spark: SparkSession, stream: StreamFiles, context: TaskContext) -> DataFrame:
     from pyspark.sql import functions as F
 
     parts = []
-    accepted = [path for path, _ in stream.files if path in kit.accepted]
+    accepted = [path for path, _ in stream.files if path in context.accepted]
     if accepted:
         # Spark's own readers fail on damage: these come whole.
         whole = load(spark, "binaryFile", accepted).select("file_path", "content")
-        parts.append(whole.mapInArrow(_SparkTask(stream.stream, stream.form, kit, True, True), kit.schema()))
-    paths = [path for path, _ in stream.files if path not in kit.accepted]
+        parts.append(whole.mapInArrow(_SparkTask(stream.stream, stream.form, context, True, True), context.schema()))
+    paths = [path for path, _ in stream.files if path not in context.accepted]
     is_avro = stream.form == "avro"
     if paths and is_avro:
         rows = load(spark, "binaryFile", paths).select("file_path", "content")
     elif paths:
         rows = load(spark, "text", paths, lineSep="\n").select("file_path", F.col("value").cast("binary"))
     if paths:
-        parts.append(rows.mapInArrow(_SparkTask(stream.stream, stream.form, kit, is_avro), kit.schema()))
+        parts.append(rows.mapInArrow(_SparkTask(stream.stream, stream.form, context, is_avro), context.schema()))
     return reduce(lambda left, right: left.unionByName(right), parts)

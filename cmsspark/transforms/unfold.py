@@ -12,7 +12,7 @@ import numpy as np
 
 from cmsspark.access import AccessBatch, Group, Remote
 from cmsspark.transforms.catalogue import NOT_THERE, Replicas, site_hashes
-from cmsspark.transforms.fold import StreamFold
+from cmsspark.transforms.fold import StreamAggregator
 
 #: name and type word of each column of unfolded accesses.
 ACCESS_COLUMNS: Final = (
@@ -30,7 +30,7 @@ ACCESS_COLUMNS: Final = (
 )
 
 
-class Unfold(StreamFold):
+class AccessRows(StreamAggregator):
     """Hands on the accesses of each batch; records in bins of the decoder are not accesses and are left out."""
 
     _batch: AccessBatch | None = None

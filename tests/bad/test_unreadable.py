@@ -13,7 +13,7 @@ from cmsspark import errors
 from cmsspark.access import AccessBatch
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import LocalFiles
-from cmsspark.transforms.scan import Kit, Task, _DirectTask
+from cmsspark.transforms.scan import Task, TaskContext, _DirectTask
 from tests.corpus.hostile import DAY
 
 
@@ -45,7 +45,7 @@ def test_a_log_that_cannot_be_read_is_named(
     make: Any = lambda stream, form, day: Failing(error)  # noqa: E731  # a reader's maker, in one line
     task = Task("aaa", "enr", (str(tmp_path / "part 0"),))
     with pytest.raises(kind) as raised:
-        list(_DirectTask([task], Kit(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
+        list(_DirectTask([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
     assert (raised.value.exit_code, raised.value.where) == (code, str(tmp_path / "part 0"))
     assert raised.value.found == error.strerror
 
@@ -54,7 +54,7 @@ def test_a_log_that_is_gone_is_named(tmp_path: Path) -> None:
     task = Task("aaa", "enr", (str(tmp_path / "gone"),))
     make: Any = lambda stream, form, day: Failing(OSError())  # noqa: E731
     with pytest.raises(errors.DataError, match="gone"):
-        list(_DirectTask([task], Kit(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
+        list(_DirectTask([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
 
 
 @pytest.mark.parametrize("name", ["stat", "listdir"])

@@ -7,14 +7,14 @@ import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from cmsspark import errors
 from cmsspark.jobs import find_job, load_command
 from cmsspark.jobs.day import run
-from cmsspark.jobs.scanned import Scanned, Told
+from cmsspark.jobs.scanned import ScanSummary
 from tests.corpus import avro_files
 from tests.corpus.hostile import DAY
 from tests.corpus.json_lines import aaa, g3
@@ -52,15 +52,8 @@ def test_the_manifest_tells_of_readers_that_have_no_compiled_code(
 
 
 def test_all_readers_must_have_compiled_code_for_the_manifest_to_say_so() -> None:
-    class Counted:
-        def __init__(self, *readers: tuple[str, int]) -> None:
-            self.readers = readers
-
-        def told(self) -> list[Told]:
-            return [("reader", "aaa", what, count, "") for what, count in self.readers]
-
     def compiled(*readers: tuple[str, int]) -> dict[str, Any]:
-        return Scanned.of(cast(Any, Counted(*readers)), ("aaa",)).compiled()
+        return ScanSummary.of([("reader", "aaa", name, count, "") for name, count in readers], ("aaa",)).compiled()
 
     assert compiled(("compiled", 7)) == compiled() == {"compiled": True}
     assert compiled(("compiled", 7), ("missing", 2), ("missing", 1)) == {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.names import block_dataset, dataset_parts, site_and_kind, site_tier
+from cmsspark.names import DERIVED, block_dataset, site_and_kind
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.phedex import disk_replicas_of, replicas
@@ -78,8 +78,9 @@ def test_disk_replicas_hold_files_on_disk_and_have_a_block_and_a_site(snapshot: 
 
 
 def test_names_fall_into_parts() -> None:
-    assert site_tier("T2_CH_CERN_HLT") == "T2"
-    assert site_tier("unknown") == "unknown"
-    assert dataset_parts("/a/b/RAW") == ("a", "b", "RAW")
-    assert dataset_parts("/a") == ("a", None, None)
+    assert DERIVED["site_tier"].of("T2_CH_CERN_HLT") == "T2"
+    assert DERIVED["site_tier"].of("unknown") == "unknown"
+    parts = [DERIVED[name] for name in ("primary_name", "processing_name", "data_tier")]
+    assert [part.of("/a/b/RAW") for part in parts] == ["a", "b", "RAW"]
+    assert [part.of("/a") for part in parts] == ["a", None, None]
     assert block_dataset("/a/b/RAW#1-2") == "/a/b/RAW"

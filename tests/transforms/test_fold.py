@@ -19,8 +19,8 @@ from cmsspark.access import AccessBatch, Group, Quarantined, Remote
 from cmsspark.errors import DataError
 from cmsspark.transforms import fold
 from cmsspark.transforms.catalogue import Catalogue, Replicas, check_hash, hashes_of
-from cmsspark.transforms.fold import StreamFold
-from cmsspark.transforms.hash_fold import HASH_COLUMNS, HashFold
+from cmsspark.transforms.fold import StreamAggregator
+from cmsspark.transforms.hash_fold import HASH_COLUMNS, HashAggregator
 from tests.transforms.catalogues import Dataset, File, opened, opened_replicas
 
 FILES: list[File] = [
@@ -146,7 +146,7 @@ def test_a_fold_is_what_adding_record_by_record_gives(
 ) -> None:
     with TemporaryDirectory() as folder:
         catalogue, replicas = _snapshots(Path(folder))
-        task, known = StreamFold("aaa", catalogue, fold_at), 0
+        task, known = StreamAggregator("aaa", catalogue, fold_at), 0
         for records in batches:
             task.add(batch_of(records, bytes_, times))
             # A decoder's groups become more from batch to batch.
@@ -171,7 +171,7 @@ def test_a_fold_is_what_adding_record_by_record_gives(
 def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
     batches: list[list[Record]], bytes_: bool, times: bool
 ) -> None:
-    task = HashFold("aaa")
+    task = HashAggregator("aaa")
     for records in batches:
         task.add(batch_of(records, bytes_, times))
     every = [record for records in batches for record in records]
@@ -200,7 +200,7 @@ def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
 
 def test_a_sum_beyond_64_bits_is_an_error_and_one_up_to_it_is_not(snapshots: tuple[Catalogue, Replicas]) -> None:
     most = 2**63 - 1
-    task = StreamFold("eos", snapshots[0])
+    task = StreamAggregator("eos", snapshots[0])
     task.add(batch_of([("/store/a", 0, most - 5, None, None), ("/store/b", 0, 5, None, None)]))
     (row,) = rows_of(task.rows(GROUPS[:1], snapshots[1], pseudonym))
     assert row["read_bytes"] == most
@@ -211,14 +211,14 @@ def test_a_sum_beyond_64_bits_is_an_error_and_one_up_to_it_is_not(snapshots: tup
 
 def test_large_values_of_different_cells_are_no_overflow(snapshots: tuple[Catalogue, Replicas]) -> None:
     most = 2**63 - 1
-    task = StreamFold("eos", snapshots[0], fold_at=1)
+    task = StreamAggregator("eos", snapshots[0], fold_at=1)
     task.add(batch_of([("/store/a", 0, most, 0, None), ("/store/c", 0, most, 0, None), ("/store/c", 3, most, 0, None)]))
     rows = rows_of(task.rows(GROUPS, snapshots[1], pseudonym))
     assert [row["read_bytes"] for row in rows] == [most] * 3
 
 
 def test_an_overflow_while_folding_is_told_too(snapshots: tuple[Catalogue, Replicas]) -> None:
-    task = StreamFold("crab", snapshots[0], fold_at=2)
+    task = StreamAggregator("crab", snapshots[0], fold_at=2)
     task.add(batch_of([("/store/a", 0, 0, 2**62, None), ("/store/a", 0, 0, 2**62, None)]))
     with pytest.raises(DataError, match="cpu_ms of crab"):
         task.drain(GROUPS, snapshots[1], pseudonym)
@@ -230,7 +230,7 @@ def test_what_a_task_holds_does_not_grow_with_its_accesses(tmp_path: Path) -> No
     groups = [Group(f"T2_{number}", "crab", "Ann", Remote.BY_REPLICA) for number in range(10)]
     catalogue = opened(tmp_path / "catalogue", files, DATASETS, part=blocks)
     replicas = opened_replicas(tmp_path / "replicas", [(1, "/x/y/RAW#1")], [("/x/y/RAW#1", "T2_1")])
-    task = StreamFold("cmssw", catalogue, fold_at=2 * blocks)
+    task = StreamAggregator("cmssw", catalogue, fold_at=2 * blocks)
     held = []
     tracemalloc.start()
     for turn in range(40):
@@ -247,7 +247,7 @@ def test_what_a_task_holds_does_not_grow_with_its_accesses(tmp_path: Path) -> No
 
 
 def test_nothing_matched_gives_no_rows_and_its_bins(snapshots: tuple[Catalogue, Replicas]) -> None:
-    task = StreamFold("aaa", snapshots[0])
+    task = StreamAggregator("aaa", snapshots[0])
     task.add(batch_of([("/other", 0, 1, None, None)] * 2))
     task.add(AccessBatch())
     assert rows_of(task.rows(GROUPS, snapshots[1], pseudonym)) == []
@@ -256,7 +256,7 @@ def test_nothing_matched_gives_no_rows_and_its_bins(snapshots: tuple[Catalogue, 
 
 def test_bins_days_generations_and_quarantine_leave_as_rows(snapshots: tuple[Catalogue, Replicas]) -> None:
     raw = bytes(range(256))
-    for task in (StreamFold("eos", snapshots[0]), HashFold("eos")):
+    for task in (StreamAggregator("eos", snapshots[0]), HashAggregator("eos")):
         for _ in range(2):
             task.add(
                 AccessBatch(
@@ -285,7 +285,7 @@ def test_bins_days_generations_and_quarantine_leave_as_rows(snapshots: tuple[Cat
 
 
 def test_many_quarantined_records_leave_before_the_task_ends(snapshots: tuple[Catalogue, Replicas]) -> None:
-    for task in (StreamFold("eos", snapshots[0]), HashFold("eos")):
+    for task in (StreamAggregator("eos", snapshots[0]), HashAggregator("eos")):
         told = []
         for position in range(200):
             record = Quarantined("part-0", position, "not a JSON object", b"x" * 1_000_000)
@@ -302,7 +302,7 @@ def test_many_quarantined_records_leave_before_the_task_ends(snapshots: tuple[Ca
 
 def test_a_name_leaves_a_task_as_a_pseudonym_only(snapshots: tuple[Catalogue, Replicas]) -> None:
     records: list[Record] = [(lfn, group, 1, None, None) for lfn in BLOCK_OF for group in range(len(GROUPS))]
-    for task in (StreamFold("aaa", snapshots[0]), HashFold("aaa")):
+    for task in (StreamAggregator("aaa", snapshots[0]), HashAggregator("aaa")):
         task.add(batch_of(records))
         rows = rows_of(task.rows(GROUPS, snapshots[1], pseudonym))
         assert {row["user"] for row in rows} == {"hidden Ann", "hidden Bob", None}
@@ -322,7 +322,7 @@ def test_what_is_not_in_dbs_is_binned_by_its_name(lfn: str, wanted: str) -> None
 
 
 def test_without_replicas_remoteness_is_not_known(snapshots: tuple[Catalogue, Replicas]) -> None:
-    task = StreamFold("cmssw", snapshots[0])
+    task = StreamAggregator("cmssw", snapshots[0])
     task.add(batch_of([("/store/a", 0, 1, None, None), ("/store/a", 1, 1, None, None)]))
     (row,) = rows_of(task.rows(GROUPS, None, pseudonym))
     assert (row["nacc"], row["remote_nacc"]) == (2, 1)

@@ -16,8 +16,8 @@ import pytest
 from cmsspark.access import AccessBatch, Group
 from cmsspark.errors import DataError, NotAllowed, NotReady
 from cmsspark.pseudonyms import Pseudonyms
-from cmsspark.transforms.local_scan import Crew, WorkerFailed
-from cmsspark.transforms.scan import Kit, Task
+from cmsspark.transforms.local_scan import WorkerFailed, WorkerPool
+from cmsspark.transforms.scan import Task, TaskContext
 from tests.transforms.catalogues import opened
 
 DAY = date(2026, 1, 15)
@@ -47,9 +47,9 @@ class Says:
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Kit:
+def context(tmp_path: Path) -> TaskContext:
     opened(tmp_path / "catalogue", [("/store/a", 1, 1, 1)], [(1, "/x/y/RAW")])
-    return Kit(DAY, str(tmp_path / "catalogue"), None, Pseudonyms(b"k" * 32), Says)
+    return TaskContext(DAY, str(tmp_path / "catalogue"), None, Pseudonyms(b"k" * 32), Says)
 
 
 def tasks(folder: Path, *texts: str) -> list[Task]:
@@ -61,9 +61,9 @@ def tasks(folder: Path, *texts: str) -> list[Task]:
     return found
 
 
-def test_all_tasks_are_read_and_each_process_hands_over_one_fold_of_a_stream(tmp_path: Path, kit: Kit) -> None:
-    with Crew(2) as crew:
-        rows = [row for batch in crew.scan(tasks(tmp_path, *"1234567"), kit) for row in batch.to_pylist()]
+def test_all_tasks_are_read_and_each_process_hands_over_a_stream_once(tmp_path: Path, context: TaskContext) -> None:
+    with WorkerPool(2) as pool:
+        rows = [row for batch in pool.scan(tasks(tmp_path, *"1234567"), context) for row in batch.to_pylist()]
     accesses = [row for row in rows if row["kind"] == "access"]
     assert sum(row["nacc"] for row in accesses) == 7
     assert sum(row["read_bytes"] for row in accesses) == 28
@@ -71,12 +71,12 @@ def test_all_tasks_are_read_and_each_process_hands_over_one_fold_of_a_stream(tmp
     assert len(accesses) == len(processes) <= 2
 
 
-def test_more_processes_than_tasks_and_no_tasks_at_all(tmp_path: Path, kit: Kit) -> None:
-    with Crew(3) as crew:
-        rows = [row for batch in crew.scan(tasks(tmp_path, "5"), kit) for row in batch.to_pylist()]
+def test_more_processes_than_tasks_and_no_tasks_at_all(tmp_path: Path, context: TaskContext) -> None:
+    with WorkerPool(3) as pool:
+        rows = [row for batch in pool.scan(tasks(tmp_path, "5"), context) for row in batch.to_pylist()]
     assert [row["read_bytes"] for row in rows if row["kind"] == "access"] == [5]
-    with Crew(2) as crew:
-        assert list(crew.scan([], kit)) == []
+    with WorkerPool(2) as pool:
+        assert list(pool.scan([], context)) == []
 
 
 def _half(number: int) -> tuple[float, int]:
@@ -85,52 +85,52 @@ def _half(number: int) -> tuple[float, int]:
     return number / 2, os.getpid()
 
 
-def test_other_work_is_shared_and_its_results_come_in_order(tmp_path: Path, kit: Kit) -> None:
-    with Crew(2) as crew:
-        found = crew.map(_half, range(20))
+def test_other_work_is_shared_and_its_results_come_in_order(tmp_path: Path, context: TaskContext) -> None:
+    with WorkerPool(2) as pool:
+        found = pool.map(_half, range(20))
         assert [half for half, _ in found] == [number / 2 for number in range(20)]
         assert os.getpid() not in {process for _, process in found}
-        assert crew.map(_half, []) == []
-        assert sum(batch.num_rows > 0 for batch in crew.scan(tasks(tmp_path, "1"), kit))
-    with Crew(2) as crew, pytest.raises(DataError, match="from 0 on"):
-        crew.map(_half, [1, -1, 2])
+        assert pool.map(_half, []) == []
+        assert sum(batch.num_rows > 0 for batch in pool.scan(tasks(tmp_path, "1"), context))
+    with WorkerPool(2) as pool, pytest.raises(DataError, match="from 0 on"):
+        pool.map(_half, [1, -1, 2])
 
 
-def test_an_error_of_ours_crosses_whole(tmp_path: Path, kit: Kit) -> None:
-    with Crew(2) as crew, pytest.raises(DataError) as caught:
-        list(crew.scan(tasks(tmp_path, "1", "damaged", "3"), kit))
+def test_an_error_of_ours_crosses_whole(tmp_path: Path, context: TaskContext) -> None:
+    with WorkerPool(2) as pool, pytest.raises(DataError) as caught:
+        list(pool.scan(tasks(tmp_path, "1", "damaged", "3"), context))
     assert caught.value.where == str(tmp_path / "part-1")
     assert caught.value.next_step == "fetch it"
 
 
-def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, kit: Kit) -> None:
-    with Crew(1) as crew, pytest.raises(DataError, match="cannot be read") as caught:
-        list(crew.scan([Task("aaa", "enr", (str(tmp_path / "none"),))], kit))
+def test_a_file_that_is_gone_or_closed_to_us_is_named(tmp_path: Path, context: TaskContext) -> None:
+    with WorkerPool(1) as pool, pytest.raises(DataError, match="cannot be read") as caught:
+        list(pool.scan([Task("aaa", "enr", (str(tmp_path / "none"),))], context))
     assert caught.value.where == str(tmp_path / "none")
     if os.geteuid():
         closed = tasks(tmp_path, "1")
         Path(closed[0].paths[0]).chmod(0)
-        with Crew(1) as crew, pytest.raises(NotAllowed):
-            list(crew.scan(closed, kit))
+        with WorkerPool(1) as pool, pytest.raises(NotAllowed):
+            list(pool.scan(closed, context))
 
 
-def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, kit: Kit) -> None:
-    with Crew(2) as crew, pytest.raises(WorkerFailed, match=r"(?s)in file.*ZeroDivisionError: of a reader"):
-        list(crew.scan(tasks(tmp_path, "bug"), kit))
+def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, context: TaskContext) -> None:
+    with WorkerPool(2) as pool, pytest.raises(WorkerFailed, match=r"(?s)in file.*ZeroDivisionError: of a reader"):
+        list(pool.scan(tasks(tmp_path, "bug"), context))
 
 
-def test_a_process_that_is_killed_is_told_and_may_be_tried_again(tmp_path: Path, kit: Kit) -> None:
-    with Crew(2) as crew, pytest.raises(NotReady, match="ended from outside") as caught:
-        list(crew.scan(tasks(tmp_path, "killed", "1"), kit))
+def test_a_process_that_is_killed_is_told_and_may_be_tried_again(tmp_path: Path, context: TaskContext) -> None:
+    with WorkerPool(2) as pool, pytest.raises(NotReady, match="ended from outside") as caught:
+        list(pool.scan(tasks(tmp_path, "killed", "1"), context))
     assert "SIGKILL" in str(caught.value.found)
 
 
 def test_no_process_outlives_the_one_that_made_it(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
-        "from cmsspark.transforms.local_scan import Crew\n"
-        "crew = Crew(3)\n"
-        "print(*(member.pid for member, _ in crew._members), flush=True)\n"
+        "from cmsspark.transforms.local_scan import WorkerPool\n"
+        "pool = WorkerPool(3)\n"
+        "print(*(member.pid for member, _ in pool._members), flush=True)\n"
         "sys.stdin.read()\n"
     )
     with subprocess.Popen(

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.sources.reader import Reader
-from cmsspark.transforms import aggregate, shuffle
-from cmsspark.transforms.scan import Kit, StreamFiles, pack, scan
+from cmsspark.transforms import shuffle
+from cmsspark.transforms.fold import COLUMNS, record_batch
+from cmsspark.transforms.merge import merge
+from cmsspark.transforms.scan import StreamFiles, TaskContext, pack, scan
 from tests.transforms.catalogues import Dataset, File, opened, opened_replicas
 
 if TYPE_CHECKING:
@@ -124,18 +127,24 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> list[StreamFiles]:
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
+def context(tmp_path_factory: pytest.TempPathFactory) -> TaskContext:
     folder = tmp_path_factory.mktemp("snapshots")
     opened(folder / "catalogue", FILES, DATASETS)
     opened_replicas(folder / "replicas", BLOCKS, REPLICAS)
     catalogue, replicas = str(folder / "catalogue"), str(folder / "replicas")
-    return Kit(DAY, catalogue, replicas, Pseudonyms(b"k" * 32), Reader)
+    return TaskContext(DAY, catalogue, replicas, Pseudonyms(b"k" * 32), Reader)
 
 
 def rows_of(scanned: DataFrame) -> list[tuple[Any, ...]]:
     """All rows, added up over tasks; quarantined records without their place, which a feed may not know."""
-    folded = aggregate.fold_tasks(scanned, 2)
-    return sorted((tuple(row) for row in folded.where("kind in ('access', 'bin')").collect()), key=repr)
+    found = merge(_batches(scanned))
+    accesses = [("access", *row.values()) for row in found.people.as_batch().to_pylist()]
+    return sorted([*accesses, *(row for row in found.side_rows() if row[0] == "bin")], key=repr)
+
+
+def _batches(scanned: DataFrame) -> list[pa.RecordBatch]:
+    rows = [row.asDict() for row in scanned.collect()]
+    return [record_batch({name: [row[name] for row in rows] for name, _ in COLUMNS}, COLUMNS)]
 
 
 def quarantined(scanned: DataFrame) -> list[str]:
@@ -146,18 +155,12 @@ def quarantined(scanned: DataFrame) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def by_index(spark: SparkSession, streams: list[StreamFiles], kit: Kit) -> list[tuple[Any, ...]]:
-    return rows_of(scan(spark, streams, kit, "direct"))
+def by_index(spark: SparkSession, streams: list[StreamFiles], context: TaskContext) -> list[tuple[Any, ...]]:
+    return rows_of(scan(spark, streams, context, "direct"))
 
 
 def test_every_record_is_read_once_whatever_its_files_name(by_index: list[tuple[Any, ...]]) -> None:
-    columns = ("kind", "stream", "dataset", "site", "app", "user", "detail", "nacc")
-    rows = [dict(zip(columns, map(str, row), strict=False)) for row in by_index]
-    counted = {
-        (row["stream"], row["app"]): int(row["nacc"])
-        for row in rows
-        if row["kind"] == "bin" and row["detail"] == "None"
-    }
+    counted = {(row[1], row[2]): row[3] for row in by_index if row[0] == "bin" and row[4] is None}
     lines = sum(
         sum(bool(line.strip(b"\xef\xbb\xbf \t\r")) for line in _open(content).split(b"\n")) for _, content in contents()
     )
@@ -165,7 +168,7 @@ def test_every_record_is_read_once_whatever_its_files_name(by_index: list[tuple[
     assert counted["cmssw", "malformed"] == 4
     assert (counted["crab", "read"], counted["crab", "malformed"]) == (20, 2)
     for stream in ("cmssw", "crab"):
-        matched = sum(int(row["nacc"]) for row in rows if row["kind"] == "access" and row["stream"] == stream)
+        matched = sum(row[6] for row in by_index if row[0] == "access" and row[1] == stream)
         bins = sum(count for (of, name), count in counted.items() if of == stream and name != "read")
         assert matched + bins == counted[stream, "read"]
 
@@ -174,25 +177,25 @@ def _open(content: bytes) -> bytes:
     return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
 
 
-def test_a_worker_opens_a_name_that_hadoop_does_not(spark: SparkSession, kit: Kit, tmp_path: Path) -> None:
+def test_a_worker_opens_a_name_that_hadoop_does_not(spark: SparkSession, context: TaskContext, tmp_path: Path) -> None:
     (tmp_path / COLON).write_bytes(record(0) + b"\n" + record(1))
     files = StreamFiles("cmssw", "json", ((f"file://{tmp_path}/{COLON}", 1),))
-    assert sum(row["nacc"] for row in scan(spark, [files], kit).where("kind = 'access'").collect()) == 2
+    assert sum(row["nacc"] for row in scan(spark, [files], context).where("kind = 'access'").collect()) == 2
 
 
 def test_files_read_by_spark_give_the_same_rows(
-    spark: SparkSession, streams: list[StreamFiles], kit: Kit, by_index: list[tuple[Any, ...]]
+    spark: SparkSession, streams: list[StreamFiles], context: TaskContext, by_index: list[tuple[Any, ...]]
 ) -> None:
-    through_spark = scan(spark, streams, kit, "spark")
+    through_spark = scan(spark, streams, context, "spark")
     assert rows_of(through_spark) == by_index
-    assert quarantined(through_spark) == quarantined(scan(spark, streams, kit, "direct"))
+    assert quarantined(through_spark) == quarantined(scan(spark, streams, context, "direct"))
 
 
 @pytest.mark.parametrize("feed", ["direct", "spark"])
 def test_the_shuffle_join_gives_the_same_rows(
-    spark: SparkSession, streams: list[StreamFiles], kit: Kit, by_index: list[tuple[Any, ...]], feed: str
+    spark: SparkSession, streams: list[StreamFiles], context: TaskContext, by_index: list[tuple[Any, ...]], feed: str
 ) -> None:
-    hashed = scan(spark, streams, Kit(DAY, None, None, kit.pseudonyms, Reader), feed)
+    hashed = scan(spark, streams, TaskContext(DAY, None, None, context.pseudonyms, Reader), feed)
     attached = shuffle.attach(
         hashed,
         spark.createDataFrame(FILES, "lfn string, block_id bigint, dataset_id bigint, file_id bigint"),
