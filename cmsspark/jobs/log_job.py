@@ -17,7 +17,7 @@ from cmsspark.jobs.options import StreamsType, job_options, settings_of, store_o
 def log_job(name: str, streams: tuple[str, ...], tables: tuple[str, ...]) -> click.Command:
     """A click command that counts a day of ``streams`` into ``tables``."""
 
-    @click.command(name, help=f"{JOBS[name].about}. Exit codes: docs/operations.md.")
+    @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
     @job_options
     @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
     @click.option(
