@@ -74,6 +74,15 @@ class CmssparkError(Exception):
 
     ``str()`` of it is the text that users read: one line for the problem, one indented line for each
     of ``where``, ``found`` and ``next_step`` that is given.
+
+    Example:
+        >>> error = InputMissing("a day of logs is wanted", where="/data/2026/01/15", next_step="try another day")
+        >>> print(error)
+        a day of logs is wanted
+          where: /data/2026/01/15
+          next: try another day
+        >>> error.exit_code.name, int(error.exit_code)
+        ('NO_INPUT', 66)
     """
 
     exit_code: Exit = Exit.BUG
