@@ -134,6 +134,7 @@ setup(
         ],
         "bench": ["duckdb>=1.3", "polars>=2", "psutil>=6"],  # what the job is measured against
         "lint": ["mypy>=1.15", "ruff>=0.11", "types-PyYAML"],
+        "docs": ["sphinx>=8.2", "myst-parser>=5", "furo>=2025.7"],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
     entry_points={"console_scripts": ["cmsspark = cmsspark.cli:main", "run_spark = cmsspark.submit:main"]},

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ask": ("cmsspark.jobs.ask", "command", "Who reads a dataset, what is read or lies at a site, what is unused."),
     "prune": ("cmsspark.jobs.prune", "command", "Remove runs that count no more from the store."),
     "report": ("cmsspark.jobs.report", "command", "Where every record of a day went: text, JSON or a page."),
+    "help": ("cmsspark.jobs.help", "command", "Show help on a topic (exit-codes) or on a command."),
     "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
 }
 

@@ -23,9 +23,13 @@ def today() -> date:
 
 
 def parse_day(text: str, *, latest: date | None = None) -> date:
-    """``20260115`` or ``2026-01-15`` as a date.
+    """Return the date that ``20260115`` or ``2026-01-15`` means.
 
     Raises UsageError (2) for any other form, for a day that no calendar has, and for one after ``latest``.
+
+    Example:
+        >>> parse_day("20260115")
+        datetime.date(2026, 1, 15)
     """
     match = _FORMS.fullmatch(text)
     hint = "write the day as 20260115 or 2026-01-15"

@@ -1,7 +1,7 @@
 """Errors that a person can act on, and the one place that turns them into output.
 
-Each error says what was wanted, where, what is there instead and the next step; it knows its exit code. Exit codes
-are those of ``docs/counting.md``.
+Each error says what was wanted, where, what is there instead and the next step; it knows its exit code. ``Exit``
+defines the exit codes.
 """
 
 from __future__ import annotations
@@ -13,24 +13,60 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import click
 
 
 class Exit(IntEnum):
-    """The exit codes of every command."""
+    """The exit codes of every command. Each one knows its meaning and what its reader does next.
 
-    DONE = 0
-    USAGE = 2
-    QUARANTINED = 3
-    DATA = 65
-    NO_INPUT = 66
-    BUG = 70
-    NO_OUTPUT = 73
-    NOT_READY = 75
-    NOT_ALLOWED = 77
-    SETTINGS = 78
+    This is the one place that defines them: ``cmsspark help exit-codes`` prints this list, and the table in
+    ``docs/operations.md`` is tested against it.
+
+    Example:
+        >>> Exit(66).name, Exit.NO_INPUT.meaning
+        ('NO_INPUT', 'an input does not exist; the message names the days that do')
+        >>> int(Exit.NOT_READY)
+        75
+    """
+
+    meaning: str
+    next_step: str
+
+    def __new__(cls, code: int, meaning: str = "", next_step: str = "") -> Self:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        member.next_step = next_step
+        return member
+
+    DONE = (0, "done", "nothing")
+    USAGE = (2, "the command line is wrong", "correct the command line; `--help` lists the options")
+    QUARANTINED = (
+        3,
+        "some documents were quarantined; all others are published",
+        "`cmsspark outbox show` says why; remove the cause, then publish again",
+    )
+    DATA = (
+        65,
+        "the data are damaged, beyond a tolerance, or of another schema",
+        "repair the data, or accept them with the option that the message names",
+    )
+    NO_INPUT = (
+        66,
+        "an input does not exist; the message names the days that do",
+        "run it again when the input has arrived; `cmsspark daily` turns this code into 75",
+    )
+    BUG = (70, "a bug in cmsspark", "run it again with `--debug` and send us what it prints")
+    NO_OUTPUT = (73, "a result cannot be written", "make room or get permission there, then run it again")
+    NOT_READY = (
+        75,
+        "not ready, locked by another run, or interrupted",
+        "run the same command again later; this is the only code for which a retry alone helps",
+    )
+    NOT_ALLOWED = (77, "authentication, TLS or a permission failed", "renew or get the permission, then run it again")
+    SETTINGS = (78, "a settings file or value is wrong", "correct the file and line that the message names")
 
 
 class CmssparkError(Exception):
@@ -38,6 +74,15 @@ class CmssparkError(Exception):
 
     ``str()`` of it is the text that users read: one line for the problem, one indented line for each
     of ``where``, ``found`` and ``next_step`` that is given.
+
+    Example:
+        >>> error = InputMissing("a day of logs is wanted", where="/data/2026/01/15", next_step="try another day")
+        >>> print(error)
+        a day of logs is wanted
+          where: /data/2026/01/15
+          next: try another day
+        >>> error.exit_code.name, int(error.exit_code)
+        ('NO_INPUT', 66)
     """
 
     exit_code: Exit = Exit.BUG

@@ -1,9 +1,9 @@
-"""What a person imports: a day's accesses as DataFrames, and the stored tables.
+"""Functions for notebooks: the accesses of a day and the stored tables as Spark DataFrames.
 
-from cmsspark import notebook
-spark = notebook.session()
-accesses = notebook.accesses("2026-01-15", root="/data/cms", streams=["aaa"])
-accesses.groupBy("dataset_name").count().orderBy("count", ascending=False).show()
+Example:
+    >>> from cmsspark import notebook
+    >>> accesses = notebook.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
+    >>> usage = accesses.groupBy("dataset_name").count().orderBy("count", ascending=False)
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
 
 def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
-    """The running Spark session, or a local one with the options that right numbers depend on."""
+    """Return the running Spark session, or start a local one with the options that correct numbers depend on.
+
+    ``app`` names the application. Other keywords are ignored where a session is running already.
+
+    Example:
+        >>> spark = notebook.session()
+        >>> spark.conf.get("spark.sql.session.timeZone")
+        'UTC'
+    """
     return _session(app, **conf)
 
 
@@ -35,11 +43,20 @@ def accesses(
     settings_file: str | None = None,
     allow_tmp: bool = False,
 ) -> DataFrame:
-    """One row for each access of ``day`` that no decoder's bin holds, matched or not.
+    """Return a DataFrame with one row for each access of ``day``, whether its file is in DBS or not.
 
     Columns: stream, lfn (normalised), site_name, app, user (pseudonym), is_remote, read_bytes, cpu_seconds,
-    wall_seconds, dataset_name and block_name (null where DBS does not have the file). Raises what
-    ``data_aggregation`` raises.
+    wall_seconds, dataset_name and block_name (both null where DBS does not have the file). Records that the decoder
+    puts into a bin (malformed, out of day, only written, no file name) are left out.
+
+    Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs.
+
+    Example:
+        >>> accesses = notebook.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
+        >>> accesses.where("dataset_name is not null").count() > 0
+        True
+        >>> sorted(accesses.columns)[:4]
+        ['app', 'block_name', 'cpu_seconds', 'dataset_name']
     """
     from pyspark.sql import functions as F
 
@@ -81,7 +98,16 @@ def accesses(
 
 
 def table(name: str, day: str, *, fout: str | None = None, settings_file: str | None = None) -> DataFrame:
-    """A stored table's current result for ``day``. Raises InputMissing (66) that names the days there are."""
+    """Return the current result of a stored table for ``day``.
+
+    ``schemas/tables/NAME.yaml`` describes the columns. Raises InputMissing (66) with the stored days where this one
+    is not stored, UsageError (2) for an unknown table.
+
+    Example:
+        >>> usage = notebook.table("data_aggregation", "2026-01-15", fout="/data/results")
+        >>> usage.groupBy("site_tier").sum("nacc").count() > 1
+        True
+    """
     from cmsspark.schemas import stored_table
     from cmsspark.sinks.store import current, spark_location
 

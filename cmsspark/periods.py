@@ -25,7 +25,13 @@ _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 @dataclass(frozen=True, order=True)
 class Period:
-    """The days from ``first`` to the one before ``end``."""
+    """The days from ``first`` to the one before ``end``.
+
+    Example:
+        >>> period = Period(date(2026, 11, 9), date(2026, 11, 16))
+        >>> str(period), period.is_week, period.last
+        ('2026-W46', True, datetime.date(2026, 11, 15))
+    """
 
     first: date
     end: date
@@ -45,7 +51,7 @@ class Period:
 
     @property
     def is_week(self) -> bool:
-        """Whether it is an ISO week: Monday to Sunday."""
+        """Whether it is an ISO week, from Monday to Sunday."""
         return (self.end - self.first).days == 7 and self.first.isoweekday() == 1
 
     @property
@@ -91,6 +97,12 @@ def week(text: str, today: date) -> Period:
     """``2026-W46``, ``2026W46``, or ``last``: the last week that was over before ``today``.
 
     Raises UsageError (2) for other forms, weeks that no year has, and weeks that begin after ``today``.
+
+    Example:
+        >>> week("2026-W46", today=date(2026, 11, 20))
+        Period(first=datetime.date(2026, 11, 9), end=datetime.date(2026, 11, 16))
+        >>> week("last", today=date(2026, 11, 20)).options
+        '--week 2026-W46'
     """
     if text == "last":
         monday = today - timedelta(days=today.isoweekday() + 6)
@@ -107,7 +119,12 @@ def week(text: str, today: date) -> Period:
 
 
 def month(text: str, today: date) -> Period:
-    """``2026-11``, ``202611``, or ``last``: the last month that was over before ``today``. Raises as :func:`week`."""
+    """``2026-11``, ``202611``, or ``last``: the last month that was over before ``today``. Raises as :func:`week`.
+
+    Example:
+        >>> len(month("2026-11", today=date(2026, 11, 20)).days)
+        30
+    """
     if text == "last":
         end = today.replace(day=1)
         return Period((end - _ONE).replace(day=1), end)
@@ -123,7 +140,14 @@ def month(text: str, today: date) -> Period:
 
 
 def between(first: date, last: date) -> Period:
-    """The days from ``first`` to ``last``, both included. Raises UsageError (2) for none, or too many."""
+    """The days from ``first`` to ``last``, both included. Raises UsageError (2) for none, or too many.
+
+    Example:
+        >>> str(between(date(2026, 11, 1), date(2026, 11, 10)))
+        '2026-11-01--2026-11-10'
+        >>> str(between(date(2026, 11, 1), date(2026, 11, 30)))
+        '2026-11'
+    """
     if first > last:
         raise UsageError(f"--from {first} lies after --to {last}", next_step="swap them")
     if (last - first).days >= MAX_DAYS or last == date.max:
@@ -132,7 +156,14 @@ def between(first: date, last: date) -> Period:
 
 
 def named(name: str) -> When:
-    """The day or period of that name, as a folder of the store has it. Raises ValueError for any other text."""
+    """The day or period of that name, as a folder of the store has it. Raises ValueError for any other text.
+
+    Example:
+        >>> named("2026-01-15")
+        datetime.date(2026, 1, 15)
+        >>> named("2026-W46").is_week
+        True
+    """
     first, dashes, last = name.partition("--")
     if _DAY.fullmatch(first) and not dashes:
         return date.fromisoformat(first)

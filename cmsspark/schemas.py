@@ -25,6 +25,10 @@ class Column:
 
     ``required``: of a log's fields, what the count needs it for (lfn, bytes, site, user, app). A stream in which no
     record has any field for it is of another schema.
+
+    Example:
+        >>> Column("read_bytes", "long", about="bytes read").nullable
+        True
     """
 
     name: str
@@ -41,7 +45,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table, in order."""
+    """The columns of a table, in order.
+
+    Example:
+        >>> table = stored_table("data_aggregation")
+        >>> table.arrow().field("nacc").type
+        DataType(int64)
+        >>> table.columns[0].name, table.columns[0].type
+        ('day', 'date')
+    """
 
     name: str
     about: str
@@ -98,19 +110,34 @@ class Table:
 
 @cache
 def stored_table(name: str) -> Table:
-    """The schema of a stored table, from ``schemas/tables/NAME.yaml``."""
+    """The schema of a stored table, from ``schemas/tables/NAME.yaml``.
+
+    Example:
+        >>> "dataset_name" in stored_table("data_aggregation").names
+        True
+    """
     return _table(f"schemas/tables/{name}.yaml")
 
 
 @cache
 def input_table(path: str) -> Table:
-    """The schema of an input, for example ``dbs/FILES`` or ``phedex/block_replicas``."""
+    """The schema of an input, for example ``dbs/FILES`` or ``phedex/block_replicas``.
+
+    Example:
+        >>> input_table("dbs/DATASETS").names[:2]
+        ['dataset_id', 'dataset']
+    """
     return _table(f"schemas/inputs/{path}.yaml")
 
 
 @cache
 def document_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a published document, from ``schemas/documents/NAME.json``."""
+    """The JSON Schema of a published document, from ``schemas/documents/NAME.json``.
+
+    Example:
+        >>> document_schema("data_aggregation")["type"]
+        'object'
+    """
     loaded = json.loads(read_text(f"schemas/documents/{name}.json"))
     assert isinstance(loaded, dict)
     return loaded

@@ -73,6 +73,11 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
 
     Raises SettingsError (78) for a file that is named but not there, for what is not plain YAML, for unknown keys
     and wrong types, each with file and line; NotAllowed (77) for a file that may not be read.
+
+    Example:
+        >>> settings = load_settings("etc/cmsspark.example.yaml", environ={"HOME": "/home/me"})
+        >>> settings.cache_dir
+        PosixPath('/home/me/.cache/cmsspark')
     """
     env = os.environ if environ is None else environ
     file = _find(path, env)

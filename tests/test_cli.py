@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -11,6 +13,9 @@ from click.testing import CliRunner
 
 from cmsspark import __version__
 from cmsspark.cli import COMMANDS, command
+from cmsspark.errors import Exit, UsageError
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def run(*arguments: str) -> str:
@@ -51,3 +56,50 @@ def test_help_imports_neither_pyspark_nor_any_job() -> None:
 def test_every_command_is_a_click_command() -> None:
     context = click.Context(command)
     assert all(isinstance(command.get_command(context, name), click.Command) for name in COMMANDS)
+
+
+def test_help_on_exit_codes_prints_each_code_with_its_meaning_and_the_next_step() -> None:
+    text = run("help", "exit-codes")
+    for code in Exit:
+        assert re.search(
+            rf"^ +{int(code)}  {re.escape(code.meaning)}\n +next: {re.escape(code.next_step)}$", text, re.M
+        )
+
+
+def test_the_exit_codes_of_the_operations_page_are_those_of_the_code() -> None:
+    section = (DOCS / "operations.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
+    assert rows == [(str(int(code)), code.meaning, code.next_step) for code in Exit]
+
+
+def test_every_exit_code_says_what_it_means_and_what_to_do() -> None:
+    assert all(code.meaning and code.next_step for code in Exit)
+    assert [int(code) for code in Exit] == [0, 2, 3, 65, 66, 70, 73, 75, 77, 78]
+
+
+def test_help_on_a_command_is_that_commands_help() -> None:
+    assert run("help", "diff") == run("diff", "--help")
+    assert run("help", "outbox", "retry") == run("outbox", "retry", "--help")
+
+
+def test_help_alone_lists_commands_and_topics() -> None:
+    text = run("help")
+    assert text.startswith(run("--help"))
+    assert "exit-codes" in text.partition("Topics")[2]
+
+
+@pytest.mark.parametrize("names", [("nothing",), ("diff", "nothing"), ("exit-codes", "65"), ("outbox", "nothing")])
+def test_help_on_an_unknown_name_says_what_there_is(names: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="there is no help on") as error:
+        CliRunner().invoke(command, ["help", *names], catch_exceptions=False)
+    assert error.value.found
+
+
+def test_help_loads_no_other_command_and_no_spark() -> None:
+    check = "sys.exit(str(sorted(m for m in sys.modules if m.startswith(('cmsspark.jobs.', 'pyspark')))))"
+    code = (
+        "import sys; from cmsspark.cli import command; "
+        f"command.main(['help', 'exit-codes'], standalone_mode=False); {check}"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ended.stderr.strip() == "['cmsspark.jobs.help']"

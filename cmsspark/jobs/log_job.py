@@ -39,7 +39,7 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
 def command_of(job: Job) -> click.Command:
     """A click command that counts a day of the job's streams into its tables."""
 
-    @click.command(job.name, help=f"{job.about}. Exit codes: docs/operations.md.")
+    @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")
     @job_options
     @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
     @click.option(

@@ -61,7 +61,7 @@ class DumpJob:
     def command(self) -> click.Command:
         """The job's click command."""
 
-        @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: docs/operations.md.")
+        @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes.")
         @job_options
         def command(
             day: date, fout: str | None, settings_file: str | None, root: str | None, fmt: str, **_options: Any

@@ -45,7 +45,7 @@ class Made:
     key_id: str | None
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: docs/operations.md.")
+@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @period_options
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored; marks the result partial.")
 @store_options

@@ -1,0 +1,63 @@
+"""``cmsspark help``: help on a topic or on a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from cmsspark.errors import Exit, UsageError
+
+
+def exit_codes() -> str:
+    """Every exit code with its meaning and the next step: two lines each, for a terminal."""
+    lines = ["Exit codes of run_spark and cmsspark:", ""]
+    for code in Exit:
+        lines.append(f"  {int(code):>2}  {code.meaning}")
+        lines.append(f"      next: {code.next_step}")
+    return "\n".join(lines)
+
+
+#: topic → (one line of help, what prints it)
+TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
+    "exit-codes": ("What each exit code means, and what to do next.", exit_codes),
+}
+
+
+@click.command("help")
+@click.argument("names", metavar="[TOPIC | COMMAND [SUBCOMMAND]]", nargs=-1)
+@click.pass_context
+def command(ctx: click.Context, names: tuple[str, ...]) -> None:
+    """Show help on a topic (exit-codes) or on a command; without a name, list both."""
+    group = ctx.find_root()
+    if not names:
+        click.echo(group.get_help())
+        click.echo(f"\n{_topics(group)}", nl=False)
+    elif names[0] in TOPICS and len(names) == 1:
+        click.echo(TOPICS[names[0]][1]())
+    else:
+        click.echo(_command_context(group, names).get_help())
+
+
+def _topics(group: click.Context) -> str:
+    formatter = group.make_formatter()
+    with formatter.section("Topics (cmsspark help TOPIC)"):
+        formatter.write_dl([(name, about) for name, (about, _) in sorted(TOPICS.items())])
+    return formatter.getvalue()
+
+
+def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Context:
+    """The context of the command that ``names`` lead to. Raises UsageError (2) for a name that does not exist."""
+    for name in names:
+        group = context.command
+        found = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if found is None:
+            commands = group.list_commands(context) if isinstance(group, click.Group) else []
+            topics = [] if context.parent else sorted(TOPICS)
+            raise UsageError(
+                f"there is no help on {' '.join(names)!r}",
+                found=", ".join([*topics, *commands]) or f"{context.command_path} has no subcommands",
+                next_step="cmsspark help lists the topics and commands",
+            )
+        context = click.Context(found, info_name=name, parent=context)
+    return context
