@@ -1,22 +1,36 @@
-"""Schemas of every input, stored table and document, read from ``schemas/``.
+"""Schemas of every input and stored table, read from ``schemas/``.
 
 A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type, nullable, about}`` with type one of
-``string, long, int, double, date, boolean``. The Spark form is made on demand, so importing this starts nothing.
+``string, long, int, double, date, boolean``. ``keys`` names the columns that tell the documents of a table apart;
+``private: true`` marks a table that is never published.
+
+With ``extends: OTHER`` a table has OTHER's columns and keys unless it gives its own: then a name alone stands for
+OTHER's column, and a mapping with the name of one changes what it names. The Spark form is made on demand, so importing
+this starts nothing.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.resources import read_text, read_yaml
+import yaml
+
+from cmsspark.errors import SettingsError
+from cmsspark.resources import read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+#: The table of the report of one stream has this description, with the stream's name for ``{stream}``.
+_STREAM_REPORT: Final = "schemas/tables/dbs_STREAM.yaml"
+_STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,9 @@ class Column:
 class Table:
     """The columns of a table, in order.
 
+    ``keys``: columns whose values tell the table's documents apart, in the order of document ids. ``is_private``: rows
+    are of single people and never published.
+
     Example:
         >>> table = stored_table("data_aggregation")
         >>> table.arrow().field("nacc").type
@@ -58,6 +75,8 @@ class Table:
     name: str
     about: str
     columns: tuple[Column, ...]
+    keys: tuple[str, ...] = ()
+    is_private: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -110,13 +129,20 @@ class Table:
 
 @cache
 def stored_table(name: str) -> Table:
-    """The schema of a stored table, from ``schemas/tables/NAME.yaml``.
+    """The schema of a stored table, from ``schemas/tables/NAME.yaml``; that of a single stream's report from
+    ``dbs_STREAM.yaml``. Raises FileNotFoundError where there is neither, SettingsError (78) for a wrong description.
 
     Example:
         >>> "dataset_name" in stored_table("data_aggregation").names
         True
     """
-    return _table(f"schemas/tables/{name}.yaml")
+    try:
+        return described_table(f"schemas/tables/{name}.yaml")
+    except FileNotFoundError:
+        match = _STREAM_REPORT_NAME.fullmatch(name)
+        if match is None:
+            raise
+        return described_table(_STREAM_REPORT, lambda path: read_text(path).replace("{stream}", match[1]))
 
 
 @cache
@@ -127,23 +153,86 @@ def input_table(path: str) -> Table:
         >>> input_table("dbs/DATASETS").names[:2]
         ['dataset_id', 'dataset']
     """
-    return _table(f"schemas/inputs/{path}.yaml")
+    return described_table(f"schemas/inputs/{path}.yaml")
 
 
-@cache
-def document_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a published document, from ``schemas/documents/NAME.json``.
+def described_table(path: str, read: Callable[[str], str] = read_text, children: tuple[str, ...] = ()) -> Table:
+    """The table that the file at ``path`` describes; ``children`` are the files that extend it.
 
-    Example:
-        >>> document_schema("data_aggregation")["type"]
-        'object'
+    Raises FileNotFoundError, and SettingsError (78) with file and line for a parent that is not there or extends this
+    table itself, for names that nothing has, and for parts that are missing.
     """
-    loaded = json.loads(read_text(f"schemas/documents/{name}.json"))
-    assert isinstance(loaded, dict)
-    return loaded
+    described = _Description(path, read(path))
+    parent = None
+    if described.extends:
+        above = f"{path.rpartition('/')[0]}/{described.extends}.yaml"
+        if above in (path, *children):
+            raise described.wrong(f"{described.extends} extends this table itself", "extends")
+        try:
+            parent = described_table(above, read, (path, *children))
+        except FileNotFoundError:
+            raise described.wrong(f"there is no table {described.extends} to extend", "extends") from None
+    return described.table(parent)
 
 
-def _table(path: str) -> Table:
-    loaded = read_yaml(path)
-    columns = tuple(Column(**column) for column in loaded["columns"])
-    return Table(loaded["table"], loaded["about"], columns)
+class _Description:
+    """One file that describes a table, with the lines of its parts for error messages."""
+
+    _KEYS: Final = ("table", "about", "extends", "columns", "keys", "private")
+    _COLUMN_KEYS: Final = tuple(field.name for field in dataclasses.fields(Column))
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self._loader = yaml.SafeLoader(text)
+        self._parts: dict[str, yaml.Node] = {}
+        self._parts = self._mapping(self._loader.get_single_node(), self._KEYS, "a table")
+        self.extends: str = self._value("extends") or ""
+
+    def wrong(self, text: str, part: str = "", node: Any = None) -> SettingsError:
+        """The error about a part of the file, or about a node in it."""
+        at = node if node is not None else self._parts.get(part)
+        line = f", line {at.start_mark.line + 1}" if at is not None else ""
+        return SettingsError(text, where=f"{self.path}{line}", next_step="see the beginning of cmsspark/schemas.py")
+
+    def table(self, parent: Table | None) -> Table:
+        """The table, with what it has of ``parent``. Raises SettingsError (78)."""
+        for part in ("table", "about", *(() if parent else ("columns",))):
+            if part not in self._parts:
+                raise self.wrong(f"a table has no {part!r}")
+        inherited = {column.name: column for column in parent.columns} if parent else {}
+        if "columns" in self._parts:
+            columns = tuple(self._column(node, inherited) for node in self._parts["columns"].value)
+        else:
+            columns = tuple(inherited.values())
+        names = [column.name for column in columns]
+        keys = tuple(self._value("keys") or (parent.keys if parent else ()))
+        for name in {*keys} - {*names}:
+            raise self.wrong(f"there is no column {name!r} for a key", "keys")
+        for name in {name for name in names if names.count(name) > 1}:
+            raise self.wrong(f"column {name!r} is there twice", "columns")
+        return Table(self._value("table"), self._value("about"), columns, keys, bool(self._value("private")))
+
+    def _column(self, node: yaml.Node, inherited: Mapping[str, Column]) -> Column:
+        if isinstance(node, yaml.ScalarNode):
+            if node.value not in inherited:
+                raise self.wrong(f"there is no column {node.value!r} to take over", node=node)
+            return inherited[node.value]
+        self._mapping(node, self._COLUMN_KEYS, "a column")
+        given: dict[str, Any] = self._loader.construct_document(node)
+        before = inherited.get(given.get("name", ""))
+        if before is not None:
+            return dataclasses.replace(before, **given)
+        if not {"name", "type"} <= given.keys():
+            raise self.wrong("a column has a name and a type", node=node)
+        return Column(**given)
+
+    def _mapping(self, node: Any, known: tuple[str, ...], what: str) -> dict[str, yaml.Node]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self.wrong(f"{what} is a mapping of {', '.join(known)}", node=node)
+        for key, _ in node.value:
+            if key.value not in known:
+                raise self.wrong(f"{what} has no {key.value!r}, only {', '.join(known)}", node=key)
+        return {key.value: value for key, value in node.value}
+
+    def _value(self, part: str) -> Any:
+        return self._loader.construct_document(self._parts[part]) if part in self._parts else None

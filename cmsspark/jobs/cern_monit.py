@@ -170,9 +170,9 @@ def _checked(settings: Settings) -> Mapping[str, Any]:
 
 def public_tables(job: Job) -> list[str]:
     """The tables of a job that are published. Raises UsageError (2) where there is none."""
-    from cmsspark.publish.documents import PRIVATE
+    from cmsspark.schemas import stored_table
 
-    tables = [table for table in job.tables if table not in PRIVATE]
+    tables = [table for table in job.tables if not stored_table(table).is_private]
     if not tables:
         raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
     return tables

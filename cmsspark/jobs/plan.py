@@ -155,9 +155,7 @@ class Look:
 
 def public_tables(job: Job) -> list[str]:
     """The tables of a job that are published; none of single people's."""
-    from cmsspark.publish.documents import PRIVATE
-
-    return [table for table in job.tables if table not in PRIVATE]
+    return [table for table in job.tables if not stored_table(table).is_private]
 
 
 def _seen(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:

@@ -18,7 +18,8 @@ from cmsspark.sources.registry import STREAMS
 SUFFIX: Final = "_completeness"
 #: The document stays well under MONIT's sizes; ``gone_count`` is the whole number.
 MAX_GONE_LISTED: Final = 1_000
-_BINS: Final = ("read", "matched", "malformed", "out_of_day", "write_only")
+#: The bins of a stream that are told, beside the parts of ``unmatched``.
+BINS: Final = ("read", "matched", "malformed", "out_of_day", "write_only")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _reconciliation(found: Any) -> dict[str, Any]:
         if not isinstance(bins, Mapping):
             continue
         unmatched = bins.get("unmatched")
-        result[stream] = {name: bins[name] for name in _BINS if type(bins.get(name)) is int}
+        result[stream] = {name: bins[name] for name in BINS if type(bins.get(name)) is int}
         if isinstance(unmatched, Mapping):
             result[stream]["unmatched"] = {
                 name: unmatched[name] for name in UNMATCHED_BINS if type(unmatched.get(name)) is int

@@ -22,21 +22,6 @@ from cmsspark.periods import When, start_ms
 from cmsspark.schemas import Column, Table
 
 TYPE_PREFIX: Final = "agg"
-#: Documents of one table that differ in these columns are different documents.
-KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "data_aggregation": ("stream", "dataset_name", "site_name", "app"),
-    "dbs_aaa": ("stream", "dataset_name", "site_name", "app"),
-    "dbs_eos": ("stream", "dataset_name", "site_name", "app"),
-    "dbs_cmssw": ("stream", "dataset_name", "site_name", "app"),
-    "dbs_crab": ("stream", "dataset_name", "site_name", "app"),
-    "period_aggregation": ("stream", "dataset_name", "site_name", "app"),
-    "dbs_phedex": ("dataset_name", "site_name", "kind"),
-    "phedex": ("dataset_name", "site_name", "kind"),
-    "site_tier_usage": ("site_tier", "kind", "data_tier"),
-    "dbs_events": ("dataset_name",),
-}
-#: Tables that name single people, if only by pseudonym: never published.
-PRIVATE: Final = frozenset({"partials"})
 #: MONIT publishes no maximum; what is larger is refused here, where it can be named.
 MAX_BYTES: Final = 1_000_000
 #: Columns whose place in a document is metadata's, or that every document has anyway.
@@ -76,10 +61,10 @@ def key_columns(table: Table) -> tuple[str, ...]:
 
     Raises UsageError (2) for tables that are not published.
     """
-    if table.name in PRIVATE:
+    if table.is_private:
         raise UsageError(f"{table.name} is never published: its rows are single people's")
-    if table.name in KEYS:
-        return KEYS[table.name]
+    if table.keys:
+        return table.keys
     return tuple(column.name for column in table.columns if column.type == "string" and not column.nullable)
 
 

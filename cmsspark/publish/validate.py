@@ -1,8 +1,8 @@
 """Documents against their JSON Schema.
 
-``schemas/documents/<table>.json`` is what a document must be. Checking each of millions with a general validator
-costs more than all the rest of publishing, so a compiled check of our own looks first: what it accepts, the validator
-accepts too (a property test holds it to that), and what it does not accept is the validator's to judge and to explain.
+:mod:`cmsspark.publish.document_schemas` says what a document must be. Checking each of millions with a general
+validator costs more than all the rest of publishing, so a compiled check runs first. What it accepts, the validator
+accepts too (a property test compares them); what it does not accept, the validator judges and explains.
 """
 
 from __future__ import annotations
@@ -11,61 +11,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
-from cmsspark.publish.documents import TYPE_PREFIX, BadDocument
-from cmsspark.schemas import Table, document_schema, stored_table
+from cmsspark.publish.document_schemas import document_schema
+from cmsspark.publish.documents import BadDocument
 
 Check = Callable[[Any], bool]
-
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_KINDS: Final = {
-    "string": {"type": "string"},
-    "long": {"type": "integer"},
-    "int": {"type": "integer"},
-    "double": {"type": "number"},
-    "boolean": {"type": "boolean"},
-    "date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
-}
-_NUMBER: Final = ("long", "int", "double")
-METADATA: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "_id": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-        "producer": {"type": "string", "minLength": 1},
-        "timestamp": {"type": "integer", "minimum": 0},
-        "type": {"type": "string", "minLength": 1},
-        "type_prefix": {"type": "string", "enum": [TYPE_PREFIX]},
-    },
-    "required": ["_id", "producer", "timestamp", "type", "type_prefix"],
-    "additionalProperties": False,
-}
-
-
-def schema_of(table: Table) -> dict[str, Any]:
-    """The JSON Schema of a table's documents. ``schemas/documents/`` holds it as a file, which a test compares."""
-    properties: dict[str, Any] = {}
-    required = []
-    for column in table.columns:
-        if column.name in ("day", "timestamp"):
-            continue
-        least = {"minimum": 0} if column.type in _NUMBER else {}
-        properties[column.name] = {**_KINDS[column.type], **least, "description": column.about}
-        if not column.nullable:
-            required.append(column.name)
-    of = "period" if "period" in table.names else "day"
-    properties["timestamp"] = {"type": "integer", "minimum": 0, "description": f"start of the {of}, UTC milliseconds"}
-    properties["is_gone"] = {"type": "boolean", "enum": [True], "description": f"the {of} no longer has this document"}
-    properties["metadata"] = dict(METADATA)
-    return {
-        "$schema": DIALECT,
-        "title": table.name,
-        "description": table.about,
-        "type": "object",
-        "properties": properties,
-        "required": [*required, "timestamp", "metadata"],
-        "additionalProperties": False,
-    }
 
 
 class Validator:
@@ -103,10 +54,7 @@ class Validator:
 @cache
 def validator_for(name: str) -> Validator:
     """The validator of a table's documents, or of ``completeness``."""
-    try:
-        return Validator(document_schema(name))
-    except FileNotFoundError:
-        return Validator(schema_of(stored_table(name)))
+    return Validator(document_schema(name))
 
 
 def compile_check(schema: Mapping[str, Any]) -> Check:

@@ -20,10 +20,11 @@ from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady, Us
 from cmsspark.jobs import period as job
 from cmsspark.jobs import periods as stored
 from cmsspark.periods import Period, between, named, week
+from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import Shape, document
 from cmsspark.publish.validate import validator_for
 from cmsspark.runs import lease
-from cmsspark.schemas import document_schema, stored_table
+from cmsspark.schemas import stored_table
 from cmsspark.settings import load_settings
 from cmsspark.sinks import store
 from cmsspark.storage import Entry, LocalFiles

@@ -1,0 +1,166 @@
+"""JSON Schemas of published documents, generated from the tables' descriptions.
+
+``schemas/documents/`` holds them as files, for people and for other programs. After a change of a table's description
+or of the registry of streams, ``python -m cmsspark.publish.document_schemas --write`` writes them anew; without
+``--write`` it names the files that are stale and exits with 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.access import UNMATCHED_BINS
+from cmsspark.publish.completeness import BINS, MAX_GONE_LISTED
+from cmsspark.publish.documents import TYPE_PREFIX
+from cmsspark.resources import resource
+from cmsspark.schemas import Table, stored_table
+from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
+
+COMPLETENESS: Final = "completeness"
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_TYPES: Final = {
+    "string": {"type": "string"},
+    "long": {"type": "integer"},
+    "int": {"type": "integer"},
+    "double": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
+}
+_NUMBERS: Final = ("long", "int", "double")
+_COUNT: Final[Mapping[str, Any]] = {"type": "integer", "minimum": 0}
+_DIGEST: Final[Mapping[str, Any]] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_TEXT: Final[Mapping[str, Any]] = {"type": "string", "minLength": 1}
+
+
+def document_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a table's documents, or of ``completeness``. Raises FileNotFoundError for no such table.
+
+    Example:
+        >>> document_schema("data_aggregation")["type"]
+        'object'
+    """
+    return _of_completeness() if name == COMPLETENESS else schema_of(stored_table(name))
+
+
+def schema_of(table: Table) -> dict[str, Any]:
+    """The JSON Schema of a table's documents.
+
+    Fields are the table's columns without the day, which is in the id; a number is not negative; a column that is never
+    null is required. ``timestamp``, ``is_gone`` and ``metadata`` are those of every document.
+    """
+    properties: dict[str, Any] = {}
+    required = []
+    for column in table.columns:
+        if column.name in ("day", "timestamp"):
+            continue
+        least = {"minimum": 0} if column.type in _NUMBERS else {}
+        properties[column.name] = {**_TYPES[column.type], **least, "description": column.about}
+        if not column.nullable:
+            required.append(column.name)
+    of = "period" if "period" in table.names else "day"
+    properties["timestamp"] = {**_COUNT, "description": f"start of the {of}, UTC milliseconds"}
+    properties["is_gone"] = {"type": "boolean", "enum": [True], "description": f"the {of} no longer has this document"}
+    properties["metadata"] = _metadata()
+    return {
+        "$schema": DIALECT,
+        "title": table.name,
+        "description": table.about,
+        **_object(properties, [*required, "timestamp", "metadata"]),
+    }
+
+
+def _of_completeness() -> dict[str, Any]:
+    """The JSON Schema of the document that ends each publication; it has a part for each stream of the registry."""
+    unmatched = _object({name: dict(_COUNT) for name in UNMATCHED_BINS})
+    stream = _object({**{name: dict(_COUNT) for name in BINS}, "unmatched": unmatched})
+    listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
+    period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
+    described: dict[str, tuple[Mapping[str, Any], str]] = {
+        "table": (_TEXT, "the table that the documents are made from"),
+        "period": (
+            {"type": "string", "pattern": period},
+            "the day in UTC, or the period: 2026-11-09, 2026-W46, 2026-11, 2026-11-01--2026-11-10",
+        ),
+        "document_count": (_COUNT, "documents of the day, those that are gone not counted"),
+        "digest": (_DIGEST, "sha256 over ids and sha256s of the documents, in the order of ids"),
+        "gone_count": (_COUNT, "documents once published that the day no longer has"),
+        "gone_ids": (listed, "the first ids of them"),
+        "quarantined_count": (_COUNT, "rows that made no valid document"),
+        "is_partial": ({"type": "boolean"}, "an input was missing, still being written or damaged, and allowed to be"),
+        "damaged_file_count": (_COUNT, "log files that were damaged and read as far as they are intact"),
+        "reconciliation": (_object(dict.fromkeys(STREAMS, stream)), "records by stream and bin"),
+        "timestamp": (_COUNT, "start of the day, UTC milliseconds"),
+    }
+    properties: dict[str, Any] = {name: {**rule, "description": about} for name, (rule, about) in described.items()}
+    properties["metadata"] = _metadata()
+    # Documents of earlier versions have neither of these.
+    required = [name for name in properties if name not in ("damaged_file_count", "reconciliation")]
+    about = (
+        "How many documents a day of a table has, their digest, and how records became them."
+        " It names no dataset, site or person."
+    )
+    return {"$schema": DIALECT, "title": COMPLETENESS, "description": about, **_object(properties, required)}
+
+
+def _metadata() -> dict[str, Any]:
+    """What MONIT wants to know of every document."""
+    parts: dict[str, Any] = {
+        "_id": dict(_DIGEST),
+        "producer": dict(_TEXT),
+        "timestamp": dict(_COUNT),
+        "type": dict(_TEXT),
+        "type_prefix": {"type": "string", "enum": [TYPE_PREFIX]},
+    }
+    return _object(parts, list(parts))
+
+
+def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+    wanted = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": dict(properties), **wanted, "additionalProperties": False}
+
+
+def published_tables() -> list[str]:
+    """The tables that are published: those of ``schemas/tables``, and the report of each stream."""
+    listed = {entry.name.removesuffix(".yaml") for entry in resource("schemas/tables").iterdir()} - {"dbs_STREAM"}
+    listed |= {stream.report for stream in STREAMS_BY_NAME.values() if stream.has_report}
+    return sorted(name for name in listed if not stored_table(name).is_private)
+
+
+def generated() -> dict[str, str]:
+    """File name → text of every file in ``schemas/documents``."""
+    schemas = {name: document_schema(name) for name in (*published_tables(), COMPLETENESS)}
+    return {f"{name}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+
+
+def stale(folder: Path) -> list[str]:
+    """Files of ``folder`` that are missing, are not as they are generated now, or are generated no more."""
+    wanted = {name: text.encode() for name, text in generated().items()}
+    found = {file.name: file.read_bytes() for file in folder.glob("*.json")}
+    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Name or, with ``--write``, rewrite the stale files of this checkout; the exit code."""
+    folder = Path(str(resource("schemas/documents")))
+    names = stale(folder)
+    if "--write" not in arguments:
+        sys.stdout.writelines(f"schemas/documents/{name} is stale\n" for name in names)
+        return 1 if names else 0
+    texts = generated()
+    for name in names:
+        if name in texts:
+            (folder / name).write_text(texts[name], encoding="utf-8")
+        else:
+            (folder / name).unlink()
+        sys.stdout.write(
+            f"wrote schemas/documents/{name}\n" if name in texts else f"removed schemas/documents/{name}\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
