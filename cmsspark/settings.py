@@ -10,23 +10,38 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import yaml
+import msgspec
 
+from cmsspark import config_files
+from cmsspark.config_files import ConfigFile, Lines
 from cmsspark.errors import NotAllowed, SettingsError
 
 FILE_NAME: Final = "cmsspark.yaml"
-_TEXT_KEYS: Final = ("root", "store", "state_dir", "cache_dir", "profile", "jars", "environment", "views")
-_MAP_KEYS: Final = ("sources", "publishing", "daily", "spark")
 _MAX_BYTES: Final = 1_000_000
+_T = TypeVar("_T")
 
-#: Where a key stands: its path in the file → its 1-based line.
-Lines = Mapping[tuple[str, ...], int]
+
+class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a settings file; null means "not set". :class:`Settings` says what each is for."""
+
+    root: str | None = None
+    store: str | None = None
+    state_dir: str | None = None
+    cache_dir: str | None = None
+    profile: str | None = None
+    jars: str | None = None
+    environment: str | None = None
+    views: str | None = None
+    sources: dict[str, Any] | None = None
+    publishing: dict[str, Any] | None = None
+    daily: dict[str, Any] | None = None
+    spark: dict[str, Any] | None = None
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -62,10 +77,25 @@ class Settings:
 
     def where(self, *key: str) -> str:
         """``file, line N`` of a key, for messages: the nearest enclosing key that has a line."""
-        for length in range(len(key), 0, -1):
-            if key[:length] in self.lines:
-                return f"{self.origin}, line {self.lines[key[:length]]}"
-        return self.origin or "built-in settings"
+        return self._file.where(*key)
+
+    def section(self, kind: type[_T], name: str) -> _T:
+        """The keys under ``name``, one of ``sources, publishing, daily``, as a struct.
+
+        Raises SettingsError (78) with the line of what is wrong.
+        """
+        return self._file.convert(kind, name)
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which relative paths of the settings begin."""
+        return Path(self.origin).parent if self.origin else Path.cwd()
+
+    @property
+    def _file(self) -> ConfigFile:
+        sections = {"sources": self.sources, "publishing": self.publishing, "daily": self.daily}
+        values = {name: dict(section) for name, section in sections.items()}
+        return ConfigFile(self.origin or "built-in settings", values, self.lines)
 
 
 def load_settings(path: str | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -81,7 +111,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
     """
     env = os.environ if environ is None else environ
     file = _find(path, env)
-    values, lines = ({}, {}) if file is None else _read(file)
+    values, lines = (SettingsFile(), {}) if file is None else _read(file)
     home = _home(env)
     base = Path.cwd() if file is None else file.parent
 
@@ -89,22 +119,24 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         given = env.get(f"CMSSPARK_{key.upper()}")
         if given:
             return Path(given).absolute()
-        return Path(_located(values[key], base, home)) if values.get(key) else default
+        written = text(key)
+        return Path(written) if written else default
 
     def text(key: str) -> str | None:
-        return _located(values[key], base, home) if values.get(key) else None
+        written: str | None = getattr(values, key)
+        return _located(written, base, home) if written else None
 
     return Settings(
         root=env.get("CMSSPARK_ROOT") or text("root"),
         store=text("store"),
         state_dir=place("state_dir", _xdg(env, "XDG_STATE_HOME", home / ".local" / "state") / "cmsspark"),
         cache_dir=place("cache_dir", _xdg(env, "XDG_CACHE_HOME", home / ".cache") / "cmsspark"),
-        sources=MappingProxyType(values.get("sources") or {}),
-        publishing=MappingProxyType(values.get("publishing") or {}),
-        daily=MappingProxyType(values.get("daily") or {}),
-        spark=MappingProxyType(values.get("spark") or {}),
+        sources=MappingProxyType(values.sources or {}),
+        publishing=MappingProxyType(values.publishing or {}),
+        daily=MappingProxyType(values.daily or {}),
+        spark=MappingProxyType(values.spark or {}),
         origin=None if file is None else str(file),
-        profile=values.get("profile"),
+        profile=values.profile,
         jars=text("jars"),
         environment=text("environment"),
         views=text("views"),
@@ -147,7 +179,7 @@ def _located(text: str, base: Path, home: Path) -> str:
     return str(base / text)
 
 
-def _read(file: Path) -> tuple[dict[str, Any], Lines]:
+def _read(file: Path) -> tuple[SettingsFile, Lines]:
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -157,120 +189,21 @@ def _read(file: Path) -> tuple[dict[str, Any], Lines]:
     return parse(content, str(file))
 
 
-def parse(content: bytes, name: str) -> tuple[dict[str, Any], Lines]:
-    """The checked top-level keys of a settings file, and the line of every key.
-
-    Raises SettingsError (78) with ``name`` and line.
-    """
-    values, lines = plain(content, name)
-    return _checked(values, lines, name), lines
-
-
-def plain(content: bytes, name: str) -> tuple[dict[str, Any], Lines]:
-    """The mapping that a file of plain YAML holds, and the line of every key.
-
-    Raises SettingsError (78) with ``name`` and line.
-    """
-    lines: dict[tuple[str, ...], int] = {}
-    try:
-        text = content.decode("utf-8")
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            _refuse_tricks(event, name)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except UnicodeDecodeError as error:
-        raise SettingsError("settings are UTF-8 text", where=name, found=f"byte {error.start} is none") from None
-    except yaml.YAMLError as error:
-        raise _not_yaml(error, name) from None
-    except RecursionError:
-        raise SettingsError("settings are nested a few levels deep", where=name, found="far more levels") from None
-    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
-        return {}, lines
-    if not isinstance(node, yaml.MappingNode):
-        raise SettingsError("settings are `key: value` lines", where=_at(name, node), found=f"a {_kind(node)}")
-    return _plain(node, (), lines, name), lines
+def parse(content: bytes, name: str) -> tuple[SettingsFile, Lines]:
+    """A settings file, checked, and the line of every key. Raises SettingsError (78) with ``name`` and line."""
+    # Spark reads its values itself: 010 is no 8, and 1_000 no number.
+    file = config_files.parse(content, name, is_text=lambda key: key[0] == "spark")
+    values = file.convert(SettingsFile)
+    if values.spark:
+        options = spark_options(values.spark, lambda key: file.where("spark", key))
+        values = msgspec.structs.replace(values, spark=options)
+    return values, file.lines
 
 
-def _not_yaml(error: yaml.YAMLError, name: str) -> SettingsError:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    if "end of stream" in problem:  # what was never closed is at fault, not the file's end
-        mark = getattr(error, "context_mark", None) or mark
-    where = name if mark is None else f"{name}, line {mark.line + 1}"
-    return SettingsError("settings are plain YAML", where=where, found=problem)
-
-
-def _refuse_tricks(event: yaml.Event, name: str) -> None:
-    """Aliases, anchors and tags make a file say something else than it seems to."""
-    what = None
-    if isinstance(event, yaml.AliasEvent):
-        what = f"the alias *{event.anchor}"
-    elif isinstance(event, yaml.NodeEvent) and event.anchor:
-        what = f"the anchor &{event.anchor}"
-    elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag:
-        what = f"the tag {event.tag}"
-    if what:
-        line = event.start_mark.line + 1 if event.start_mark else "unknown"
-        raise SettingsError(
-            "settings have no aliases, anchors or tags",
-            where=f"{name}, line {line}",
-            found=what,
-            next_step="write the value out",
-        )
-
-
-def _plain(
-    node: yaml.MappingNode, path: tuple[str, ...], lines: dict[tuple[str, ...], int], name: str
-) -> dict[str, Any]:
-    """A mapping as a dict, the line of each key noted; a key that stands twice is refused."""
-    result: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise SettingsError("a key is one word", where=_at(name, key_node), found=f"a {_kind(key_node)}")
-        key = str(key_node.value)
-        if key in result:
-            raise SettingsError("a key stands once", where=_at(name, key_node), found=f"{key!r} again")
-        lines[*path, key] = key_node.start_mark.line + 1
-        result[key] = _value(value_node, (*path, key), lines, name)
-    return result
-
-
-def _value(node: yaml.Node, path: tuple[str, ...], lines: dict[tuple[str, ...], int], name: str) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return _plain(node, path, lines, name)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, path, lines, name) for item in node.value]
-    if path[0] == "spark" and node.tag.rsplit(":", 1)[-1] in ("int", "float", "timestamp"):
-        return node.value  # Spark reads its values itself: 010 is no 8, and 1_000 no number
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node)
-    except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError("a plain value is wanted", where=_at(name, node), found=str(error)) from None
-    finally:
-        loader.dispose()
-
-
-def _checked(values: dict[str, Any], lines: Lines, name: str) -> dict[str, Any]:
-    for key, value in values.items():
-        where = f"{name}, line {lines[(key,)]}"
-        if key not in _TEXT_KEYS + _MAP_KEYS:
-            known = ", ".join(_TEXT_KEYS + _MAP_KEYS)
-            raise SettingsError(f"there is no setting {key!r}", where=where, next_step=f"use one of: {known}")
-        if value is None:
-            continue
-        if key in _TEXT_KEYS and not isinstance(value, str):
-            raise SettingsError(f"{key} is a text", where=where, found=repr(value), next_step="put it in quotes")
-        if key in _MAP_KEYS and not isinstance(value, dict):
-            raise SettingsError(f"{key} has `key: value` lines below it", where=where, found=repr(value))
-    if values.get("spark"):
-        values["spark"] = spark_options(values["spark"], lambda key: f"{name}, line {lines[('spark', key)]}")
-    return values
-
-
-def spark_options(values: Mapping[str, Any], where: Any) -> dict[str, str]:
+def spark_options(values: Mapping[str, Any], where: Callable[[str], str]) -> dict[str, str]:
     """Spark options of a YAML mapping as texts: ``true`` and ``false`` in lower case, numbers as written.
 
-    ``where(key)`` tells a key's place. Raises SettingsError (78) for names that are not Spark's and for other values.
+    ``where(key)`` is a key's place. Raises SettingsError (78) for names that are not Spark's and for other values.
     """
     result: dict[str, str] = {}
     for key, value in values.items():
@@ -283,11 +216,3 @@ def spark_options(values: Mapping[str, Any], where: Any) -> dict[str, str]:
         else:
             raise SettingsError(f"{key} has one plain value", where=where(key), found=repr(value))
     return result
-
-
-def _at(name: str, node: yaml.Node) -> str:
-    return f"{name}, line {node.start_mark.line + 1}"
-
-
-def _kind(node: yaml.Node) -> str:
-    return {"MappingNode": "mapping", "SequenceNode": "list"}.get(type(node).__name__, "single value")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.errors import CmssparkError, SettingsError
-from cmsspark.settings import load_settings, parse
+from cmsspark.settings import SettingsFile, load_settings, parse
 
 
 def written(folder: Path, text: str, name: str = "cmsspark.yaml") -> Path:
@@ -146,7 +146,7 @@ def test_any_bytes_give_settings_or_a_settings_error(content: bytes) -> None:
     except CmssparkError as error:
         assert isinstance(error, SettingsError) and "my.yaml" in str(error)
     else:
-        assert isinstance(values, dict)
+        assert isinstance(values, SettingsFile)
 
 
 def test_the_example_is_valid(home: dict[str, str]) -> None:

@@ -19,23 +19,23 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cmsspark import days
+from cmsspark import clock, days
 from cmsspark.errors import CmssparkError, Exit, UsageError
 from cmsspark.jobs import find_job
 from cmsspark.jobs.options import DayType, settings_of, store_of, store_options
 from cmsspark.storage import Files, LocalFiles, files_for, join
 
 if TYPE_CHECKING:
-    from cmsspark.jobs.morning import Morning
+    from cmsspark.jobs.daily_config import DailyConfig
     from cmsspark.jobs.plan import Task
     from cmsspark.settings import Settings
 
 #: Runs a command line to its end and returns its exit code.
 Runner = Callable[[list[str]], int]
-#: After these the other days would end in the same way.
-HOPELESS: Final = (Exit.USAGE, Exit.NO_OUTPUT, Exit.SETTINGS)
+#: After these the other days would end in the same way, so that daily stops.
+FATAL_EXIT_CODES: Final = (Exit.USAGE, Exit.NO_OUTPUT, Exit.SETTINGS)
 #: The code that daily ends with is the first of these that something ended with.
-GRAVEST_FIRST: Final = (
+EXIT_PRIORITY: Final = (
     *(Exit.BUG, Exit.SETTINGS, Exit.NOT_ALLOWED, Exit.NO_OUTPUT, Exit.DATA, Exit.USAGE),
     *(Exit.QUARANTINED, Exit.NOT_READY),
 )
@@ -82,7 +82,7 @@ class Daily:
     """One call of ``cmsspark daily``. ``words`` are the options that every command line gets; ``now`` is in seconds."""
 
     settings: Settings
-    morning: Morning
+    config: DailyConfig
     fout: str
     files: Files
     words: tuple[str, ...] = ()
@@ -90,10 +90,10 @@ class Daily:
     runner: Runner = field(default_factory=Commands)
     tell: Callable[[str], None] = lambda text: click.echo(text, err=True)
     now: Callable[[], float] = time.time
-    _is_hopeless: bool = False
+    _is_stopped: bool = False
     _ended: int = 0
     _began: float = 0.0
-    _began_at: float = 0.0
+    _began_ms: int = 0
 
     def tasks(self, first: date, last: date) -> list[Task]:
         """What is to be done for the days from ``first`` to ``last``, oldest first."""
@@ -102,15 +102,15 @@ class Daily:
         from cmsspark.sources.folders import Layout
 
         published = None
-        if self.morning.publish:
+        if self.config.publish:
             published = []
             with suppress(CmssparkError), ledger.opened(self.settings.state_dir) as book:
                 published = book.published(first, last)
         layout = Layout.load(self.settings.sources, self.root or self.settings.root)
-        rules, policies = self.morning.rules, self.morning.policies
+        rules, policies = self.config.rules, self.config.policies
         look = Look(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
         span = [first + timedelta(days=number) for number in range((last - first).days + 1)]
-        found = [look.task(job, day) for day in span for job in self.morning.jobs]
+        found = [look.task(job, day) for day in span for job in self.config.jobs]
         return [task for task in found if task is not None]
 
     def work(self, tasks: Sequence[Task]) -> list[Outcome]:
@@ -118,31 +118,31 @@ class Daily:
         by_day: dict[date, list[Task]] = {}
         for task in tasks:
             by_day.setdefault(task.day, []).append(task)
-        self._began, self._began_at = time.monotonic(), time.time()
+        self._began, self._began_ms = time.monotonic(), clock.now_ms()
 
         def one_day(day: date) -> list[Outcome]:
             return [self._do(task, len(tasks)) for task in by_day[day]]
 
-        if self.morning.parallel == 1 or len(by_day) < 2:
+        if self.config.parallel == 1 or len(by_day) < 2:
             return [outcome for day in by_day for outcome in one_day(day)]
-        with ThreadPoolExecutor(self.morning.parallel) as pool:
+        with ThreadPoolExecutor(self.config.parallel) as pool:
             try:
                 return [outcome for outcomes in pool.map(one_day, by_day) for outcome in outcomes]
             except BaseException:
-                self._is_hopeless = True
+                self._is_stopped = True
                 if isinstance(self.runner, Commands):
                     self.runner.stop()
                 raise
 
     def _do(self, task: Task, total: int) -> Outcome:
         name = f"{task.job.name} of {task.day}"
-        if self._is_hopeless:
+        if self._is_stopped:
             return Outcome(task, "left", 0, "not tried after what happened before")
         began = time.monotonic()
         outcome = self._outcome(task)
         outcome = replace(outcome, seconds=round(time.monotonic() - began, 1))
-        if outcome.code in HOPELESS:
-            self._is_hopeless = True
+        if outcome.code in FATAL_EXIT_CODES:
+            self._is_stopped = True
         self._ended += 1
         left = total - self._ended
         estimate = (time.monotonic() - self._began) / self._ended * left
@@ -162,7 +162,7 @@ class Daily:
         if task.runs:
             name = f"run_spark {task.job.name}"
             argv = _python(
-                "cmsspark.submit", task.job.name, *self.morning.options, *self._arguments(task), *task.options
+                "cmsspark.submit", task.job.name, *self.config.options, *self._arguments(task), *task.options
             )
             root = ("--root", self.root) if self.root else ()
             code = self.runner([*argv, *root])
@@ -178,14 +178,14 @@ class Daily:
 
         with suppress(CmssparkError), ledger.opened(self.settings.state_dir) as book:
             latest = book.runs(job=task.job.name, first=task.day, last=task.day, limit=1)
-            if latest and latest[0].error and latest[0].began_ms >= int(self._began_at * 1000):
+            if latest and latest[0].error and latest[0].began_ms >= self._began_ms:
                 return f": {latest[0].error.splitlines()[0]}"
         return ""
 
     def _publish(self, task: Task) -> Outcome:
         from cmsspark.jobs.plan import public_tables
 
-        if not (self.morning.publish and public_tables(task.job)):
+        if not (self.config.publish and public_tables(task.job)):
             return Outcome(task, "done", 0, "stored")
         code = self.runner(_python("cmsspark.cli", "publish", "--job", task.job.name, *self._arguments(task)))
         if code in (0, Exit.QUARANTINED):
@@ -204,8 +204,8 @@ def _python(module: str, *words: str) -> list[str]:
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """The gravest code of what was done; any that is not ours stands for itself."""
     codes = {outcome.code for outcome in outcomes} - {0}
-    known = [code for code in GRAVEST_FIRST if code in codes]
-    others = codes - set(GRAVEST_FIRST)
+    known = [code for code in EXIT_PRIORITY if code in codes]
+    others = codes - set(EXIT_PRIORITY)
     return int(next(iter(sorted(others)), known[0] if known else 0))
 
 
@@ -226,27 +226,27 @@ def command(
 
     Ends with 75 where an input is not ready yet, or another daily is at work: the next call goes on.
     """
-    from cmsspark.jobs.morning import morning
-    from cmsspark.jobs.mornings_end import told
+    from cmsspark.jobs.daily_config import daily_config
+    from cmsspark.jobs.daily_notify import notify
 
     settings = settings_of(settings_file)
-    wanted = morning(settings)
-    wanted = replace(
-        wanted,
-        jobs=tuple(find_job(name) for name in job_names) or wanted.jobs,
-        parallel=parallel or wanted.parallel,
-        publish=wanted.publish if publish is None else publish,
+    config = daily_config(settings)
+    config = replace(
+        config,
+        jobs=tuple(find_job(name) for name in job_names) or config.jobs,
+        parallel=parallel or config.parallel,
+        publish=config.publish if publish is None else publish,
     )
     until = last or days.today() - timedelta(days=1)
-    since = first or until - timedelta(days=wanted.days - 1)
+    since = first or until - timedelta(days=config.days - 1)
     if since > until:
         raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
     place = store_of(fout, settings)
     words = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
-    daily = Daily(settings, wanted, place, _files(settings, root, place), words, root)
+    daily = Daily(settings, config, place, _files(settings, root, place), words, root)
     if dry_run:
         return _show(daily.tasks(since, until))
-    return told(daily, since, until, worked(daily, since, until))
+    return notify(daily, since, until, worked(daily, since, until))
 
 
 def worked(daily: Daily, first: date, last: date) -> list[Outcome]:

@@ -6,21 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from cmsspark import periods, settings
+import msgspec
+
+from cmsspark import config_files, periods
+from cmsspark.config_files import ConfigFile, nearest
 from cmsspark.errors import SettingsError
 from cmsspark.periods import Period
 from cmsspark.resources import read_text
 
 if TYPE_CHECKING:
-    from cmsspark.settings import Lines
     from cmsspark.transforms.rollup import Rollup
 
 BUILT_IN: Final = "etc/views.yaml"
-_KEYS: Final = ("about", "keys", "measures", "filter", "period", "sort")
-#: What a view is of where no period is given.
-_PERIODS: Final = ("week", "month")
 
 
 @dataclass(frozen=True)
@@ -57,75 +56,58 @@ def load_views(own: str | None) -> dict[str, View]:
 
 def parse_views(content: bytes, name: str) -> dict[str, View]:
     """The views of a file's content. Raises SettingsError (78)."""
-    values, lines = settings.plain(content, name)
-    return {key: _view(key, value, _Place(name, lines)) for key, value in values.items()}
+    file = config_files.parse(content, name)
+    return {key: _view(file, key) for key in file.values}
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Tells where a key of the file stands."""
+class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A view as it is written. ``filter``: column → a pattern, or a list of them."""
 
-    name: str
-    lines: Lines
+    keys: Annotated[list[str], msgspec.Meta(min_length=1)]
+    measures: Annotated[list[str], msgspec.Meta(min_length=1)]
+    about: str = ""
+    filter: dict[str, Any] | None = None
+    period: Literal["week", "month"] = "week"
+    sort: str | None = None
 
-    def wrong(self, wanted: str, *path: str, found: object = None, next_step: str | None = None) -> SettingsError:
-        where = f"{self.name}, line {self.lines[path]}"
-        return SettingsError(wanted, where=where, found=None if found is None else repr(found), next_step=next_step)
 
-
-def _view(name: str, given: Any, place: _Place) -> View:
+def _view(file: ConfigFile, name: str) -> View:
     from cmsspark.transforms.rollup import KEYS, MEASURES, Rollup
 
-    if not isinstance(given, dict):
-        raise place.wrong(f"the view {name} has `key: value` lines below it", name, found=given)
-    for key in given:
-        if key not in _KEYS:
-            raise place.wrong(f"a view has no {key!r}", name, key, next_step=f"use {', '.join(_KEYS)}")
-    keys = _words(given, "keys", KEYS, name, place)
-    measures = _words(given, "measures", MEASURES, name, place)
-    period = given.get("period", "week")
-    if period not in _PERIODS:
-        raise place.wrong(f"a view's period is one of {', '.join(_PERIODS)}", name, "period", found=period)
-    sort = given.get("sort", measures[0])
+    entry = file.convert(_Entry, name)
+    keys = _words(file, entry.keys, KEYS, name, "keys")
+    measures = _words(file, entry.measures, MEASURES, name, "measures")
+    sort = measures[0] if entry.sort is None else entry.sort
     if sort not in (*keys, *measures):
-        raise place.wrong("a view is sorted by one of its keys or measures", name, "sort", found=sort)
-    about = given.get("about", "")
-    if not isinstance(about, str):
-        raise place.wrong("about is a text", name, "about", found=about)
-    return View(name, about, Rollup(keys, measures, _filters(given.get("filter"), name, place)), period, sort)
+        near = nearest(sort, (*keys, *measures))
+        raise file.error("a view is sorted by one of its keys or measures", name, "sort", found=sort, next_step=near)
+    filters = _filters(file, entry.filter or {}, name)
+    return View(name, entry.about, Rollup(keys, measures, filters), entry.period, sort)
 
 
-def _words(given: Mapping[str, Any], key: str, known: tuple[str, ...], name: str, place: _Place) -> tuple[str, ...]:
-    if key not in given:
-        raise place.wrong(f"the view {name} needs {key}", name, next_step=f"some of {', '.join(known)}")
-    words = given[key]
-    if not isinstance(words, list) or not words:
-        raise place.wrong(f"{key} is a list", name, key, found=words, next_step=f"some of {', '.join(known)}")
+def _words(file: ConfigFile, words: list[str], known: tuple[str, ...], *key: str) -> tuple[str, ...]:
     for word in words:
         if word == "user":
-            raise place.wrong("a view never has single people", name, key, next_step="count them: distinct_users")
+            raise file.error("a view never has single people", *key, next_step="count them: distinct_users")
         if word not in known:
-            raise place.wrong(f"there is no {word!r} among the {key}", name, key, next_step=f"use {', '.join(known)}")
+            wanted = f"there is no {word!r} among the {key[-1]}"
+            raise file.error(wanted, *key, next_step=nearest(word, known))
     if len(set(words)) < len(words):
-        raise place.wrong(f"each of the {key} stands once", name, key, found=words)
+        raise file.error(f"each of the {key[-1]} stands once", *key, found=words)
     return tuple(words)
 
 
-def _filters(given: Any, name: str, place: _Place) -> dict[str, tuple[str, ...]]:
+def _filters(file: ConfigFile, columns: Mapping[str, Any], name: str) -> dict[str, tuple[str, ...]]:
     """Column → patterns; one text stands for a list of one."""
     from cmsspark.transforms.rollup import KEYS
 
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise place.wrong("filter has `column: patterns` below it", name, "filter", found=given)
-    found = {}
-    for column, patterns in given.items():
-        path = (name, "filter", column)
+    filters = {}
+    for column, patterns in columns.items():
+        key = (name, "filter", column)
         if column not in KEYS[1:]:
-            raise place.wrong(f"nothing is filtered by {column!r}", *path, next_step=f"use {', '.join(KEYS[1:])}")
+            raise file.error(f"a view cannot filter by {column!r}", *key, next_step=nearest(column, KEYS[1:]))
         texts = patterns if isinstance(patterns, list) else [patterns]
         if not texts or not all(isinstance(text, str) and text for text in texts):
-            raise place.wrong("patterns are texts, with * and ?", *path, found=patterns, next_step="put them in quotes")
-        found[column] = tuple(texts)
-    return found
+            raise file.error("patterns are texts, with * and ?", *key, found=patterns, next_step="put them in quotes")
+        filters[column] = tuple(texts)
+    return filters

@@ -1,7 +1,7 @@
-"""How a morning is told to those who were not there: metrics for Prometheus, and mail on trouble.
+"""Alarms of ``cmsspark daily``: metrics for Prometheus, and mail on trouble.
 
-What cannot be told never changes what was done: all raise an error, which the caller tells in its summary, and end by
-their own deadline, whatever the other side does.
+A target that fails never changes what was done: each raises an error, which the caller puts into its summary, and ends
+by its own deadline, whatever the other side does.
 """
 
 from __future__ import annotations

@@ -7,22 +7,22 @@ where each option is ``{value or computed, why, when}``. ``computed`` names a va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import yaml
+import msgspec
 
-from cmsspark.errors import SettingsError, UsageError
+from cmsspark import config_files
+from cmsspark.config_files import ConfigFile
+from cmsspark.errors import UsageError
 from cmsspark.resources import read_text, resource
 from cmsspark.settings import spark_options
 from cmsspark.submit.host import Host
 from cmsspark.submit.options import Options
 
 GIB: Final = 1 << 30
-_KEYS: Final = {"about", "extends", "master", "deploy_mode", "options"}
-_OPTION_KEYS: Final = {"value", "computed", "why", "when"}
 #: What ``when`` may ask for.
 CONDITIONS: Final = ("built-in", "own", "client", "cluster", "event-log-folder")
 
@@ -35,7 +35,7 @@ class Profile:
     origin: str
     master: str | None
     deploy_mode: str | None
-    options: Mapping[str, Mapping[str, Any]]
+    options: Mapping[str, ProfileOption]
     below: Profile | None = None
 
     def settled(self, key: str) -> str | None:
@@ -70,45 +70,53 @@ COMPUTED: Final[Mapping[str, Callable[[Host], str]]] = {
 }
 
 
+class ProfileOption(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """An option of a profile: its ``value``, or the name of a computed one; why it is so; what must hold for it."""
+
+    value: str | int | float | bool | None = None
+    computed: Literal[*COMPUTED] | None = None  # type: ignore[valid-type]  # the names of a mapping
+    why: str = ""
+    when: Sequence[Literal[CONDITIONS]] | None = None  # type: ignore[valid-type]  # a tuple of them
+
+
+class _ProfileFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    about: str | None = None
+    extends: str | None = None
+    master: str | None = None
+    deploy_mode: str | None = None
+    options: dict[str, Any] | None = None
+
+
 def load_profile(name: str) -> Profile:
     """The profile of that name in ``etc/spark``, or of that file. Raises UsageError (2), SettingsError (78)."""
     if "/" in name or name.endswith((".yaml", ".yml")):
         file = Path(name).expanduser()
         if not file.is_file():
             raise UsageError("a profile file is wanted", where=name, found="no such file")
-        return _profile(file.stem, name, file.read_text(encoding="utf-8"))
+        return _profile(file.stem, name, file.read_bytes())
     known = sorted(entry.name.removesuffix(".yaml") for entry in resource("etc/spark").iterdir())
     if name not in known:
         raise UsageError(f"there is no profile {name!r}", found=", ".join(known), next_step="or name a .yaml file")
     place = f"etc/spark/{name}.yaml"
-    return _profile(name, place, read_text(place))
+    return _profile(name, place, read_text(place).encode())
 
 
-def _profile(name: str, origin: str, text: str) -> Profile:
-    try:
-        loaded = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SettingsError("a profile is YAML", where=origin, found=str(error)) from None
-    if not isinstance(loaded, dict) or set(loaded) - _KEYS or not isinstance(loaded.get("options") or {}, dict):
-        raise SettingsError(f"a profile has the keys {', '.join(sorted(_KEYS))}", where=origin, found=str(loaded)[:100])
-    options = loaded.get("options") or {}
-    for option, entry in options.items():
-        _check_option(option, entry, origin)
-    below = load_profile(loaded["extends"]) if loaded.get("extends") else None
-    return Profile(name, origin, loaded.get("master"), loaded.get("deploy_mode"), options, below)
+def _profile(name: str, origin: str, content: bytes) -> Profile:
+    # Spark reads its values itself: numbers stay as they are written.
+    file = config_files.parse(content, origin, is_text=lambda key: key[0] == "options" and key[-1] == "value")
+    written = file.convert(_ProfileFile)
+    options = {option: _option(file, option) for option in written.options or {}}
+    below = load_profile(written.extends) if written.extends else None
+    return Profile(name, origin, written.master, written.deploy_mode, options, below)
 
 
-def _check_option(option: str, entry: Any, origin: str) -> None:
-    where = f"{origin}, {option}"
-    if not isinstance(entry, dict) or set(entry) - _OPTION_KEYS or ("value" in entry) == ("computed" in entry):
-        raise SettingsError("an option of a profile is {value or computed, why, when}", where=where, found=repr(entry))
-    if "computed" in entry and entry["computed"] not in COMPUTED:
-        raise SettingsError(f"computed is one of {', '.join(COMPUTED)}", where=where, found=repr(entry["computed"]))
-    unknown = set(entry.get("when") or []) - set(CONDITIONS)
-    if unknown:
-        raise SettingsError(
-            f"when lists some of {', '.join(CONDITIONS)}", where=where, found=", ".join(sorted(unknown))
-        )
+def _option(file: ConfigFile, option: str) -> ProfileOption:
+    entry = file.convert(ProfileOption, "options", option)
+    if (entry.value is None) == (entry.computed is None):
+        raise file.error(f"{option} has either `value` or `computed`", "options", option)
+    if entry.value is not None:
+        spark_options({option: entry.value}, lambda _: file.where("options", option))
+    return entry
 
 
 def lay_profile(options: Options, profile: Profile, host: Host, holds: set[str]) -> None:
@@ -116,10 +124,10 @@ def lay_profile(options: Options, profile: Profile, host: Host, holds: set[str])
     if profile.below is not None:
         lay_profile(options, profile.below, host, holds)
     for name, entry in profile.options.items():
-        if not set(entry.get("when") or []) <= holds:
+        if not set(entry.when or ()) <= holds:
             continue
-        if "computed" in entry:
-            value = COMPUTED[entry["computed"]](host)
+        if entry.computed is not None:
+            value = COMPUTED[entry.computed](host)
         else:
-            value = spark_options({name: entry["value"]}, lambda _: profile.origin)[name]
-        options.lay(name, value, profile.origin, str(entry.get("why", "")))
+            value = spark_options({name: entry.value}, lambda _: profile.origin)[name]
+        options.lay(name, value, profile.origin, entry.why)

@@ -19,7 +19,7 @@ from cmsspark import days
 from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import attended, note_published
 from cmsspark.jobs.daily import Daily, Outcome, worked
-from cmsspark.jobs.morning import Morning, morning
+from cmsspark.jobs.daily_config import DailyConfig, daily_config
 from cmsspark.jobs.provenance import input_told
 from cmsspark.schemas import stored_table
 from cmsspark.settings import load_settings
@@ -85,9 +85,9 @@ class Mornings:
 
     def daily(self, **changes: Any) -> Daily:
         settings = self.settings()
-        wanted: Morning = replace(morning(settings), **{"jobs": (find_job(JOB),), "publish": True, **changes})
+        config: DailyConfig = replace(daily_config(settings), **{"jobs": (find_job(JOB),), "publish": True, **changes})
         told, runner = self.told.append, self.run
-        return Daily(settings, wanted, self.fout, LocalFiles(), runner=runner, tell=told, now=lambda: self.now)
+        return Daily(settings, config, self.fout, LocalFiles(), runner=runner, tell=told, now=lambda: self.now)
 
     def work(self, first: date = DAYS[0], last: date = LAST, **changes: Any) -> list[Outcome]:
         """A daily over the ten days."""

@@ -15,7 +15,7 @@ import pytest
 from cmsspark.errors import DataError, NotReady
 from cmsspark.jobs.attended import attended
 from cmsspark.jobs.daily import exit_code, worked
-from cmsspark.jobs.mornings_end import told
+from cmsspark.jobs.daily_notify import notify
 from cmsspark.runs.lease import Lease, held
 from cmsspark.runs.ledger import FILE
 from cmsspark.storage import LocalFiles
@@ -142,7 +142,7 @@ def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final
 
 def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arrives(place: Mornings) -> None:
     place.daily_settings = "daily: {sources: {aaa: partial, cmssw: partial, crab: partial}}\n"
-    daily = place.daily(jobs=(replace(place.daily().morning.jobs[0], streams=("aaa", "eos")),))
+    daily = place.daily(jobs=(replace(place.daily().config.jobs[0], streams=("aaa", "eos")),))
     (task,) = daily.tasks(LAST, LAST)
     assert task.options == ("--allow-missing",)
     assert task.verdict.is_ready
@@ -249,7 +249,7 @@ def test_days_are_utc_and_years_end_right(place: Mornings) -> None:
 
 
 def end(place: Mornings, outcomes: list[Any]) -> int:
-    return told(place.daily(), DAYS[0], LAST, outcomes)
+    return notify(place.daily(), DAYS[0], LAST, outcomes)
 
 
 def test_the_summary_is_one_line_with_counts_code_and_the_next_look(

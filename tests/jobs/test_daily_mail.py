@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.jobs.mornings_end import told
+from cmsspark.jobs.daily_notify import notify
 from tests.jobs.mornings import DAYS, LAST, Mornings
 
 
@@ -20,7 +20,7 @@ def place(tmp_path: Path) -> Mornings:
 
 
 def end(place: Mornings) -> None:
-    told(place.daily(), DAYS[0], LAST, place.work())
+    notify(place.daily(), DAYS[0], LAST, place.work())
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import SettingsError
-from cmsspark.jobs.morning import morning
+from cmsspark.jobs.daily_config import daily_config
 from cmsspark.settings import load_settings
 from tests.jobs.mornings import Mornings
 
@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> Mornings:
 def test_wrong_settings_are_told_with_their_line(place: Mornings, wrong: str) -> None:
     place.daily_settings = f"daily:\n  {wrong}\n"
     with pytest.raises(SettingsError, match="line 4") as error:
-        morning(place.settings())
+        daily_config(place.settings())
     assert "planted" not in error.value.text()
 
 
@@ -39,7 +39,7 @@ def test_files_of_mail_and_push_lie_beside_the_settings(place: Mornings) -> None
         "daily:\n  mail: {to: [a@b], from: c@d, security: tls, user: me, password_file: secret, ca: ca.pem}\n"
         "  push: {url: 'https://x:9091/metrics/job/y', user: me, password_file: /etc/secret}\n"
     )
-    wanted = morning(place.settings())
+    wanted = daily_config(place.settings())
     assert wanted.mail is not None
     assert wanted.push is not None
     assert (wanted.mail.password_file, wanted.mail.ca) == (place.folder / "secret", place.folder / "ca.pem")
@@ -51,7 +51,7 @@ def test_the_example_settings_say_what_holds_without_them(tmp_path: Path) -> Non
     example = load_settings(str(Path(__file__).parents[2] / "etc" / "cmsspark.example.yaml"), {"HOME": str(tmp_path)})
     bare = load_settings(None, {"HOME": str(tmp_path)})
     told = {"metrics": None, "mail": None, "push": None, "policies": {}, "publish": False}
-    assert replace(morning(example), **told) == morning(bare)
+    assert replace(daily_config(example), **told) == daily_config(bare)
 
 
 @pytest.mark.parametrize("name", ["period", "cern_monit", "no_such_job"])
@@ -59,5 +59,5 @@ def test_daily_takes_no_job_whose_days_have_no_result_of_their_own(name: str, tm
     file = tmp_path / "cmsspark.yaml"
     file.write_text(f"store: {tmp_path}\ndaily:\n  jobs: [data_aggregation, {name}]\n")
     with pytest.raises(SettingsError, match="line 3") as error:
-        morning(load_settings(str(file)))
+        daily_config(load_settings(str(file)))
     assert name in str(error.value)

@@ -59,7 +59,7 @@ def test_help_comes_at_once(home: dict[str, str], tmp_path: Path) -> None:
     words = [sys.executable, "-c", code, "data_aggregation", "--help"]
     run = subprocess.run(words, env=home, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "--date" in run.stdout
-    slow = {"numpy", "pandas", "pyarrow", "polars", "pyspark", "msgspec", "fastavro", "jsonschema", "stomp"}
+    slow = {"numpy", "pandas", "pyarrow", "polars", "pyspark", "fastavro", "jsonschema", "stomp"}
     assert not slow & set(run.stderr.split())
 
 

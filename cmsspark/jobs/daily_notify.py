@@ -1,4 +1,4 @@
-"""How a morning is told: one line for the log, metrics, and a mail when somebody should look."""
+"""How a daily run is reported: one line for the log, metrics, and a mail when somebody should look."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 _WORDS: Final = ("done", "published", "waiting", "unsent", "failed", "left")
 
 
-def told(daily: Daily, first: date, last: date, outcomes: Sequence[Outcome]) -> int:
-    """Tell how it went, to the log, to Prometheus and by mail; return the exit code.
+def notify(daily: Daily, first: date, last: date, outcomes: Sequence[Outcome]) -> int:
+    """Report the outcomes to the log, to Prometheus and by mail; return the exit code.
 
-    A target that cannot be told is named in the summary and changes nothing else.
+    A target that cannot be reached is named in the summary and changes nothing else.
     """
     code = exit_code(outcomes)
     overdue = [one for one in outcomes if one.word in ("waiting", "unsent") and _is_overdue(daily, one)]
     problems = []
-    metrics, wanted = _metrics(daily, outcomes, overdue, code), daily.morning
+    metrics, config = _metrics(daily, outcomes, overdue, code), daily.config
     targets: list[Callable[[], None]] = [lambda: _mail(daily, first, last, outcomes, overdue, code)]
-    if (path := wanted.metrics) is not None:
+    if (path := config.metrics) is not None:
         targets.append(lambda: write_metrics(path, metrics))
-    if (push := wanted.push) is not None:
+    if (push := config.push) is not None:
         targets.append(lambda: push.send(metrics))
-    for tell in targets:
+    for send in targets:
         try:
-            tell()
+            send()
         except CmssparkError as error:
             problems.append(f"{error.wanted}: {error.where}: {error.found}")
     click.echo(summary(first, last, outcomes, len(overdue), code, problems))
@@ -47,7 +47,7 @@ def told(daily: Daily, first: date, last: date, outcomes: Sequence[Outcome]) -> 
 def summary(
     first: date, last: date, outcomes: Sequence[Outcome], overdue: int, code: int, problems: Sequence[str] = ()
 ) -> str:
-    """One line: counts by outcome, the exit code, when to look again, and what could not be told."""
+    """One line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
     words = Counter(one.word for one in outcomes)
     refused = sum(one.code == Exit.QUARANTINED for one in outcomes)
     line = f"daily {first} to {last}: {len(outcomes)} to do"
@@ -61,7 +61,7 @@ def summary(
 
 
 def _is_overdue(daily: Daily, outcome: Outcome) -> bool:
-    return is_overdue(outcome.task.day, int(daily.now() * 1000), daily.morning.rules)
+    return is_overdue(outcome.task.day, int(daily.now() * 1000), daily.config.rules)
 
 
 def _metrics(daily: Daily, outcomes: Sequence[Outcome], overdue: Sequence[Outcome], code: int) -> Metrics:
@@ -80,11 +80,11 @@ def _mail(
     daily: Daily, first: date, last: date, outcomes: Sequence[Outcome], overdue: Sequence[Outcome], code: int
 ) -> None:
     is_trouble = overdue or any(one.word in ("failed", "left") or one.code == Exit.QUARANTINED for one in outcomes)
-    if daily.morning.mail is None or not is_trouble:
+    if daily.config.mail is None or not is_trouble:
         return
     lines = [summary(first, last, outcomes, len(overdue), code), ""]
     for one in outcomes:
         mark = " OVERDUE" if one in overdue else ""
         lines.append(f"{one.task.day} {one.task.job.name}: {one.word}{mark}: {one.text} ({one.task.why})")
     lines += ["", "cmsspark status, cmsspark runs and cmsspark show RUN tell more."]
-    daily.morning.mail.send(f"cmsspark daily: exit {code}", "\n".join(lines) + "\n")
+    daily.config.mail.send(f"cmsspark daily: exit {code}", "\n".join(lines) + "\n")

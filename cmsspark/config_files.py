@@ -1,0 +1,232 @@
+"""YAML files of ours: plain YAML in which the line of every key is known, converted to msgspec structs.
+
+A file of settings, views or a profile is read by :func:`parse`; :meth:`ConfigFile.convert` makes a struct of it, or of
+a part. Every error is a SettingsError (78) with file and line, the wrong value, what is wanted, and the nearest right
+name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+import yaml
+
+from cmsspark.errors import SettingsError
+
+_T = TypeVar("_T")
+#: A key of a file: the names on the way to it.
+Key = tuple[str, ...]
+#: Where a key is: the key → its 1-based line.
+Lines = Mapping[Key, int]
+
+#: msgspec's names of types, for people.
+_FORMS: Final = {
+    "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+    "object": "`key: value` lines",
+}  # fmt: skip
+_EXPECTED: Final = re.compile(r"Expected `([^`]+)`(.*?)(?:, got `.*)?")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A parsed file: its name for messages, its values, and the line of every key."""
+
+    name: str
+    values: Mapping[str, Any]
+    lines: Lines = field(default_factory=dict)
+
+    def where(self, *key: str) -> str:
+        """``file, line N`` of a key, or of the nearest enclosing key that has a line."""
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.lines:
+                return f"{self.name}, line {self.lines[key[:length]]}"
+        return self.name
+
+    def error(self, wanted: str, *key: str, found: object = None, next_step: str | None = None) -> SettingsError:
+        """An error about a key; ``found`` is the wrong value, shown as Python writes it."""
+        shown = None if found is None else repr(found)
+        return SettingsError(wanted, where=self.where(*key), found=shown, next_step=next_step)
+
+    def convert(self, kind: type[_T], *key: str) -> _T:
+        """The values, or the part of them under ``key``, as a struct. Raises SettingsError (78)."""
+        values: Any = self.values
+        for name in key:
+            values = values[name]
+        try:
+            return msgspec.convert(values, kind)
+        except msgspec.ValidationError as error:
+            raise _translated(str(error), self, kind, key, values) from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The next step for an unknown name: the nearest known one, where one is near, and all that are known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + f"use one of: {', '.join(names)}"
+
+
+def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any) -> SettingsError:
+    """What msgspec refused, in the words of people who write the file."""
+    what, _, path = message.partition(" - at `$")
+    in_list = False
+    for name, number in _STEP.findall(path.rstrip("`")):
+        in_list = bool(number)
+        values = values[int(number)] if number else values[name]
+        kind = _element(kind) if number else _field_of(kind, name)
+        key = key if number else (*key, name)
+    dotted = ".".join(key)
+    if unknown := _UNKNOWN.fullmatch(what):
+        wanted = f"there is no setting {unknown[1]!r}" + (f" under {dotted}" if dotted else "")
+        return file.error(wanted, *key, unknown[1], next_step=nearest(unknown[1], _names(kind)))
+    if missing := _MISSING.fullmatch(what):
+        return file.error(f"{dotted or 'the file'} needs `{missing[1]}`", *key)
+    subject = f"each of {dotted}" if in_list else dotted or "the file"
+    if choices := _choices(kind):
+        hint = nearest(values, choices) if isinstance(values, str) else None
+        return file.error(f"{subject} is one of {', '.join(choices)}", *key, found=values, next_step=hint)
+    expected = _EXPECTED.fullmatch(what)
+    if expected is None:
+        return file.error(f"{subject}: {what}", *key, found=values)
+    forms = [_FORMS.get(one, one) for one in expected[1].split(" | ") if one != "null"]
+    verb, below = ("has", " below it") if forms == [_FORMS["object"]] else ("is", "")
+    is_one_value = not isinstance(values, list | dict) and values is not None
+    hint = "put it in quotes" if forms == [_FORMS["str"]] and is_one_value else None
+    return file.error(f"{subject} {verb} {' or '.join(forms)}{expected[2]}{below}", *key, found=values, next_step=hint)
+
+
+def _members(kind: Any) -> list[Any]:
+    """A type's alternatives but for None."""
+    if hasattr(kind, "__metadata__"):  # Annotated
+        return _members(kind.__origin__)
+    if get_origin(kind) in (None, list, tuple, dict, Literal):
+        return [kind]
+    return [one for member in get_args(kind) if member is not type(None) for one in _members(member)]
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    structs = [one for one in _members(kind) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    return {one.encode_name: one.type for struct in structs for one in msgspec.structs.fields(struct)}
+
+
+def _names(kind: Any) -> list[str]:
+    return list(_fields(kind))
+
+
+def _field_of(kind: Any, name: str) -> Any:
+    return _fields(kind).get(name)
+
+
+def _element(kind: Any) -> Any:
+    lists = [one for one in _members(kind) if get_origin(one) in (list, tuple)]
+    return get_args(lists[0])[0] if lists else None
+
+
+def _choices(kind: Any) -> list[str]:
+    return [str(value) for one in _members(kind) if get_origin(one) is Literal for value in get_args(one)]
+
+
+def parse(content: bytes, name: str, is_text: Callable[[Key], bool] = lambda key: False) -> ConfigFile:
+    """A file of plain YAML: a mapping, without aliases, anchors and tags, in which no key stands twice.
+
+    Of keys for which ``is_text`` holds, numbers and dates stay as they are written. An empty file has no values.
+    Raises SettingsError (78) with ``name`` and line.
+    """
+    return _Parser(name, is_text).parse(content)
+
+
+class _Parser:
+    def __init__(self, name: str, is_text: Callable[[Key], bool]) -> None:
+        self._name = name
+        self._is_text = is_text
+        self._lines: dict[Key, int] = {}
+
+    def parse(self, content: bytes) -> ConfigFile:
+        try:
+            text = content.decode("utf-8")
+            for event in yaml.parse(text, Loader=yaml.SafeLoader):
+                self._refuse_tricks(event)
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+        except UnicodeDecodeError as error:
+            raise SettingsError(
+                "settings are UTF-8 text", where=self._name, found=f"byte {error.start} is none"
+            ) from None
+        except yaml.YAMLError as error:
+            raise self._not_yaml(error) from None
+        except RecursionError:
+            raise SettingsError(
+                "settings are nested a few levels deep", where=self._name, found="far more levels"
+            ) from None
+        if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
+            return ConfigFile(self._name, {})
+        if not isinstance(node, yaml.MappingNode):
+            raise SettingsError("settings are `key: value` lines", where=self._at(node), found=f"a {_kind(node)}")
+        return ConfigFile(self._name, self._mapping(node, ()), self._lines)
+
+    def _not_yaml(self, error: yaml.YAMLError) -> SettingsError:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        if "end of stream" in problem:  # what was never closed is at fault, not the file's end
+            mark = getattr(error, "context_mark", None) or mark
+        where = self._name if mark is None else f"{self._name}, line {mark.line + 1}"
+        return SettingsError("settings are plain YAML", where=where, found=problem)
+
+    def _refuse_tricks(self, event: yaml.Event) -> None:
+        """Aliases, anchors and tags make a file say something else than it seems to."""
+        what = None
+        if isinstance(event, yaml.AliasEvent):
+            what = f"the alias *{event.anchor}"
+        elif isinstance(event, yaml.NodeEvent) and event.anchor:
+            what = f"the anchor &{event.anchor}"
+        elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag:
+            what = f"the tag {event.tag}"
+        if what:
+            line = event.start_mark.line + 1 if event.start_mark else "unknown"
+            raise SettingsError(
+                "settings have no aliases, anchors or tags",
+                where=f"{self._name}, line {line}",
+                found=what,
+                next_step="write the value out",
+            )
+
+    def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Any]:
+        """A mapping as a dict; notes the line of each key, and refuses a key that stands twice."""
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise SettingsError("a key is one word", where=self._at(key_node), found=f"a {_kind(key_node)}")
+            key = str(key_node.value)
+            if key in result:
+                raise SettingsError("a key stands once", where=self._at(key_node), found=f"{key!r} again")
+            self._lines[*path, key] = key_node.start_mark.line + 1
+            result[key] = self._value(value_node, (*path, key))
+        return result
+
+    def _value(self, node: yaml.Node, path: Key) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item, path) for item in node.value]
+        if self._is_text(path) and node.tag.rsplit(":", 1)[-1] in ("int", "float", "timestamp"):
+            return node.value
+        loader = yaml.SafeLoader("")
+        try:
+            return loader.construct_object(node)
+        except (yaml.YAMLError, ValueError) as error:
+            raise SettingsError("a plain value is wanted", where=self._at(node), found=str(error)) from None
+        finally:
+            loader.dispose()
+
+    def _at(self, node: yaml.Node) -> str:
+        return f"{self._name}, line {node.start_mark.line + 1}"
+
+
+def _kind(node: yaml.Node) -> str:
+    return {"MappingNode": "mapping", "SequenceNode": "list"}.get(type(node).__name__, "single value")
