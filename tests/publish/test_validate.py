@@ -13,9 +13,9 @@ from cmsspark.publish.documents import PRIVATE, BadDocument, document
 from cmsspark.publish.validate import compile_check, schema_of, validator_for
 from cmsspark.resources import resource
 from cmsspark.schemas import document_schema, stored_table
-from tests.publish.days import SHAPE, row
+from tests.publish.days import SPEC, row
 
-GOOD = document(SHAPE, row(1, cpu_time=1.5, remote_nacc=1))
+GOOD = document(SPEC, row(1, cpu_time=1.5, remote_nacc=1))
 TABLES = sorted(
     entry.name.removesuffix(".yaml")
     for entry in resource("schemas/tables").iterdir()
