@@ -103,6 +103,17 @@ def basic_credentials(user: str | None, password: str | None) -> str:
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
+def safe_text(text: str, *secrets: str | None, limit: int = 300) -> str:
+    """A text of somebody else, for example a server's answer, in one line that is safe for terminals and logs.
+
+    Control characters, line ends and invisible formatting become blanks, secrets become ``***``, and what is longer
+    than ``limit`` characters is cut.
+    """
+    # Before and after: a control character may stand inside a secret, and cutting first could leave half of one.
+    text = "".join(letter if letter.isprintable() else " " for letter in blanked(text, *secrets))
+    return blanked(" ".join(text.split()), *secrets)[:limit]
+
+
 def blanked(text: str, *secrets: str | None) -> str:
     """``text``, for example a server's answer, with the secrets replaced by ``***``."""
     for secret in secrets:

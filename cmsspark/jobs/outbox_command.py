@@ -13,6 +13,7 @@ import click
 
 from cmsspark.errors import InputMissing
 from cmsspark.jobs.options import DayType, settings_of
+from cmsspark.secrets import safe_text
 
 if TYPE_CHECKING:
     from cmsspark.publish.outbox import Outbox
@@ -119,7 +120,7 @@ def show_command(day: date | None, table: str | None, to: str | None, settings_f
                     click.echo(f"        why: {outbox.spool.folder(number) / 'quarantine.jsonl'}")
             for state in (BatchState.QUARANTINED, BatchState.STALLED, BatchState.IN_DOUBT):
                 for batch, reason in outbox.batch_log.reasons(state):
-                    click.echo(f"  batch {batch} {state}: {reason}")
+                    click.echo(f"  batch {batch} {state}: {safe_text(reason)}")
 
 
 @command.command("retry")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cmsspark.errors import NotAllowed, SettingsError
-from cmsspark.secrets import basic_credentials, blanked, read_private, tls_context
+from cmsspark.secrets import basic_credentials, read_private, safe_text, tls_context
 
 _DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
 _URL: Final = re.compile(
@@ -79,9 +79,16 @@ class Broker(msgspec.Struct, frozen=True):
         """Whether the connection uses TLS."""
         return self.ca is not None
 
-    def without_secrets(self, text: str) -> str:
-        """``text``, for example a broker's answer, with user name and password replaced by ``***``."""
-        return _without_secrets(text, self.username, self.password)
+    @property
+    def exposed_host(self) -> str | None:
+        """The first host that is sent the password without TLS, other than this host; None where there is none."""
+        if self.is_secure or self.password is None:
+            return None
+        return next((host for host, _ in self.addresses if host not in LOOPBACK), None)
+
+    def safe_text(self, text: str) -> str:
+        """A broker's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
+        return safe_text(text, *_secrets(self.username, self.password))
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context, or None without TLS. Raises as :func:`cmsspark.secrets.tls_context`."""
@@ -123,17 +130,18 @@ class Endpoint(msgspec.Struct, frozen=True):
             return None
         return f"Basic {basic_credentials(self.username, self.password)}"
 
-    def without_secrets(self, text: str) -> str:
-        """``text``, for example a server's answer, with user name, password and their Basic form replaced."""
-        return _without_secrets(text, self.username, self.password)
+    def safe_text(self, text: str) -> str:
+        """A server's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
+        return safe_text(text, *_secrets(self.username, self.password))
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context, or None without TLS. Raises as :func:`cmsspark.secrets.tls_context`."""
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
 
-def _without_secrets(text: str, username: str | None, password: str | None) -> str:
-    return blanked(text, basic_credentials(username, password), password, username)
+def _secrets(username: str | None, password: str | None) -> tuple[str | None, ...]:
+    """What must not show, the longest first: the Basic form holds both others."""
+    return basic_credentials(username, password), password, username
 
 
 def read_broker(path: Path) -> Broker:

@@ -24,6 +24,7 @@ from cmsspark.publish.compaction import CONFIRMED, compact, finish_compaction
 from cmsspark.publish.documents import DocumentSpec
 from cmsspark.publish.spool import Spool, disk_errors, sync_folder
 from cmsspark.publish.spooling import SpoolResult, spool_day
+from cmsspark.secrets import safe_text
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+            holder = safe_text(os.pread(handle, 200, 0).decode(errors="replace")) or "another process"
             raise NotReady(
                 "another publisher works on this day",
                 where=path.parent,

@@ -10,7 +10,7 @@ from typing import Final
 from cmsspark.errors import DataError, NotReady
 from cmsspark.publish.batch_log import Batch, BatchState
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.sink import Clock, RejectedError, RetryableError, Sink, SystemClock
+from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, Sink, SystemClock
 from cmsspark.publish.spool import split
 
 #: A destination that rejects this many single documents and accepts nothing rejects everything: no document's fault.
@@ -129,6 +129,10 @@ class Publisher:
         except RetryableError as error:
             doubtful = batch.doubtful or error.in_doubt
             log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, error.reason)
+            raise
+        except ForbiddenError as error:
+            doubtful = batch.doubtful or error.in_doubt
+            log.mark(batch, BatchState.IN_DOUBT if doubtful else BatchState.READY, str(error.found or error.wanted))
             raise
         except BaseException:
             # Interrupted: whether the COMMIT was written is unknown here.

@@ -19,7 +19,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """The keys under ``publishing``.
 
     ``amq`` and ``spool`` are paths; :func:`publishing_settings` makes them absolute. ``patience``: seconds without any
-    confirmed batch before the command gives up.
+    confirmed batch before the command gives up. ``require_tls``: never send a password unencrypted to another host.
     """
 
     sink: Text | None = None
@@ -28,6 +28,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     producer: Text | None = None
     type: Text | None = None
     patience: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    require_tls: bool = False
 
 
 def publishing_settings(settings: Settings) -> PublishingSettings:

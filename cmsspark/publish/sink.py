@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from cmsspark.errors import NotAllowed
 from cmsspark.publish.batch_log import Batch
 
 
@@ -29,13 +30,29 @@ class RejectedError(RetryableError):
     """The destination refuses the content of this batch: sending the same bytes again does not help."""
 
 
+class ForbiddenError(NotAllowed):
+    """The destination does not let us publish (77): no retry cures that. ``in_doubt`` as in RetryableError."""
+
+    def __init__(
+        self,
+        wanted: str,
+        *,
+        where: object = None,
+        found: object = None,
+        next_step: str | None = None,
+        in_doubt: bool = False,
+    ) -> None:
+        super().__init__(wanted, where=where, found=found, next_step=next_step)
+        self.in_doubt = in_doubt
+
+
 class Sink(Protocol):
     """A destination that confirms.
 
     ``slug`` names it in paths, ``where`` names it for people (without secrets). ``open`` and ``send`` raise
-    RetryableError, or NotAllowed (77) for what no retry cures; ``send`` returns only when the whole batch is confirmed.
-    While it waits for the confirmation it may call ``meanwhile``, which hands the next batch to ``stage``: the sink may
-    write it ahead, uncommitted.
+    RetryableError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the whole batch is
+    confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch to ``stage``:
+    the sink may write it ahead, uncommitted.
     """
 
     where: str
@@ -53,7 +70,8 @@ class SinkOptions:
     """What a sink may need to know beside its credentials.
 
     ``spool``: the folder of the file sink; ``type`` and ``producer``: of the documents; ``patience``: seconds to wait
-    for a destination that shows life and confirms nothing; ``log`` receives a line for each problem waited out.
+    for a destination that shows life and confirms nothing; ``log`` receives a line for each problem waited out;
+    ``require_tls``: never send a password unencrypted to another host.
     """
 
     table: str
@@ -63,6 +81,7 @@ class SinkOptions:
     spool: Path
     patience: float = 300.0
     log: Callable[[str], None] = lambda text: None
+    require_tls: bool = False
 
 
 class Clock(Protocol):

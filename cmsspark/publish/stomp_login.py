@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmsspark.errors import NotAllowed
 from cmsspark.publish.connection import ConnectionLost, addresses
 from cmsspark.publish.credentials import Broker
-from cmsspark.publish.sink import Clock, RetryableError
+from cmsspark.publish.sink import Clock, ForbiddenError, RetryableError
 from cmsspark.publish.stomp_connection import NO_STOMP, StompConnection, connect_stomp
 
 #: Error texts that mean wrong credentials or rights.
@@ -123,18 +122,19 @@ class StompConnector:
 
 
 def error_text(frame: Any, broker: Broker) -> str:
-    """The reason in an ERROR frame, in one line without secrets."""
+    """The reason in an ERROR frame, in one line without secrets and control characters."""
     body = frame.body.decode("utf-8", errors="replace") if isinstance(frame.body, bytes) else str(frame.body or "")
     first = body.strip().splitlines()[0] if body.strip() else ""
     text = str(frame.headers.get("message") or first or "an error without a message")
-    return broker.without_secrets(" ".join(text.split())[:300])
+    return broker.safe_text(text)
 
 
-def not_allowed(reason: str, where: str) -> NotAllowed:
+def not_allowed(reason: str, where: str, *, in_doubt: bool = False) -> ForbiddenError:
     """The error for wrong credentials or rights; ``reason`` holds no secret."""
-    return NotAllowed(
+    return ForbiddenError(
         "the broker does not let us publish",
         where=where,
         found=reason,
         next_step="check user name, password, certificates and topic in the credentials file",
+        in_doubt=in_doubt,
     )

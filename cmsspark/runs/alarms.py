@@ -22,7 +22,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cmsspark.errors import NotAllowed, OutputError
-from cmsspark.secrets import basic_credentials, blanked, read_password, tls_context
+from cmsspark.secrets import basic_credentials, read_password, safe_text, tls_context
 
 #: Seconds that a server may take for each answer, and for all.
 PATIENCE_S: Final = 20.0
@@ -118,7 +118,7 @@ class Push:
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
-            found = blanked(f"{answer.status} {answer.reason} {' '.join(text.split())}".strip(), password)
+            found = safe_text(f"{answer.status} {answer.reason} {text}", password)
             wrong = NotAllowed if answer.status in (401, 403) else OutputError
             raise wrong("metrics cannot be pushed", where=self.url, found=found[:200])
 
@@ -169,4 +169,4 @@ def _said(error: Exception, password: str | None) -> str:
         answer = error.smtp_error
         said = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
     coded = base64.b64encode(password.encode()).decode() if password else None
-    return blanked(" ".join(said.split()), password, coded)[:200]
+    return safe_text(said, password, coded, limit=200)

@@ -14,7 +14,7 @@ from cmsspark.errors import NotAllowed, NotReady
 from cmsspark.publish.batch_log import BatchState
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher, RetryPolicy
-from cmsspark.publish.sink import RejectedError, RetryableError
+from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError
 from tests.publish.days import Clock, ListSink, fill, ids, outbox_in, rows
 
 
@@ -106,6 +106,15 @@ def test_what_is_not_allowed_is_not_tried_again(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed):
             publish_all(outbox, ListSink(NotAllowed("no")), clock)
     assert clock.slept == []
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_what_was_forbidden_is_in_doubt_only_where_it_may_have_arrived(tmp_path: Path, in_doubt: bool) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with pytest.raises(NotAllowed):
+            publish_all(outbox, ListSink(ForbiddenError("no", in_doubt=in_doubt)))
+        assert (outbox.totals().waiting, outbox.totals().in_doubt) == ((0, 3) if in_doubt else (3, 0))
 
 
 class Picky(ListSink):

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cmsspark.errors import NotAllowed, OutputError
+from cmsspark.errors import OutputError
 from cmsspark.publish.batch_log import Batch
-from cmsspark.publish.sink import RetryableError, SinkOptions
+from cmsspark.publish.sink import ForbiddenError, RetryableError, SinkOptions
 from cmsspark.publish.spool import sync_folder
 
 
@@ -81,5 +81,5 @@ class FileSink:
         """Nothing is open between batches."""
 
 
-def _not_allowed(path: Path, error: OSError) -> NotAllowed:
-    return NotAllowed("the file spool cannot be written", where=path, found=error.strerror)
+def _not_allowed(path: Path, error: OSError) -> ForbiddenError:
+    return ForbiddenError("the file spool cannot be written", where=path, found=error.strerror)

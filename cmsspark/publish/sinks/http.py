@@ -18,12 +18,11 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from cmsspark import __version__
-from cmsspark.errors import NotAllowed
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.connection import Address, ConnectionLost, addresses, connect, connection_lost
 from cmsspark.publish.credentials import Endpoint, read_endpoint
 from cmsspark.publish.deadline_socket import DeadlineSocket
-from cmsspark.publish.sink import Clock, RejectedError, RetryableError, SinkOptions, SystemClock
+from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, SinkOptions, SystemClock
 
 _NOT_ALLOWED: Final = (401, 403, 407)
 #: RejectedError for what is in the request. Other 4xx mean the address or the moment, and no document's fault.
@@ -124,7 +123,7 @@ class HttpSink:
             self.close()
             lost = _lost(error)
             if lost.forbidden:
-                raise self._not_allowed(lost.reason) from None
+                raise self._not_allowed(lost.reason, in_doubt=link.is_sent) from None
             raise RetryableError(f"no answer: {lost.reason}", in_doubt=link.is_sent) from None
         if answer.will_close or not 200 <= answer.status < 300:
             self.close()
@@ -179,8 +178,8 @@ class HttpSink:
         if status in _CONTENT:
             raise RejectedError(reason)
         if 300 <= status < 400:
-            place = urlsplit(answer.headers.get("Location") or "")
-            raise RetryableError(f"{reason}: it redirects to {place.hostname or 'another path'}, which is not followed")
+            host = self._endpoint.safe_text(urlsplit(answer.headers.get("Location") or "").hostname or "")
+            raise RetryableError(f"{reason}: it redirects to {host or 'another path'}, which is not followed")
         raise RetryableError(
             reason,
             in_doubt=status >= 500 and status not in _NOT_TAKEN,
@@ -191,8 +190,7 @@ class HttpSink:
         body = " ".join(content.decode("utf-8", errors="replace").split())
         # An error page explains nothing; and an answer may repeat our documents, which must not be logged.
         short = body if body and len(body) <= 200 and not body.startswith("<") else ""
-        text = f"{answer.reason} {short}"
-        return self._endpoint.without_secrets("".join(c if c.isprintable() else " " for c in text))[:300].strip()
+        return self._endpoint.safe_text(f"{answer.reason} {short}")
 
     def _retry_after(self, header: str | None) -> float:
         """Seconds of a Retry-After header, which is a number or a date; 0 for none and for anything else."""
@@ -204,12 +202,13 @@ class HttpSink:
         except (ValueError, OverflowError):
             return 0.0
 
-    def _not_allowed(self, reason: str) -> NotAllowed:
-        return NotAllowed(
+    def _not_allowed(self, reason: str, *, in_doubt: bool = False) -> ForbiddenError:
+        return ForbiddenError(
             "the server does not let us publish",
             where=self.where,
-            found=self._endpoint.without_secrets(reason),
+            found=self._endpoint.safe_text(reason),
             next_step="check user name, password, certificates and producer in the credentials file",
+            in_doubt=in_doubt,
         )
 
 

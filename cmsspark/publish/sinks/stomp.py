@@ -39,7 +39,24 @@ def read_credentials(path: Path | None) -> Broker:
 
 
 def build(credentials: Broker, options: SinkOptions) -> StompSink:
-    """The sink that sends to ``credentials``."""
+    """The sink that sends to ``credentials``.
+
+    A password on its way to another host without TLS is announced, or refused with NotAllowed (77) where the options
+    require TLS.
+    """
+    exposed = credentials.exposed_host
+    if exposed is not None and options.require_tls:
+        raise NotAllowed(
+            "a password must not be sent unencrypted",
+            where=credentials.where,
+            found=f"no TLS to {exposed}",
+            next_step="give `ca` and the broker's TLS port in the credentials file",
+        )
+    if exposed is not None:
+        options.log(
+            f"warning: the password is sent to {exposed} unencrypted; `ca` and a TLS port in the credentials file "
+            "prevent that, `require_tls: true` under publishing refuses it"
+        )
     timeouts = StompTimeouts(stall=options.patience)
     return StompSink(credentials, options.type, options.producer, timeouts, log=options.log)
 
@@ -251,7 +268,7 @@ class StompSink:
         """The exception for an ERROR frame about a batch."""
         reason = error_text(frame, self._broker)
         if NOT_ALLOWED.search(reason):
-            return not_allowed(reason, self._broker.where)
+            return not_allowed(reason, self._broker.where, in_doubt=in_doubt)
         if _TEMPORARY.search(reason):
             return RetryableError(f"the broker says: {reason}", in_doubt=in_doubt)
         return RejectedError(f"the broker says: {reason}", in_doubt=in_doubt)
