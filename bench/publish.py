@@ -19,14 +19,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import read_broker
 from cmsspark.publish.documents import canonical, document
-from cmsspark.publish.drain import Drain
-from cmsspark.publish.files import FileSink
-from cmsspark.publish.ledger import Batch
-from cmsspark.publish.stomp import StompSink
+from cmsspark.publish.publisher import Publisher
+from cmsspark.publish.sinks.file import FileSink
+from cmsspark.publish.sinks.stomp import StompSink
 from tests.activemq import ActiveMQ, running
-from tests.publish.days import MANIFEST, SHAPE, outbox_in, row
+from tests.publish.days import MANIFEST, SPEC, outbox_in, row
 
 #: Of measurements, each guaranteed against forgotten.
 PAIRS = 7
@@ -52,7 +52,7 @@ def rates(broker: ActiveMQ, folder: Path, count: int, name: str, **more: Any) ->
     """Documents a second in pairs, one after the other: (guaranteed through outbox, ledger and receipts; fire and
     forget). The first pair warms the broker up and is left out.
     """
-    documents = [canonical(document(SHAPE, made)) for made in some_rows(count)]
+    documents = [canonical(document(SPEC, made)) for made in some_rows(count)]
     pairs = []
     for turn in range(PAIRS + 1):
         sink = StompSink(read_broker(broker.credentials(folder / "c.json", f"f.{name}.{turn}", **more)), "t", "p")
@@ -66,9 +66,9 @@ def rates(broker: ActiveMQ, folder: Path, count: int, name: str, **more: Any) ->
         sink.close()
         sink = StompSink(read_broker(broker.credentials(folder / "c.json", f"g.{name}.{turn}", **more)), "t", "p")
         with outbox_in(folder / f"{name}-{turn}").held() as outbox:
-            outbox.fill(SHAPE, some_rows(count), MANIFEST, source="r1")
+            outbox.fill(SPEC, some_rows(count), MANIFEST, source="r1")
             started = time.monotonic()
-            Drain(outbox, sink).run()
+            Publisher(outbox, sink).run()
             pairs.append((count / (time.monotonic() - started), loose))
         for queue in (f"f.{name}.{turn}", f"g.{name}.{turn}"):
             broker.consume(queue, quiet=0.5)
@@ -86,8 +86,8 @@ def child(count: int) -> None:
         folder = Path(place)
         with outbox_in(folder).held() as outbox:
             if count:
-                outbox.fill(SHAPE, some_rows(count), MANIFEST, source="r1")
-                Drain(outbox, FileSink(folder / "spool", "t", "d")).run()
+                outbox.fill(SPEC, some_rows(count), MANIFEST, source="r1")
+                Publisher(outbox, FileSink(folder / "spool", "t", "d")).run()
     # Not ru_maxrss: that begins with what the parent had when it forked.
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(int(peak.split()[1]) / 1024)
@@ -121,8 +121,8 @@ def recovery(broker: ActiveMQ, folder: Path, down: float) -> float:
     started = time.monotonic()
     sink = StompSink(read_broker(broker.credentials(folder / "c.json", "recovery")), "t", "p")
     with outbox_in(folder / "recovery").held() as outbox:
-        outbox.fill(SHAPE, some_rows(3_000), MANIFEST, source="r1")
-        Drain(outbox, sink, clock=Clock(), progress=watch).run()
+        outbox.fill(SPEC, some_rows(3_000), MANIFEST, source="r1")
+        Publisher(outbox, sink, clock=Clock(), progress=watch).run()
     return found
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cmsspark.publish.credentials import Broker
-from cmsspark.publish.link import connect
 from cmsspark.publish.sink import SystemClock
+from cmsspark.publish.stomp_connection import connect_stomp
 
 HOME = Path("/usr/share/activemq")
 USER, PASSWORD = "publisher-user-7", "planted-secret-41"
@@ -247,7 +247,7 @@ class _Reader:
         from stomp.protocol import Protocol12
 
         self._queue = f"/queue/{queue}"
-        self._link = connect(
+        self._link = connect_stomp(
             "127.0.0.1", ("127.0.0.1", port), socket.AF_INET, None, 5, SystemClock(), lambda text: None
         )
         self._protocol = Protocol12(self._link)
@@ -265,7 +265,7 @@ class _Reader:
         last_came = time.monotonic()
         while True:
             is_last = not while_true()
-            frame = self._link.receive(quiet, "MESSAGE")
+            frame = self._link.receive(quiet)
             if frame is not None:
                 different.add(self._take(frame))
                 last_came = time.monotonic()
@@ -305,7 +305,7 @@ class _Reader:
             found += 1
 
     def _next(self, *wanted: str) -> Any:
-        frame = self._link.receive(PATIENCE, wanted[0])
+        frame = self._link.receive(PATIENCE)
         assert frame is not None, f"no {wanted[0]} in {PATIENCE} s"
         assert frame.cmd in wanted, (frame.cmd, frame.headers, frame.body)
         return frame

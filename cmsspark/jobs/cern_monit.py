@@ -2,81 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, SettingsError, UsageError
+from cmsspark.errors import UsageError
 from cmsspark.jobs import Job, find_job
-from cmsspark.jobs.options import settings_of, store_of, store_options
+from cmsspark.jobs.options import settings_of, store_options
 from cmsspark.jobs.period_options import when_options
-from cmsspark.periods import Period, When, first_day, options
+from cmsspark.jobs.publication import (
+    PublishRequest,
+    check_results,
+    public_tables,
+    publish_table,
+    record_publication,
+    show_documents,
+)
+from cmsspark.periods import Period, When, options
+from cmsspark.publish.publishing_settings import publishing_settings
+from cmsspark.publish.sinks import SINKS
 from cmsspark.settings import Settings
-
-if TYPE_CHECKING:
-    from cmsspark.publish.credentials import Broker, Endpoint
-    from cmsspark.publish.documents import Shape
-    from cmsspark.publish.outbox import Outbox, Spooled, Totals
-    from cmsspark.publish.sink import Sink
-    from cmsspark.sinks.store import CurrentTable
-
-DEFAULT_PRODUCER: Final = "cms-spark"
-SINKS: Final = ("file", "stomp", "http")
-#: What stands under ``publishing`` in the settings, and its type.
-_SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "sink": str,
-    "amq": str,
-    "spool": str,
-    "producer": str,
-    "type": str,
-    "patience": (int, float),
-}
-
-
-@dataclass(frozen=True)
-class Order:
-    """What was asked for, command line over settings."""
-
-    day: When
-    job: Job
-    settings: Settings
-    fout: str | None
-    sink: str
-    amq: Path | None
-    spool: Path
-    producer: str | None
-    type: str | None
-    patience: float
-    limit: int | None = None
-
-
-@dataclass(frozen=True)
-class Result:
-    """What publishing one table came to."""
-
-    table: str
-    where: str
-    spooled: Spooled | None
-    totals: Totals
-    quarantine: Path | None
-    quarantined: int
 
 
 @click.command("publish")
 @when_options
 @click.option("--job", "job_name", help="Whose result to publish. [default: data_aggregation; of a period, period]")
 @store_options
-@click.option("--sink", type=click.Choice(SINKS), help="Where to. [default: stomp with --amq, else file]")
+@click.option("--sink", type=click.Choice(list(SINKS)), help="Where to. [default: stomp with --amq, else file]")
 @click.option("--amq", metavar="FILE", help="Address and credentials, in the amq_broker.json form; for its owner only.")
 @click.option("--spool", metavar="DIR", help="Folder of the file sink. [default: published/ in the state directory]")
 @click.option("--resume", is_flag=True, help="Only send what an earlier run left in the outbox.")
@@ -91,49 +49,44 @@ def command(
     """Publish a stored day or period, to MONIT (STOMP or HTTP) or to a file spool.
 
     Sent means confirmed, or the command fails. Documents are spooled first; whatever interrupts the sending, the same
-    command goes on from there. Of what was published before only what has changed is sent.
+    command continues from there. Of what was published before only what has changed is sent.
     """
-    order = order_of(settings_of(settings_file), when, job_name, fout, sink, amq, spool, limit)
+    request = request_of(settings_of(settings_file), when, job_name, fout, sink, amq, spool, limit)
     if dry_run:
         try:
-            show(order)
+            show_documents(request)
         except BrokenPipeError:
-            # Somebody looked at the first lines only; what Python flushes at its end goes nowhere.
+            # The reader of stdout took the first lines only; what Python flushes at its end goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     with interruptible():
-        results = [publish(order, table, resume=resume) for table in public_tables(order.job)]
-        note_published(order, results)
-    finish(results)
+        results = [publish_table(request, table, resume=resume) for table in public_tables(request.job)]
+        record_publication(request, results)
+    check_results(results)
 
 
-def order_of(
+def request_of(
     settings: Settings, day: When, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
     spool: str | None, limit: int | None,
-) -> Order:  # fmt: skip
-    """The order, from the command line first and the settings second.
+) -> PublishRequest:  # fmt: skip
+    """The request, from the command line first and the settings second.
 
-    Raises UsageError (2) where STOMP is wanted and no credentials are named, or where a job on days is given a period,
-    or the other way round; SettingsError (78) for wrong settings.
+    Raises UsageError (2) where the sink needs credentials and none are named, or where a job on days is given a
+    period, or the other way round; SettingsError (78) for wrong settings.
     """
-    given = _checked(settings)
-    chosen = sink or ("stomp" if amq else given.get("sink", "file"))
-    if chosen not in SINKS:
-        raise SettingsError(
-            f"sink is one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
-        )
-    if chosen != "file" and not (amq or given.get("amq")):
-        example = "amq_broker.example.json" if chosen == "stomp" else "monit_http.example.json"
+    defaults = publishing_settings(settings)
+    chosen = sink or ("stomp" if amq else defaults.sink or "file")
+    example = SINKS[chosen].example
+    if example and not (amq or defaults.amq):
         raise UsageError(
-            "an address to publish to is wanted",
+            f"--sink {chosen} needs an address to publish to",
             next_step=f"give --amq FILE with address and credentials (etc/{example} shows the form)",
         )
-    job = _job_of(job_name, day)
-    folder = Path(spool) if spool else _place(settings, given.get("spool")) or settings.state_dir / "published"
-    return Order(
-        day, job, settings, fout, chosen,
-        Path(amq) if amq else _place(settings, given.get("amq")),
-        folder, given.get("producer"), given.get("type"), float(given.get("patience", 300)), limit,
+    credentials = amq or defaults.amq
+    folder = spool or defaults.spool or settings.state_dir / "published"
+    return PublishRequest(
+        day, _job_of(job_name, day), settings, defaults, fout, chosen,
+        Path(credentials) if credentials else None, Path(folder), limit,
     )  # fmt: skip
 
 
@@ -148,230 +101,9 @@ def _job_of(name: str | None, when: When) -> Job:
     return job
 
 
-def _place(settings: Settings, text: str | None) -> Path | None:
-    """A path of the settings; relative ones start at the settings file's folder."""
-    if not text:
-        return None
-    base = Path(settings.origin).parent if settings.origin else Path.cwd()
-    return base / Path(text).expanduser()
-
-
-def _checked(settings: Settings) -> Mapping[str, Any]:
-    for key, value in settings.publishing.items():
-        where = settings.where("publishing", key)
-        if key not in _SETTINGS:
-            raise SettingsError(
-                f"there is no setting {key!r} under publishing", where=where, next_step=f"use {', '.join(_SETTINGS)}"
-            )
-        if not isinstance(value, _SETTINGS[key]) or isinstance(value, bool) or value in ("", 0):
-            raise SettingsError(f"publishing.{key} has another form", where=where, found=repr(value))
-    return settings.publishing
-
-
-def public_tables(job: Job) -> list[str]:
-    """The tables of a job that are published. Raises UsageError (2) where there is none."""
-    from cmsspark.schemas import stored_table
-
-    tables = [table for table in job.tables if not stored_table(table).is_private]
-    if not tables:
-        raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
-    return tables
-
-
-def _shape(order: Order, table: str) -> tuple[Shape, Broker | Endpoint | None]:
-    """What the documents share, and the broker or endpoint they go to (None for files)."""
-    from cmsspark.publish.credentials import read_broker, read_endpoint
-    from cmsspark.publish.documents import Shape
-    from cmsspark.schemas import stored_table
-
-    to: Broker | Endpoint | None = None
-    if order.sink != "file" and order.amq:
-        to = read_broker(order.amq) if order.sink == "stomp" else read_endpoint(order.amq)
-    producer = (to.producer if to else None) or order.producer or DEFAULT_PRODUCER
-    kind = (to.type if to else None) or order.type or table
-    return Shape(stored_table(table), order.day, producer, kind), to
-
-
-def _sink(order: Order, shape: Shape, to: Broker | Endpoint | None, told: Callable[[str], None]) -> Sink:
-    from cmsspark.publish.credentials import Endpoint
-
-    if to is None:
-        from cmsspark.publish.files import FileSink
-
-        return FileSink(order.spool, shape.table.name, shape.period)
-    if isinstance(to, Endpoint):
-        from cmsspark.publish import http
-
-        waits = http.Timeouts()
-        return http.HttpSink(to, replace(waits, whole=min(waits.whole, order.patience)))
-    from cmsspark.publish.stomp import StompSink, Timeouts
-
-    return StompSink(to, shape.type, shape.producer, Timeouts(stall=order.patience), told=told)
-
-
-def _stored(order: Order, table: str) -> CurrentTable:
-    from cmsspark.sinks.store import current
-    from cmsspark.storage import LocalFiles, files_for, is_local
-
-    store = store_of(order.fout, order.settings)
-    if is_local(store):
-        files: Any = LocalFiles()
-    else:
-        from cmsspark.session import session
-
-        spark = session("cern_monit")
-        if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
-            raise UsageError(
-                "publishing keeps its outbox on one host, so its driver cannot run somewhere on the cluster",
-                next_step="use --deploy-mode client",
-            )
-        files = files_for(store, spark)
-    return current(files, store, order.job.name, table, order.day)
-
-
-def show(order: Order) -> None:
-    """Print the documents as JSON Lines on stdout, and on stderr where they would go."""
-    from cmsspark.jobs.rows import stored_rows
-    from cmsspark.publish.documents import BadDocument, canonical, document
-    from cmsspark.publish.validate import validator_for
-
-    bad = 0
-    for table in public_tables(order.job):
-        shape, to = _shape(order, table)
-        count = 0
-        for row in islice(stored_rows(_stored(order, table), shape.table), order.limit):
-            try:
-                made = document(shape, row)
-                validator_for(table).check(made)
-                click.echo(canonical(made))
-                count += 1
-            except BadDocument as error:
-                bad += 1
-                click.echo(f"would be quarantined: {error}", err=True)
-        where = _sink(order, shape, to, lambda text: None).where
-        click.echo(f"{count:,} documents of {table} for {shape.period} would go to {where}; nothing was sent", err=True)
-    if bad:
-        raise DocumentsQuarantined(f"{bad:,} rows make no valid document")
-
-
-def publish(order: Order, table: str, *, resume: bool = False) -> Result:
-    """Spool what has changed of a table's day, send what is open, and tell how far it came.
-
-    Prints the table of what became of the documents also when it raises: NotReady (75), NotAllowed (77), DataError
-    (65).
-    """
-    from cmsspark.publish.drain import Drain, Policy
-    from cmsspark.publish.outbox import Outbox
-    from cmsspark.publish.progress import Progress
-
-    shape, to = _shape(order, table)
-    progress = Progress(0, sys.stderr)
-    sink = _sink(order, shape, to, lambda text: progress.say(text))
-    with Outbox(order.settings.state_dir, sink.slug, table, shape.period).held() as outbox:
-        for note in outbox.notes:
-            progress.say(note)
-        spooled = None if resume else _fill(order, outbox, shape)
-        generation = outbox.unfinished() if spooled is None else spooled.generation
-        before = outbox.totals(generation)
-        progress = Progress(before.open + before.confirmed, sys.stderr, done=before.confirmed)
-        try:
-            Drain(outbox, sink, Policy(order.patience), told=progress.say, progress=progress.confirmed).run()
-            if generation is not None:
-                outbox.note_confirmed(generation)
-        finally:
-            progress.end()
-            result = _result(outbox, sink, spooled, generation)
-            _print(result)
-        outbox.prune()
-    return result
-
-
-def _fill(order: Order, outbox: Outbox, shape: Shape) -> Spooled:
-    from cmsspark.jobs.rows import stored_rows
-
-    stored = _stored(order, shape.table.name)
-    source = f"{stored.manifest.get('run')} {shape.producer} {shape.type} {order.limit or ''}".strip()
-    rows = stored_rows(stored, shape.table)
-    try:
-        return outbox.fill(shape, rows, stored.manifest, source=source, limit=order.limit)
-    except FileNotFoundError as error:
-        raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
-
-
-def _result(outbox: Outbox, sink: Sink, spooled: Spooled | None, generation: int | None) -> Result:
-    quarantined = 0 if spooled is None else spooled.quarantined
-    if spooled is None and generation is not None:
-        quarantined = int(outbox.spool.manifest(generation)["quarantined"])
-    folder = None if generation is None else outbox.spool.folder(generation)
-    return Result(outbox.table, sink.where, spooled, outbox.totals(generation), folder, quarantined)
-
-
-def _print(result: Result) -> None:
-    totals, spooled = result.totals, result.spooled
-    heads = ("table", "sent", "confirmed", "in doubt", "to send", "quarantined")
-    if spooled is not None and spooled.generation is None:
-        click.echo(f"{result.table}: nothing has changed since it was published to {result.where}")
-        return
-    if spooled is None and result.quarantine is None:
-        click.echo(f"{result.table}: nothing is open in the outbox for {result.where}")
-        return
-    cells = (
-        result.table,
-        *(f"{n:,}" for n in (
-            totals.confirmed + totals.in_doubt, totals.confirmed, totals.in_doubt, totals.waiting + totals.stalled,
-            result.quarantined + totals.refused,
-        )),
-    )  # fmt: skip
-    widths = [max(len(head), len(cell)) for head, cell in zip(heads, cells, strict=True)]
-    for line in (heads, cells):
-        first, *rest = (f"{text:{'<' if n == 0 else '>'}{widths[n]}}" for n, text in enumerate(line))
-        click.echo("  ".join((first, *rest)))
-    if spooled is not None and (spooled.unchanged or spooled.gone):
-        click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
-    click.echo(f"to {result.where}")
-
-
-def note_published(order: Order, results: list[Result]) -> None:
-    """Enter in the ledger of runs what became of each table's documents; a ledger that fails stops nothing."""
-    from cmsspark.jobs.attended import note_published as note
-
-    if order.limit is not None:
-        return
-    for result in results:
-        totals = result.totals
-        if result.quarantine is not None:
-            source = json.loads((result.quarantine / "manifest.json").read_bytes())["source"].partition(" ")[0]
-        elif result.spooled is not None:
-            source = str(_stored(order, result.table).manifest.get("run"))
-        else:
-            continue  # nothing was open
-        refused = result.quarantined + totals.refused
-        done = (source, result.where, totals.confirmed, totals.open, refused)
-        note(order.settings.state_dir, order.job.name, result.table, first_day(order.day), *done)
-
-
-def finish(results: list[Result]) -> None:
-    """Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
-    refused.
-    """
-    still = sum(result.totals.open for result in results)
-    if still:
-        raise NotReady(
-            f"{still:,} documents are not confirmed yet",
-            next_step="they are in the outbox: the same command with --resume sends them",
-        )
-    bad = sum(result.quarantined + result.totals.refused for result in results)
-    if bad:
-        raise DocumentsQuarantined(
-            f"{bad:,} documents were refused and kept aside; all others are confirmed",
-            where=", ".join(str(result.quarantine) for result in results if result.quarantine),
-            next_step="cmsspark outbox show says why",
-        )
-
-
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: the batch on the way is in doubt, all else stays as it is."""
+    """SIGTERM ends the command as Ctrl-C does: the batch on its way is in doubt, everything else stays as it is."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt

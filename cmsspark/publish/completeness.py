@@ -1,6 +1,6 @@
-"""The document that ends each publication: how many documents the day has, their digest, and how records became them.
+"""The completeness document ends each publication: how many documents the day has, their digest, the reconciliation.
 
-It names no dataset, site or person. A reader of the dashboards can tell from it whether all of a day has arrived.
+It names no dataset, site or person. A reader of the dashboards can tell from it whether the whole day was delivered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmsspark.access import UNMATCHED_BINS
-from cmsspark.publish.documents import Shape, document_id
+from cmsspark.publish.documents import DocumentSpec, document_id
 from cmsspark.sources.registry import STREAMS
 
 #: Added to the table's type: completeness documents have an index of their own kind.
@@ -23,8 +23,8 @@ BINS: Final = ("read", "matched", "malformed", "out_of_day", "write_only")
 
 
 @dataclass(frozen=True)
-class Whole:
-    """What a day's documents are, all together. Counts are of documents."""
+class DaySummary:
+    """The totals of a day's documents. Counts are of documents."""
 
     documents: int
     digest: str
@@ -33,26 +33,26 @@ class Whole:
     quarantined: int
 
 
-def completeness_id(shape: Shape) -> str:
+def completeness_id(spec: DocumentSpec) -> str:
     """The ``_id`` of the day's completeness document."""
-    return document_id(shape.table.name + SUFFIX, shape.period, [])
+    return document_id(spec.table.name + SUFFIX, spec.period, [])
 
 
-def completeness(shape: Shape, whole: Whole, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The completeness document, a pure function of the day's documents and of the stored run's manifest."""
     body: dict[str, Any] = {
-        "table": shape.table.name,
-        "period": shape.period,
-        "document_count": whole.documents,
-        "digest": whole.digest,
-        "gone_count": whole.gone_count,
-        "gone_ids": list(whole.gone),
-        "quarantined_count": whole.quarantined,
+        "table": spec.table.name,
+        "period": spec.period,
+        "document_count": summary.documents,
+        "digest": summary.digest,
+        "gone_count": summary.gone_count,
+        "gone_ids": list(summary.gone),
+        "quarantined_count": summary.quarantined,
         "is_partial": bool(manifest.get("partial")),
         # How many, and no names: a path may hold one.
         "damaged_file_count": len(manifest.get("damaged") or ()),
-        "timestamp": shape.timestamp,
-        "metadata": {**shape.metadata(completeness_id(shape)), "type": shape.type + SUFFIX},
+        "timestamp": spec.timestamp,
+        "metadata": {**spec.metadata(completeness_id(spec)), "type": spec.type + SUFFIX},
     }
     bins = _reconciliation(manifest.get("reconciliation"))
     if bins:
@@ -69,13 +69,13 @@ def digest_of(pairs: Iterable[tuple[bytes, bytes]]) -> str:
     return total.hexdigest()
 
 
-def _reconciliation(found: Any) -> dict[str, Any]:
-    """Only the numbers that are known by name: a manifest may carry more than should leave."""
+def _reconciliation(streams: Any) -> dict[str, Any]:
+    """Only the numbers with known names: a manifest may hold more than may be published."""
     result: dict[str, Any] = {}
-    if not isinstance(found, Mapping):
+    if not isinstance(streams, Mapping):
         return result
     for stream in STREAMS:
-        bins = found.get(stream)
+        bins = streams.get(stream)
         if not isinstance(bins, Mapping):
             continue
         unmatched = bins.get("unmatched")

@@ -1,6 +1,6 @@
-"""Documents: pure functions of stored rows, the same bytes each time they are made.
+"""Documents: pure functions of stored rows, byte for byte the same each time.
 
-A document is a row with the column names that the dashboards use, nulls left out, and ``metadata`` as MONIT wants it:
+A document is a row with the column names that the dashboards use, nulls left out, and ``metadata`` as MONIT expects it:
 ``{producer, type, type_prefix: "agg", timestamp, _id}``. ``_id`` is the sha256 of the canonical JSON
 ``[table, period, group key]``, so that a document sent again overwrites and never doubles. Its canonical form has
 sorted keys, no blanks, UTF-8, no NaN.
@@ -22,9 +22,9 @@ from cmsspark.periods import When, start_ms
 from cmsspark.schemas import Column, Table
 
 TYPE_PREFIX: Final = "agg"
-#: MONIT publishes no maximum; what is larger is refused here, where it can be named.
+#: MONIT publishes no maximum; larger documents are refused here, where the error can name them.
 MAX_BYTES: Final = 1_000_000
-#: Columns whose place in a document is metadata's, or that every document has anyway.
+#: The column that says which day a row is of; a document has ``timestamp`` instead.
 _PERIOD_COLUMN: Final = "day"
 
 
@@ -32,8 +32,8 @@ class BadDocument(ValueError):
     """A row that makes no valid document; the message says which field and why, without the row's values."""
 
 
-def _clean(value: Any) -> Any:
-    """The one form of a number: floats to six decimals and never -0.0, so that the order of a sum does not show."""
+def _rounded(value: Any) -> Any:
+    """A float to six decimals and never -0.0, so that the order of a sum does not show in the bytes."""
     return round(value, 6) + 0.0
 
 
@@ -57,7 +57,7 @@ def document_id(table: str, period: str, key: Iterable[Any]) -> str:
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
-    """The columns whose values tell a table's documents apart.
+    """The columns whose values identify a table's documents.
 
     Raises UsageError (2) for tables that are not published.
     """
@@ -69,8 +69,8 @@ def key_columns(table: Table) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What all documents of one table and day, or period, share."""
+class DocumentSpec:
+    """What all documents of one table and day, or period, have in common."""
 
     table: Table
     day: When
@@ -109,45 +109,45 @@ class Shape:
         }
 
 
-def document(shape: Shape, row: Mapping[str, Any]) -> dict[str, Any]:
+def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     """The document of one stored row.
 
     Raises BadDocument when the row is of another day, lacks a part of its key, or holds a value of another type
     than its column's.
     """
-    if row.get(_PERIOD_COLUMN, shape.day) != shape.day:
+    if row.get(_PERIOD_COLUMN, spec.day) != spec.day:
         raise BadDocument(f"{_PERIOD_COLUMN} is another day than the one to publish")
-    if row.get("timestamp", shape.timestamp) != shape.timestamp:
+    if row.get("timestamp", spec.timestamp) != spec.timestamp:
         raise BadDocument("timestamp is not the start of the day")
     body: dict[str, Any] = {}
-    for column in shape.fields:
+    for column in spec.fields:
         value = row.get(column.name)
         if value is not None:
             body[column.name] = _typed(column, value)
-    missing = [column.name for column in shape.keys if not column.nullable and column.name not in body]
+    missing = [column.name for column in spec.keys if not column.nullable and column.name not in body]
     if missing:
-        raise BadDocument(f"no value for {', '.join(missing)}, which tells documents apart")
-    key = [body.get(column.name) for column in shape.keys]
-    body["timestamp"] = shape.timestamp
-    body["metadata"] = shape.metadata(document_id(shape.table.name, shape.period, key))
+        raise BadDocument(f"no value for {', '.join(missing)}, which identifies the document")
+    key = [body.get(column.name) for column in spec.keys]
+    body["timestamp"] = spec.timestamp
+    body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body
 
 
-def documents(shape: Shape, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def documents(spec: DocumentSpec, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The documents of ``rows``, in their order. Raises BadDocument at the first row that makes none."""
-    return (document(shape, row) for row in rows)
+    return (document(spec, row) for row in rows)
 
 
-def gone(shape: Shape, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The last word on a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
+def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The final form of a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
 
     Without it the stale number would stay on the dashboards. Fields that the document did not have stay absent.
     """
-    measures = {column.name: column.type for column in shape.fields if column.type in ("long", "int", "double")}
+    measures = {column.name: column.type for column in spec.fields if column.type in ("long", "int", "double")}
     result = dict(body)
     for name in measures.keys() & body.keys():
         result[name] = 0.0 if measures[name] == "double" else 0
-    result["metadata"] = shape.metadata(str(body["metadata"]["_id"]))
+    result["metadata"] = spec.metadata(str(body["metadata"]["_id"]))
     result["is_gone"] = True
     return result
 
@@ -161,7 +161,7 @@ def _typed(column: Column, value: Any) -> Any:
         if type(value) in (float, int):
             if not math.isfinite(value):
                 raise BadDocument(f"{column.name} is NaN or infinite")
-            return _clean(float(value))
+            return _rounded(float(value))
     elif kind == "string":
         if type(value) is str:
             return value
@@ -170,4 +170,4 @@ def _typed(column: Column, value: Any) -> Any:
             return value
     elif kind == "date" and isinstance(value, date) and not isinstance(value, datetime):
         return value.isoformat()
-    raise BadDocument(f"{column.name} is a {type(value).__name__} where the schema wants {kind}")
+    raise BadDocument(f"{column.name} is a {type(value).__name__} where the schema requires {kind}")

@@ -1,4 +1,4 @@
-"""How far publishing is: rate and remaining time, on a terminal as one line, elsewhere as a line now and then."""
+"""Progress of publishing: rate and remaining time, on a terminal as one line, elsewhere as a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _LINE_EVERY: Final = 30.0
 
 
 class Progress:
-    """Counts confirmed documents out of ``total`` and tells ``stream``."""
+    """Counts confirmed documents out of ``total`` and writes to ``stream``."""
 
     def __init__(self, total: int, stream: TextIO, clock: Clock | None = None, *, done: int = 0) -> None:
-        """``done``: documents that were confirmed before this run; they do not count in the rate."""
+        """``done``: documents that were confirmed before this run; the rate does not count them."""
         self._total = total
         self._stream = stream
         self._clock = clock or SystemClock()
         self._before = self._done = done
         self._terminal = stream.isatty()
-        self._started = self._told = self._clock.monotonic()
+        self._started = self._last_output = self._clock.monotonic()
         self._open_line = False
 
     def confirmed(self, documents: int) -> None:
-        """So many more are confirmed."""
+        """``documents`` more are confirmed."""
         self._done += documents
         now = self._clock.monotonic()
-        if now - self._told >= (_TERMINAL_EVERY if self._terminal else _LINE_EVERY):
-            self._told = now
+        if now - self._last_output >= (_TERMINAL_EVERY if self._terminal else _LINE_EVERY):
+            self._last_output = now
             self._write(self.line())
 
     def line(self) -> str:
@@ -46,14 +46,14 @@ class Progress:
         )
         return f"{text}, {rate:,.0f}/s, {clock} to go"
 
-    def say(self, text: str) -> None:
-        """A line of its own, for trouble on the way."""
+    def log(self, text: str) -> None:
+        """Write a line of its own, for a problem on the way."""
         self.end()
         self._stream.write(f"publish: {text}\n")
         self._stream.flush()
 
     def end(self) -> None:
-        """Leave the terminal's line as it is and go to the next."""
+        """End the terminal's progress line."""
         if self._open_line:
             self._stream.write("\n")
             self._open_line = False

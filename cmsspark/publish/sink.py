@@ -1,19 +1,22 @@
-"""The interface of sinks: where a batch goes, and what may come of it."""
+"""The interface of sinks: where a batch is sent, and how a sink reports what became of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from cmsspark.publish.ledger import Batch
+from cmsspark.errors import NotAllowed
+from cmsspark.publish.batch_log import Batch
 
 
-class Unconfirmed(Exception):
-    """A batch or a connection failed in a way that trying again may mend.
+class RetryableError(Exception):
+    """A batch or a connection failed in a way that another attempt may cure.
 
-    ``in_doubt``: the batch may have arrived all the same; else nothing of it did. ``retry_after``: seconds that the
-    other side asks us to wait for.
+    ``in_doubt``: the batch may have been delivered all the same; otherwise nothing of it was. ``retry_after``: seconds
+    that the destination asks us to wait.
     """
 
     def __init__(self, reason: str, *, in_doubt: bool = False, retry_after: float = 0.0) -> None:
@@ -23,16 +26,33 @@ class Unconfirmed(Exception):
         self.retry_after = retry_after
 
 
-class Refused(Unconfirmed):
-    """The other side refuses this batch for what is in it: sending the same again will not help."""
+class RejectedError(RetryableError):
+    """The destination refuses the content of this batch: sending the same bytes again does not help."""
+
+
+class ForbiddenError(NotAllowed):
+    """The destination does not let us publish (77): no retry cures that. ``in_doubt`` as in RetryableError."""
+
+    def __init__(
+        self,
+        wanted: str,
+        *,
+        where: object = None,
+        found: object = None,
+        next_step: str | None = None,
+        in_doubt: bool = False,
+    ) -> None:
+        super().__init__(wanted, where=where, found=found, next_step=next_step)
+        self.in_doubt = in_doubt
 
 
 class Sink(Protocol):
     """A destination that confirms.
 
-    ``slug`` names it in paths, ``where`` for people (without secrets). ``open`` and ``send`` raise Unconfirmed, or
-    NotAllowed (77) for what no retry mends; ``send`` returns only when all of the batch is confirmed. While it waits
-    for that it may call ``meanwhile``, which hands the next batch to ``stage``: to be written ahead, uncommitted.
+    ``slug`` names it in paths, ``where`` names it for people (without secrets). ``open`` and ``send`` raise
+    RetryableError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the whole batch is
+    confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch to ``stage``:
+    the sink may write it ahead, uncommitted.
     """
 
     where: str
@@ -45,8 +65,27 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a sink may need to know beside its credentials.
+
+    ``spool``: the folder of the file sink; ``type`` and ``producer``: of the documents; ``patience``: seconds to wait
+    for a destination that shows life and confirms nothing; ``log`` receives a line for each problem waited out;
+    ``require_tls``: never send a password unencrypted to another host.
+    """
+
+    table: str
+    period: str
+    producer: str
+    type: str
+    spool: Path
+    patience: float = 300.0
+    log: Callable[[str], None] = lambda text: None
+    require_tls: bool = False
+
+
 class Clock(Protocol):
-    """The time, as a seam: tests bring their own and do not sleep."""
+    """The time as a seam: tests pass their own clock and do not sleep."""
 
     def monotonic(self) -> float: ...
     def sleep(self, seconds: float) -> None: ...
@@ -56,7 +95,7 @@ class SystemClock:
     """The real time."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Seconds on a clock that never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:

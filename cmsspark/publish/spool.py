@@ -1,8 +1,8 @@
-"""The spool: documents of a day as JSON Lines parts, with a manifest, on the disk before the first one is sent.
+"""The spool: a day's documents as JSON Lines parts with a manifest, on the disk before the first one is sent.
 
-``<day folder>/g0001/`` holds ``part-0001.jsonl …``, ``quarantine.jsonl`` where there is reason for it, and
-``manifest.json`` with the sha256 of every part and the cut of every batch. A generation is written in a folder of
-another name and renamed when it is whole: a half spool is never seen, so it is never sent.
+``<day folder>/g0001/`` is a snapshot of the day. It holds ``part-0001.jsonl …``, ``quarantine.jsonl`` if rows made no
+valid document, and ``manifest.json`` with the sha256 of every part and the bounds of every batch. A snapshot is written
+in a folder of another name and renamed when it is complete, so an incomplete one is never seen and never sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from cmsspark.errors import DataError, OutputError
-from cmsspark.publish.ledger import Batch, State
+from cmsspark.publish.batch_log import Batch, BatchState
 
 VERSION: Final = 1
 BATCH_DOCUMENTS: Final = 500
@@ -26,7 +26,7 @@ PART_BYTES: Final = 64_000_000
 
 
 @dataclass
-class _Cut:
+class _OpenBatch:
     offset: int
     count: int = 0
     length: int = 0
@@ -34,69 +34,69 @@ class _Cut:
 
 
 class SpoolWriter:
-    """Writes one generation aside. :meth:`finish` makes it count; without it nothing was spooled."""
+    """Writes one snapshot aside. Only :meth:`finish` makes it visible; without it nothing was spooled."""
 
-    def __init__(self, day_folder: Path, generation: int, part_bytes: int = PART_BYTES) -> None:
-        self.generation = generation
-        self.final = day_folder / f"g{generation:04d}"
-        self.folder = day_folder / f".spooling-{generation:04d}"
+    def __init__(self, day_folder: Path, snapshot_no: int, part_bytes: int = PART_BYTES) -> None:
+        self.snapshot_no = snapshot_no
+        self.final = day_folder / f"g{snapshot_no:04d}"
+        self.folder = day_folder / f".spooling-{snapshot_no:04d}"
         self.parts: list[dict[str, Any]] = []
         self.quarantined = 0
         self._part_bytes = part_bytes
         self._stream: BinaryIO | None = None
         self._quarantine: BinaryIO | None = None
         self._sha: Any = None
-        self._cut: _Cut | None = None
-        with writing(day_folder):
+        self._batch: _OpenBatch | None = None
+        with disk_errors(day_folder):
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(mode=0o700, parents=True)
 
     def add(self, document: bytes) -> tuple[str, int, int]:
         """Append a document; returns its part, offset and length (without the newline)."""
         line = document + b"\n"
-        with writing(self.folder):
-            cut = self._room_for(len(line))
+        with disk_errors(self.folder):
+            batch = self._batch_with_room(len(line))
             assert self._stream is not None
             self._stream.write(line)
-        place = (self.parts[-1]["name"], self.parts[-1]["size"], len(document))
+        position = (self.parts[-1]["name"], self.parts[-1]["size"], len(document))
         self._sha.update(line)
-        cut.sha.update(line)
-        cut.count += 1
-        cut.length += len(line)
+        batch.sha.update(line)
+        batch.count += 1
+        batch.length += len(line)
         self.parts[-1]["size"] += len(line)
         self.parts[-1]["count"] += 1
-        return place
+        return position
 
-    def refuse(self, position: int, reason: str, row: Mapping[str, Any]) -> None:
+    def quarantine(self, position: int, reason: str, row: Mapping[str, Any]) -> None:
         """Keep a row that makes no valid document aside, with the reason; it is never sent."""
         if self._quarantine is None:
             self._quarantine = _open_private(self.folder / "quarantine.jsonl")
         text = json.dumps({"row": position, "reason": reason, "values": row}, default=str, ensure_ascii=True)
-        with writing(self.folder):
+        with disk_errors(self.folder):
             self._quarantine.write(text.encode() + b"\n")
         self.quarantined += 1
 
     def finish(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the generation whole and durable under its final name; returns its manifest."""
-        with writing(self.folder):
+        """Make the snapshot complete and durable under its final name; returns its manifest."""
+        with disk_errors(self.folder):
             self._end_part()
             if self._quarantine is not None:
                 _sync_close(self._quarantine)
-            whole = {
+            complete = {
                 "spool_version": VERSION,
-                "generation": self.generation,
+                "generation": self.snapshot_no,
                 "quarantined": self.quarantined,
                 **manifest,
                 "parts": self.parts,
             }
             with _open_private(self.folder / "manifest.json") as stream:
-                stream.write(json.dumps(whole, ensure_ascii=False, allow_nan=False).encode())
+                stream.write(json.dumps(complete, ensure_ascii=False, allow_nan=False).encode())
                 stream.flush()
                 os.fsync(stream.fileno())
             sync_folder(self.folder)
             os.rename(self.folder, self.final)
             sync_folder(self.final.parent)
-        return whole
+        return complete
 
     def abandon(self) -> None:
         """Remove what was written so far."""
@@ -105,7 +105,7 @@ class SpoolWriter:
                 stream.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _room_for(self, size: int) -> _Cut:
+    def _batch_with_room(self, size: int) -> _OpenBatch:
         if self._stream is not None and self.parts[-1]["size"] + size > self._part_bytes:
             self._end_part()
         if self._stream is None:
@@ -113,18 +113,18 @@ class SpoolWriter:
             self._stream = _open_private(self.folder / name)
             self._sha = hashlib.sha256()
             self.parts.append({"name": name, "size": 0, "count": 0, "sha256": "", "batches": []})
-        cut = self._cut
-        if cut is not None and (cut.count >= BATCH_DOCUMENTS or cut.length + size > BATCH_BYTES):
+        batch = self._batch
+        if batch is not None and (batch.count >= BATCH_DOCUMENTS or batch.length + size > BATCH_BYTES):
             self._end_batch()
-        if self._cut is None:
-            self._cut = _Cut(self.parts[-1]["size"])
-        return self._cut
+        if self._batch is None:
+            self._batch = _OpenBatch(self.parts[-1]["size"])
+        return self._batch
 
     def _end_batch(self) -> None:
-        if self._cut is not None:
-            cut = self._cut
-            self.parts[-1]["batches"].append([cut.offset, cut.length, cut.count, cut.sha.hexdigest()])
-        self._cut = None
+        if self._batch is not None:
+            batch = self._batch
+            self.parts[-1]["batches"].append([batch.offset, batch.length, batch.count, batch.sha.hexdigest()])
+        self._batch = None
 
     def _end_part(self) -> None:
         if self._stream is None:
@@ -136,80 +136,80 @@ class SpoolWriter:
 
 
 class Spool:
-    """Reads the whole generations below a day's folder."""
+    """Reads the complete snapshots below a day's folder."""
 
     def __init__(self, day_folder: Path) -> None:
         self.day_folder = day_folder
         self._verified: set[tuple[int, str]] = set()
         self._manifests: dict[int, dict[str, Any]] = {}
 
-    def generations(self) -> list[int]:
-        """The generations there are, oldest first."""
-        found = [entry.name for entry in self.day_folder.glob("g[0-9]*") if (entry / "manifest.json").is_file()]
-        return sorted(int(name[1:]) for name in found)
+    def snapshots(self) -> list[int]:
+        """The numbers of the snapshots, oldest first."""
+        names = [entry.name for entry in self.day_folder.glob("g[0-9]*") if (entry / "manifest.json").is_file()]
+        return sorted(int(name[1:]) for name in names)
 
-    def manifest(self, generation: int) -> dict[str, Any]:
-        """A generation's manifest. Raises DataError (65) where it is damaged."""
-        if generation not in self._manifests:
-            path = self.folder(generation) / "manifest.json"
+    def manifest(self, snapshot_no: int) -> dict[str, Any]:
+        """A snapshot's manifest. Raises DataError (65) where it is damaged."""
+        if snapshot_no not in self._manifests:
+            path = self.folder(snapshot_no) / "manifest.json"
             try:
                 loaded = json.loads(path.read_bytes())
             except (OSError, ValueError) as error:
                 raise _damaged(path, str(error)) from None
-            self._manifests[generation] = loaded
-        return self._manifests[generation]
+            self._manifests[snapshot_no] = loaded
+        return self._manifests[snapshot_no]
 
-    def folder(self, generation: int) -> Path:
-        """Where a generation lies."""
-        return self.day_folder / f"g{generation:04d}"
+    def folder(self, snapshot_no: int) -> Path:
+        """The folder of a snapshot."""
+        return self.day_folder / f"g{snapshot_no:04d}"
 
-    def batches(self, generation: int) -> Iterator[Batch]:
-        """The batches as the manifest cuts them, READY, without numbers."""
-        for part in self.manifest(generation)["parts"]:
+    def batches(self, snapshot_no: int) -> Iterator[Batch]:
+        """The batches as the manifest bounds them, READY, without numbers."""
+        for part in self.manifest(snapshot_no)["parts"]:
             for offset, length, count, sha256 in part["batches"]:
-                yield Batch(0, generation, part["name"], offset, length, count, sha256)
+                yield Batch(0, snapshot_no, part["name"], offset, length, count, sha256)
 
-    def verify(self, generation: int, part: str) -> None:
-        """Raises DataError (65) unless the part is, byte for byte, what the manifest says. Looks once."""
-        if (generation, part) in self._verified:
+    def verify(self, snapshot_no: int, part: str) -> None:
+        """Raises DataError (65) unless the part is, byte for byte, what the manifest says. Reads each part once."""
+        if (snapshot_no, part) in self._verified:
             return
-        wanted = next(p["sha256"] for p in self.manifest(generation)["parts"] if p["name"] == part)
-        path = self.folder(generation) / part
+        expected = next(p["sha256"] for p in self.manifest(snapshot_no)["parts"] if p["name"] == part)
+        path = self.folder(snapshot_no) / part
         try:
             with open(path, "rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+                actual = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise _damaged(path, error.strerror) from None
-        if found != wanted:
-            raise _damaged(path, f"sha256 {found[:12]}…, the manifest says {wanted[:12]}…")
-        self._verified.add((generation, part))
+        if actual != expected:
+            raise _damaged(path, f"sha256 {actual[:12]}…, the manifest says {expected[:12]}…")
+        self._verified.add((snapshot_no, part))
 
     def read(self, batch: Batch) -> list[bytes]:
-        """The documents of a batch. Raises DataError (65) where the spool is damaged: nothing of that part is sent."""
-        self.verify(batch.generation, batch.part)
-        content = self.piece(batch.generation, batch.part, batch.offset, batch.length)
+        """The documents of a batch. Raises DataError (65) where the part is damaged: nothing of it is sent."""
+        self.verify(batch.snapshot_no, batch.part)
+        content = self.slice(batch.snapshot_no, batch.part, batch.offset, batch.length)
         lines = content.split(b"\n")[:-1]
         if hashlib.sha256(content).hexdigest() != batch.sha256 or len(lines) != batch.count:
-            raise _damaged(self.folder(batch.generation) / batch.part, f"batch {batch.number} is another than spooled")
+            raise _damaged(self.folder(batch.snapshot_no) / batch.part, f"batch {batch.number} differs from the spool")
         return lines
 
-    def piece(self, generation: int, part: str, offset: int, length: int) -> bytes:
-        """Some bytes of a part."""
-        with open(self.folder(generation) / part, "rb") as stream:
+    def slice(self, snapshot_no: int, part: str, offset: int, length: int) -> bytes:
+        """``length`` bytes of a part from ``offset`` on."""
+        with open(self.folder(snapshot_no) / part, "rb") as stream:
             stream.seek(offset)
             return stream.read(length)
 
 
 def split(batch: Batch, documents: list[bytes]) -> list[Batch]:
-    """The two halves of a batch, in the state in which they are to be sent."""
+    """The two halves of a batch, each in the state in which it has to be sent."""
     middle = len(documents) // 2
     halves, offset = [], batch.offset
     for piece in (documents[:middle], documents[middle:]):
         content = b"".join(document + b"\n" for document in piece)
         sha256 = hashlib.sha256(content).hexdigest()
-        state = State.IN_DOUBT if batch.doubtful else State.READY
+        state = BatchState.IN_DOUBT if batch.doubtful else BatchState.READY
         half = Batch(
-            0, batch.generation, batch.part, offset, len(content), len(piece), sha256, state, 0, batch.doubtful
+            0, batch.snapshot_no, batch.part, offset, len(content), len(piece), sha256, state, 0, batch.doubtful
         )
         halves.append(half)
         offset += len(content)
@@ -225,11 +225,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-class writing:
-    """Turns a failure of the disk into an error that names the place."""
+class disk_errors:
+    """A context that turns an OSError of the disk into an OutputError (73) with the path."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def __enter__(self) -> None:
         return None
@@ -238,7 +238,7 @@ class writing:
         if isinstance(error, OSError):
             raise OutputError(
                 "the spool cannot be written",
-                where=self.place,
+                where=self.path,
                 found=error.strerror,
                 next_step="make room or set `state_dir` to another disk, then run the same command again",
             ) from None

@@ -22,7 +22,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cmsspark.errors import NotAllowed, OutputError
-from cmsspark.secret_files import blanked, read_password
+from cmsspark.secrets import basic_credentials, read_password, safe_text, tls_context
 
 #: Seconds that a server may take for each answer, and for all.
 PATIENCE_S: Final = 20.0
@@ -74,12 +74,12 @@ class Mail:
     def _talk(self, message: EmailMessage, password: str | None) -> None:
         port = self.port or PORTS[self.security]
         if self.security == "tls":
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=PATIENCE_S, context=_tls(self.ca))
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=PATIENCE_S, context=tls_context(self.ca))
         else:
             smtp = smtplib.SMTP(self.server, port, timeout=PATIENCE_S)
         with smtp, _deadline(lambda: smtp.sock):
             if self.security == "starttls":
-                smtp.starttls(context=_tls(self.ca))
+                smtp.starttls(context=tls_context(self.ca))
             if self.user and password:
                 smtp.login(self.user, password)
             smtp.send_message(message)
@@ -100,12 +100,12 @@ class Push:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         password = read_password(self.password_file) if self.password_file else None
         if self.user and password:
-            headers["Authorization"] = f"Basic {_coded(self.user, password)}"
+            headers["Authorization"] = f"Basic {basic_credentials(self.user, password)}"
         host = parts.hostname or ""
         connection = HTTPConnection(host, parts.port, timeout=PATIENCE_S)
         try:
             if parts.scheme == "https":
-                connection = HTTPSConnection(host, parts.port, timeout=PATIENCE_S, context=_tls(self.ca))
+                connection = HTTPSConnection(host, parts.port, timeout=PATIENCE_S, context=tls_context(self.ca))
             connection.connect()
             with _deadline(lambda: connection.sock):
                 connection.request("PUT", parts.path, exposition(metrics).encode(), headers)
@@ -118,7 +118,7 @@ class Push:
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
-            found = blanked(f"{answer.status} {answer.reason} {' '.join(text.split())}".strip(), password)
+            found = safe_text(f"{answer.status} {answer.reason} {text}", password)
             wrong = NotAllowed if answer.status in (401, 403) else OutputError
             raise wrong("metrics cannot be pushed", where=self.url, found=found[:200])
 
@@ -162,16 +162,6 @@ def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
         timer.cancel()
 
 
-def _tls(ca: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _coded(user: str, password: str) -> str:
-    return base64.b64encode(f"{user}:{password}".encode()).decode()
-
-
 def _said(error: Exception, password: str | None) -> str:
     """The error in a line, without the password in any of the forms that it travels in."""
     said = str(error) or type(error).__name__
@@ -179,4 +169,4 @@ def _said(error: Exception, password: str | None) -> str:
         answer = error.smtp_error
         said = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
     coded = base64.b64encode(password.encode()).decode() if password else None
-    return blanked(" ".join(said.split()), password, coded)[:200]
+    return safe_text(said, password, coded, limit=200)

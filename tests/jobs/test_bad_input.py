@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import pytest
 
 from cmsspark import errors
-from cmsspark.publish.completeness import Whole, completeness
-from cmsspark.publish.documents import Shape
+from cmsspark.publish.completeness import DaySummary, completeness
+from cmsspark.publish.documents import DocumentSpec
 from cmsspark.schemas import stored_table
 from tests.corpus import cases_avro
 from tests.corpus.avro_files import CRAB_FIELDS, container
@@ -68,8 +68,8 @@ def test_accepted_damage_is_read_as_far_as_it_is_intact_and_told_in_the_result(
     assert manifest["reconciliation"]["crab"]["read"] == 70
     assert sum("is damaged" in text for text in manifest["warnings"]) == 2
     assert sum(f"{text['records_read']} of them unverified" in warning for warning in manifest["warnings"]) == 1
-    shape = Shape(stored_table("data_aggregation"), DAY, "p", "t")
-    document = completeness(shape, Whole(1, "0" * 64, (), 0, 0), manifest)
+    shape = DocumentSpec(stored_table("data_aggregation"), DAY, "p", "t")
+    document = completeness(shape, DaySummary(1, "0" * 64, (), 0, 0), manifest)
     assert (document["is_partial"], document["damaged_file_count"]) == (True, 2)
 
 

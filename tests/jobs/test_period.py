@@ -21,7 +21,7 @@ from cmsspark.jobs import period as job
 from cmsspark.jobs import periods as stored
 from cmsspark.periods import Period, between, named, week
 from cmsspark.publish.document_schemas import document_schema
-from cmsspark.publish.documents import Shape, document
+from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.publish.validate import validator_for
 from cmsspark.runs import lease
 from cmsspark.schemas import stored_table
@@ -291,10 +291,10 @@ def test_documents_of_a_period_are_the_same_bytes_and_have_ids_of_their_own(tmp_
     whole_week(tmp_path, [partial(day, user=user(day.day)) for day in WEEK.days])
     first, second = rows_of(run(tmp_path)), rows_of(run(tmp_path))
     assert first == second
-    shape = Shape(stored_table(job.TABLE), WEEK, "cms-test", job.TABLE)
+    shape = DocumentSpec(stored_table(job.TABLE), WEEK, "cms-test", job.TABLE)
     body = document(shape, first[0])
     validator_for(job.TABLE).check(body)
-    month = Shape(stored_table(job.TABLE), named("2026-01"), "cms-test", job.TABLE)
+    month = DocumentSpec(stored_table(job.TABLE), named("2026-01"), "cms-test", job.TABLE)
     other = document(month, {**first[0], "timestamp": month.timestamp})
     assert other["metadata"]["_id"] != body["metadata"]["_id"]
     assert body["distinct_users"] == 7 and body["first_day"] == "2025-12-29" and "user" not in body

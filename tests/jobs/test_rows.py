@@ -10,7 +10,7 @@ import pytest
 from cmsspark.jobs import rows as stored
 from cmsspark.sinks.store import current
 from cmsspark.storage import LocalFiles
-from tests.publish.days import DAY, SHAPE, row, rows, store_day
+from tests.publish.days import DAY, SPEC, row, rows, store_day
 
 
 @pytest.mark.smoke
@@ -18,6 +18,6 @@ def test_spark_hands_over_the_rows_that_pyarrow_reads(spark: Any, tmp_path: Path
     given = [*rows(5), row(5, cpu_time=1.25, remote_nacc=2), row(5, app="fuse")]
     store = store_day(tmp_path, given)
     found = current(LocalFiles(), store, "data_aggregation", "data_aggregation", DAY)
-    assert list(stored.stored_rows(found, SHAPE.table)) == given
-    handed = list(stored._spark_rows(f"file://{found.path}", SHAPE.table, "parquet"))
+    assert list(stored.stored_rows(found, SPEC.table)) == given
+    handed = list(stored._spark_rows(f"file://{found.path}", SPEC.table, "parquet"))
     assert sorted(handed, key=str) == sorted(given, key=str)

@@ -9,14 +9,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cmsspark.publish.documents import Shape
-from cmsspark.publish.ledger import Batch
-from cmsspark.publish.outbox import Outbox, Spooled
+from cmsspark.publish.batch_log import Batch
+from cmsspark.publish.documents import DocumentSpec
+from cmsspark.publish.outbox import Outbox, SpoolResult
 from cmsspark.schemas import stored_table
 
 DAY = date(2026, 1, 15)
 TIMESTAMP = 1_768_435_200_000
-SHAPE = Shape(stored_table("data_aggregation"), DAY, "cms-test", "data_aggregation")
+SPEC = DocumentSpec(stored_table("data_aggregation"), DAY, "cms-test", "data_aggregation")
 MANIFEST = {
     "run": "r1",
     "reconciliation": {
@@ -50,7 +50,7 @@ def store_day(store: Path, given: Sequence[dict[str, Any]], run: str = "r1") -> 
     import pyarrow.parquet as pq
 
     kinds = {"date": pa.date32(), "string": pa.string(), "long": pa.int64(), "double": pa.float64()}
-    schema = pa.schema([(column.name, kinds[column.type]) for column in SHAPE.table.columns])
+    schema = pa.schema([(column.name, kinds[column.type]) for column in SPEC.table.columns])
     folder = store / "data_aggregation" / DAY.isoformat()
     table = folder / "runs" / run / "data_aggregation"
     table.mkdir(parents=True)
@@ -68,9 +68,9 @@ def outbox_in(folder: Path) -> Outbox:
     return Outbox(folder, "somewhere", "data_aggregation", DAY.isoformat())
 
 
-def fill(outbox: Outbox, given: Sequence[dict[str, Any]], source: str = "r1", **more: Any) -> Spooled:
+def fill(outbox: Outbox, given: Sequence[dict[str, Any]], source: str = "r1", **more: Any) -> SpoolResult:
     """Spool ``given`` as the whole day."""
-    return outbox.fill(SHAPE, given, {**MANIFEST, "run": source}, source=source, **more)
+    return outbox.fill(SPEC, given, {**MANIFEST, "run": source}, source=source, **more)
 
 
 def ids(documents: Sequence[bytes]) -> list[str]:

@@ -23,6 +23,7 @@ class Faults:
     close_after_sends: int | None = None
     close_at: tuple[int, str] | None = None  # "before" or "after" it works on its n-th frame that is no SEND
     poison: Callable[[bytes], bool] | None = None  # ERROR without receipt-id, then the end
+    poison_error: str = ""  # its text
     commit: str = (
         "apply"  # apply, drop (close without applying), lost (apply and close), refuse (ERROR with receipt-id),
         # go down (apply, and the same), forbid (refuse, then ERROR with the reason)
@@ -156,7 +157,7 @@ class _Session:
         assert frame.headers["persistent"] == "true", "a message that does not survive the broker"
         self.sends += 1
         if self.fault.poison and self.fault.poison(frame.body):
-            self.say("ERROR", message="this one I do not take")
+            self.say("ERROR", message=self.fault.poison_error or "this one I do not take")
             return False
         if self.fault.is_full and "receipt" in frame.headers:
             self.aside.append(frame.headers["receipt"])

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cmsspark.publish import outbox as outbox_module
+from cmsspark.publish import spooling
+from cmsspark.publish.batch_log import Batch, BatchLog
 from cmsspark.publish.credentials import Broker
-from cmsspark.publish.drain import Drain
-from cmsspark.publish.ledger import Batch, Ledger
-from cmsspark.publish.stomp import StompSink
+from cmsspark.publish.publisher import Publisher
+from cmsspark.publish.sinks.stomp import StompSink
 from tests.publish.days import fill, outbox_in, rows
 
 
@@ -35,15 +35,15 @@ class Steps:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class SteppingLedger:
-    """A ledger with a step before and after each entry."""
+class SteppingLog:
+    """A batch log with a step before and after each entry."""
 
-    def __init__(self, ledger: Ledger, step: Steps) -> None:
-        self._ledger, self._step = ledger, step
+    def __init__(self, log: BatchLog, step: Steps) -> None:
+        self._log, self._step = log, step
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._ledger, name)
-        if name not in ("add", "mark", "turn", "split", "release"):
+        attribute = getattr(self._log, name)
+        if name not in ("add", "mark", "advance", "split", "release"):
             return attribute
 
         def entry(*arguments: Any, **named: Any) -> Any:
@@ -74,23 +74,23 @@ def main() -> None:
     folder, port, last, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     step = Steps(last)
 
-    class SteppingWriter(outbox_module.SpoolWriter):
+    class SteppingWriter(spooling.SpoolWriter):
         def finish(self, manifest: Any) -> dict[str, Any]:
             step()
             result = super().finish(manifest)
             step()
             return result
 
-    outbox_module.SpoolWriter = SteppingWriter  # type: ignore[misc]
+    spooling.SpoolWriter = SteppingWriter  # type: ignore[misc]
     sink = SteppingSink(Broker((("127.0.0.1", port),), "/queue/test.killed"), "data_aggregation", "cms-test")
     sink.step = step
     with outbox_in(folder).held() as outbox:
-        outbox._ledger = SteppingLedger(outbox.ledger, step)  # type: ignore[assignment]
+        outbox._batch_log = SteppingLog(outbox.batch_log, step)  # type: ignore[assignment]
         spooled = fill(outbox, rows(count))
-        Drain(outbox, sink).run()
-        if spooled.generation is not None:
+        Publisher(outbox, sink).run()
+        if spooled.snapshot_no is not None:
             step()
-            outbox.note_confirmed(spooled.generation)
+            outbox.note_confirmed(spooled.snapshot_no)
 
 
 if __name__ == "__main__":

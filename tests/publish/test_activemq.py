@@ -19,14 +19,17 @@ import pytest
 from cmsspark.errors import NotAllowed, NotReady
 from cmsspark.publish.credentials import read_broker
 from cmsspark.publish.documents import canonical, document
-from cmsspark.publish.drain import Drain, Policy
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.stomp import StompSink, Timeouts
+from cmsspark.publish.publisher import Publisher, RetryPolicy
+from cmsspark.publish.sinks.stomp import StompSink
+from cmsspark.publish.stomp_login import StompTimeouts
 from tests.activemq import PASSWORD, USER, ActiveMQ, running_or_skip
-from tests.publish.days import SHAPE, check_arrived, fill, outbox_in, row, rows, store_day
+from tests.publish.days import SPEC, check_arrived, fill, outbox_in, row, rows, store_day
 
 
-def sink_to(broker: ActiveMQ, folder: Path, queue: str, timeouts: Timeouts | None = None, **more: Any) -> StompSink:
+def sink_to(
+    broker: ActiveMQ, folder: Path, queue: str, timeouts: StompTimeouts | None = None, **more: Any
+) -> StompSink:
     path = broker.credentials(folder / f"{queue}.json", queue, **more)
     return StompSink(read_broker(path), "data_aggregation", "cms-test", timeouts)
 
@@ -37,7 +40,7 @@ def tls(broker: ActiveMQ, **more: Any) -> dict[str, Any]:
 
 def wanted(count: int) -> set[bytes]:
     """The documents of ``rows(count)``, without the completeness document."""
-    return {canonical(document(SHAPE, made)) for made in rows(count)}
+    return {canonical(document(SPEC, made)) for made in rows(count)}
 
 
 def bodies(messages: list[tuple[dict[str, str], bytes]]) -> Counter[bytes]:
@@ -60,9 +63,9 @@ def test_what_is_consumed_back_is_what_was_to_be_sent(activemq: ActiveMQ, tmp_pa
     queue = f"back.{way.replace(' ', '-')}"
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, [*rows(1_099), row(1_099, primary_name="Ünïcødé \u2028 \\ : \x00 \r")])
-        Drain(outbox, sink_to(activemq, tmp_path, queue, **more)).run()
+        Publisher(outbox, sink_to(activemq, tmp_path, queue, **more)).run()
         assert outbox.totals().confirmed == 1_101
-        sent = {line for batch in outbox.ledger.batches() for line in outbox.spool.read(batch)}
+        sent = {line for batch in outbox.batch_log.batches() for line in outbox.spool.read(batch)}
     messages = activemq.consume(queue, 1_101)
     check_arrived(Counter(body for _, body in messages), sent)
     headers = messages[0][0]
@@ -81,11 +84,11 @@ def test_what_is_not_allowed_ends_at_once_and_tells_no_secret(activemq: ActiveMQ
     }[case]
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3))
-        told: list[str] = []
+        lines: list[str] = []
         with pytest.raises(NotAllowed) as caught:
-            Drain(outbox, sink_to(activemq, tmp_path, "not.allowed", **more), told=told.append).run()
+            Publisher(outbox, sink_to(activemq, tmp_path, "not.allowed", **more), log=lines.append).run()
         # Nothing was tried again; but ActiveMQ closes now and then before it has said why, where it is about rights.
-        assert all(case == "no right to write" and "closed the connection" in line for line in told), told
+        assert all(case == "no right to write" and "closed the connection" in line for line in lines), lines
         assert outbox.totals().confirmed == 0 and outbox.totals().open == 4
     text = str(caught.value)
     for secret in (PASSWORD, USER, "planted"):
@@ -95,31 +98,31 @@ def test_what_is_not_allowed_ends_at_once_and_tells_no_secret(activemq: ActiveMQ
 def test_a_document_over_the_broker_s_frame_limit_is_found_and_the_others_are_there(
     activemq: ActiveMQ, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, [*rows(300), row(300, app="x" * 50_000), *rows(200, 301)])
         sink = sink_to(activemq, tmp_path, "narrow", host_and_ports=f"127.0.0.1:{activemq.narrow}")
-        Drain(outbox, sink, told=told.append).run()
+        Publisher(outbox, sink, log=lines.append).run()
         assert (outbox.totals().confirmed, outbox.totals().refused) == (501, 1)
-    assert "maximum frame size" in told[-1]
-    check_arrived(bodies(activemq.consume("narrow", 501)), wanted(501) - {canonical(document(SHAPE, row(300)))})
+    assert "maximum frame size" in lines[-1]
+    check_arrived(bodies(activemq.consume("narrow", 501)), wanted(501) - {canonical(document(SPEC, row(300)))})
 
 
 def test_a_topic_without_listeners_confirms(activemq: ActiveMQ, tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3))
-        Drain(outbox, sink_to(activemq, tmp_path, "t", topic="/topic/test.nobody.listens")).run()
+        Publisher(outbox, sink_to(activemq, tmp_path, "t", topic="/topic/test.nobody.listens")).run()
         assert outbox.totals().confirmed == 4
 
 
 def test_a_broker_that_blocks_is_told_as_stalled_and_nothing_is_lost(activemq: ActiveMQ, tmp_path: Path) -> None:
     # Half batches of links that we dropped hold the queue's room until the broker misses our heartbeats there.
-    sink = sink_to(activemq, tmp_path, "small.queue", Timeouts(stall=2, probe=1, beat=1))
+    sink = sink_to(activemq, tmp_path, "small.queue", StompTimeouts(stall=2, probe=1, beat=1))
     arrived: Counter[bytes] = Counter()
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3_000))
         with pytest.raises(NotReady, match="broker stalled"):
-            Drain(outbox, sink, Policy(patience=2)).run()
+            Publisher(outbox, sink, RetryPolicy(patience=2)).run()
         assert outbox.totals().open > 0
 
         def consume() -> None:
@@ -130,7 +133,7 @@ def test_a_broker_that_blocks_is_told_as_stalled_and_nothing_is_lost(activemq: A
         reader = threading.Thread(target=consume)
         reader.start()
         try:
-            Drain(outbox, sink, Policy(patience=90)).run()
+            Publisher(outbox, sink, RetryPolicy(patience=90)).run()
         finally:
             outbox_open.clear()
             reader.join()
@@ -175,7 +178,7 @@ def test_a_broker_ended_under_load_loses_nothing_and_doubles_one_batch_at_most(
     attack = Attack(own_broker, 3_000, how)
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(12_000))
-        Drain(outbox, sink_to(own_broker, tmp_path, "killed"), progress=attack).run()
+        Publisher(outbox, sink_to(own_broker, tmp_path, "killed"), progress=attack).run()
         assert attack.thread is not None
         attack.thread.join()
         assert outbox.totals().confirmed == 12_001
@@ -184,8 +187,8 @@ def test_a_broker_ended_under_load_loses_nothing_and_doubles_one_batch_at_most(
 
 
 def test_a_stopped_process_is_noticed_within_three_beats(own_broker: ActiveMQ, tmp_path: Path) -> None:
-    sink = sink_to(own_broker, tmp_path, "halfopen", Timeouts(connect=1, login=1, beat=1))
-    told: list[str] = []
+    sink = sink_to(own_broker, tmp_path, "halfopen", StompTimeouts(connect=1, login=1, beat=1))
+    lines: list[str] = []
     stopped_at = noticed_at = 0.0
 
     def stop(documents: int) -> None:
@@ -197,16 +200,16 @@ def test_a_stopped_process_is_noticed_within_three_beats(own_broker: ActiveMQ, t
 
     def hear(text: str) -> None:
         nonlocal noticed_at
-        told.append(text)
+        lines.append(text)
         noticed_at = noticed_at or time.monotonic()
         assert own_broker.process is not None
         own_broker.process.send_signal(signal.SIGCONT)
 
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2_000))
-        Drain(outbox, sink, progress=stop, told=hear).run()
+        Publisher(outbox, sink, progress=stop, log=hear).run()
         assert outbox.totals().confirmed == 2_001
-    assert "no heartbeat" in told[0]
+    assert "no heartbeat" in lines[0]
     assert noticed_at - stopped_at <= 4.5
     check_arrived(bodies(own_broker.consume("halfopen", 2_001)), wanted(2_000), 500)
 
@@ -283,7 +286,7 @@ def test_an_outbox_of_one_destination_is_not_another_s(activemq: ActiveMQ, tmp_p
     one, two = sink_to(activemq, tmp_path, "one"), sink_to(activemq, tmp_path, "two")
     assert one.slug != two.slug
     for sink, queue in ((one, "one"), (two, "two")):
-        with Outbox(tmp_path, sink.slug, "data_aggregation", SHAPE.period).held() as outbox:
+        with Outbox(tmp_path, sink.slug, "data_aggregation", SPEC.period).held() as outbox:
             fill(outbox, rows(2))
-            Drain(outbox, sink).run()
+            Publisher(outbox, sink).run()
         check_arrived(bodies(activemq.consume(queue, 3)), wanted(2))

@@ -31,7 +31,7 @@ def test_a_good_file_gives_a_broker_whose_text_shows_no_secret(tmp_path: Path) -
     assert broker.where == "stomp://one.example.org:61313,two.example.org:61314 /topic/cms.popularity"
     assert broker.password == "planted-secret"
     assert "planted-secret" not in repr(broker) and "someone" not in repr(broker)
-    assert broker.without_secrets("no someone with planted-secret") == "no *** with ***"
+    assert broker.safe_text("no someone with planted-secret") == "no *** with ***"
 
 
 def test_the_example_file_is_a_good_one(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_endpoint_s_producer_is_its_path_and_its_text_shows_no_secret(tmp_pat
     assert (endpoint.producer, endpoint.where) == ("cms-test", "https://monit.example.org:10014/cms-test")
     assert "planted-secret" not in repr(endpoint) and "someone" not in repr(endpoint)
     coded = str(endpoint.authorization)
-    assert endpoint.without_secrets(f"{coded} someone planted-secret") == "Basic *** *** ***"
+    assert endpoint.safe_text(f"{coded} someone planted-secret") == "Basic *** *** ***"
 
 
 @pytest.mark.parametrize(

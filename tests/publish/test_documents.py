@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.errors import UsageError
-from cmsspark.publish.completeness import Whole, completeness
-from cmsspark.publish.documents import BadDocument, Shape, canonical, document, documents, gone
+from cmsspark.publish.completeness import DaySummary, completeness
+from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document, documents, gone
 from cmsspark.publish.validate import validator_for
 from cmsspark.schemas import stored_table
-from tests.publish.days import DAY, MANIFEST, SHAPE, TIMESTAMP, row
+from tests.publish.days import DAY, MANIFEST, SPEC, TIMESTAMP, row
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(
@@ -28,7 +28,7 @@ VALUES = st.recursive(
 
 
 def test_a_document_keeps_the_dashboards_names_and_leaves_nulls_out() -> None:
-    body = document(SHAPE, row(1))
+    body = document(SPEC, row(1))
     assert body == {
         "stream": "aaa", "dataset_name": "/P1/Run2026A-v1/MINIAOD", "site_name": "T2_CH_CERN", "app": "crab", "nacc": 3,
         "distinct_users": 2, "read_bytes": 1_000, "site_tier": "T2", "primary_name": "P1",
@@ -42,28 +42,28 @@ def test_a_document_keeps_the_dashboards_names_and_leaves_nulls_out() -> None:
 
 def test_the_id_is_the_sha256_of_job_period_and_group_key() -> None:
     text = '["data_aggregation","2026-01-15",["aaa","/P1/Run2026A-v1/MINIAOD","T2_CH_CERN","crab"]]'
-    assert document(SHAPE, row(1))["metadata"]["_id"] == hashlib.sha256(text.encode()).hexdigest()
+    assert document(SPEC, row(1))["metadata"]["_id"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_the_id_does_not_depend_on_measures_producer_or_type() -> None:
-    other = Shape(SHAPE.table, DAY, "another", "kind")
-    assert document(other, row(1, nacc=99))["metadata"]["_id"] == document(SHAPE, row(1))["metadata"]["_id"]
+    other = DocumentSpec(SPEC.table, DAY, "another", "kind")
+    assert document(other, row(1, nacc=99))["metadata"]["_id"] == document(SPEC, row(1))["metadata"]["_id"]
 
 
 def test_a_row_twice_is_the_same_bytes_whatever_the_order_of_its_columns() -> None:
     shuffled = list(row(1, cpu_time=-0.0).items())
     random.Random(3).shuffle(shuffled)
-    assert canonical(document(SHAPE, dict(shuffled))) == canonical(document(SHAPE, row(1, cpu_time=0.0)))
+    assert canonical(document(SPEC, dict(shuffled))) == canonical(document(SPEC, row(1, cpu_time=0.0)))
 
 
 def test_a_double_stays_a_double_also_when_it_is_whole() -> None:
-    assert b'"cpu_time":3.0' in canonical(document(SHAPE, row(1, cpu_time=3)))
+    assert b'"cpu_time":3.0' in canonical(document(SPEC, row(1, cpu_time=3)))
 
 
 def test_the_order_of_a_sum_does_not_show() -> None:
     first, second = (0.1 + 0.2) + 0.3, 0.1 + (0.2 + 0.3)
     assert first != second
-    assert document(SHAPE, row(1, cpu_time=first)) == document(SHAPE, row(1, cpu_time=second))
+    assert document(SPEC, row(1, cpu_time=first)) == document(SPEC, row(1, cpu_time=second))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_order_of_a_sum_does_not_show() -> None:
 )
 def test_a_row_that_makes_no_valid_document_is_refused(change: dict[str, object], word: str) -> None:
     with pytest.raises(BadDocument, match=word):
-        document(SHAPE, row(1, **change))
+        document(SPEC, row(1, **change))
 
 
 def test_lone_surrogates_are_refused_and_not_replaced() -> None:
@@ -91,24 +91,24 @@ def test_lone_surrogates_are_refused_and_not_replaced() -> None:
 
 
 def test_documents_come_in_the_order_of_rows() -> None:
-    assert [made["primary_name"] for made in documents(SHAPE, [row(2), row(1), row(1)])] == ["P2", "P1", "P1"]
+    assert [made["primary_name"] for made in documents(SPEC, [row(2), row(1), row(1)])] == ["P2", "P1", "P1"]
 
 
 def test_single_people_s_tables_are_never_published() -> None:
     with pytest.raises(UsageError):
-        document(Shape(stored_table("partials"), DAY, "p", "t"), row(1))
+        document(DocumentSpec(stored_table("partials"), DAY, "p", "t"), row(1))
 
 
 def test_a_gone_document_has_its_id_zero_measures_and_the_mark() -> None:
-    body = document(SHAPE, row(1, cpu_time=2.5))
-    last = gone(SHAPE, body)
+    body = document(SPEC, row(1, cpu_time=2.5))
+    last = gone(SPEC, body)
     assert last == {**body, "nacc": 0, "distinct_users": 0, "read_bytes": 0, "cpu_time": 0.0, "is_gone": True}
     assert "remote_nacc" not in last
     validator_for("data_aggregation").check(last)
 
 
 def test_the_completeness_document_has_numbers_and_no_names() -> None:
-    body = completeness(SHAPE, Whole(10, "0" * 64, (), 0, 2), MANIFEST)
+    body = completeness(SPEC, DaySummary(10, "0" * 64, (), 0, 2), MANIFEST)
     validator_for("completeness").check(body)
     assert body["reconciliation"]["aaa"]["read"] == 12
     assert b"somebody" not in canonical(body)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint
-from cmsspark.publish.drain import Drain, Policy
-from cmsspark.publish.http import HttpSink, Timeouts
-from cmsspark.publish.ledger import Batch
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.sink import Refused, Unconfirmed
+from cmsspark.publish.publisher import Publisher, RetryPolicy
+from cmsspark.publish.sink import RejectedError, RetryableError
+from cmsspark.publish.sinks.http import HttpSink, HttpTimeouts
 from tests.activemq import Certificates, free_port
 from tests.publish.days import Clock, fill, outbox_in, rows
 from tests.publish.fake_http import Answer, FakeServer, http_server
@@ -31,11 +31,11 @@ BATCH = Batch(1, 1, "part-0001.jsonl", 0, 0, 3, "")
 DOCUMENTS = [b'{"a":1}', b'{"b":"\xc3\xa9"}', b'{"c":3}']
 LARGE = [b'{"x":"' + b"x" * 990_000 + b'"}'] * 12
 #: Only what shows life is waited for so long: these tests hold on a busy machine, too.
-PATIENT = Timeouts(connect=30, move=30, whole=60)
+PATIENT = HttpTimeouts(connect=30, move=30, whole=60)
 #: For a server that is silent or drips.
-QUICK = Timeouts(connect=30, move=0.4, whole=0.8)
+QUICK = HttpTimeouts(connect=30, move=0.4, whole=0.8)
 #: The same with room for requests that are answered as they should be.
-SILENT = Timeouts(connect=30, move=2, whole=3)
+SILENT = HttpTimeouts(connect=30, move=2, whole=3)
 WAITED_OUT = ("silent", "drip")
 SECRETS = ("planted-user", "planted-secret", base64.b64encode(b"planted-user:planted-secret").decode())
 
@@ -45,11 +45,11 @@ def endpoint(port: int, host: str = "127.0.0.1", **more: Any) -> Endpoint:
     return Endpoint(host, port, "/cms-test", producer="cms-test", **given)
 
 
-def sink_to(fake: FakeServer, timeouts: Timeouts = PATIENT, **more: Any) -> HttpSink:
+def sink_to(fake: FakeServer, timeouts: HttpTimeouts = PATIENT, **more: Any) -> HttpSink:
     return HttpSink(endpoint(fake.port, **more), timeouts)
 
 
-def send(fake: FakeServer, documents: list[bytes] | None = None, timeouts: Timeouts = PATIENT) -> None:
+def send(fake: FakeServer, documents: list[bytes] | None = None, timeouts: HttpTimeouts = PATIENT) -> None:
     sink = sink_to(fake, timeouts)
     sink.open()
     try:
@@ -83,7 +83,7 @@ def test_one_connection_serves_many_batches_and_a_closed_one_is_replaced() -> No
         for _ in range(2):
             sink.send(BATCH, DOCUMENTS)
         assert fake.connections == 1
-        with pytest.raises(Unconfirmed, match="closed the connection"):
+        with pytest.raises(RetryableError, match="closed the connection"):
             sink.send(BATCH, DOCUMENTS)
         assert fake.connections == 2
         sink.send(BATCH, DOCUMENTS)
@@ -122,7 +122,7 @@ def test_a_connection_that_the_server_closed_while_idle_leaves_no_doubt() -> Non
 @pytest.mark.parametrize("status", [400, 409, 413, 422])
 def test_a_4xx_about_the_content_refuses_the_batch(status: int) -> None:
     with http_server(Answer(status, body=b"field nacc is no number")) as fake:
-        with pytest.raises(Refused, match=f"{status} .*field nacc is no number") as caught:
+        with pytest.raises(RejectedError, match=f"{status} .*field nacc is no number") as caught:
             send(fake)
         assert not caught.value.in_doubt
 
@@ -160,10 +160,10 @@ def test_what_is_not_allowed_is_told_at_once_and_no_secret_is(status: int) -> No
 def test_what_may_pass_is_no_confirmation_and_no_refusal(answer: Answer, in_doubt: bool) -> None:
     with http_server(answer) as fake:
         started = time.monotonic()
-        with pytest.raises(Unconfirmed) as caught:
+        with pytest.raises(RetryableError) as caught:
             send(fake, timeouts=QUICK if answer.instead in WAITED_OUT else PATIENT)
         assert time.monotonic() - started < 20  # the server would be silent, or drip, for longer
-    assert not isinstance(caught.value, Refused)
+    assert not isinstance(caught.value, RejectedError)
     assert caught.value.in_doubt is in_doubt
 
 
@@ -172,7 +172,7 @@ def test_a_redirect_is_told_and_not_followed(status: int) -> None:
     with http_server() as elsewhere:
         place = f"http://someone:planted-secret@localhost:{elsewhere.port}/x?token=planted-secret"
         with http_server(Answer(status, {"Location": place})) as fake:
-            with pytest.raises(Unconfirmed, match="sends us to localhost, which is not followed") as caught:
+            with pytest.raises(RetryableError, match="redirects to localhost, which is not followed") as caught:
                 send(fake)
             assert len(fake.requests) == 1 and fake.stored == []
         assert elsewhere.requests == []
@@ -195,7 +195,7 @@ def test_retry_after_is_seconds_or_a_date(given: str) -> None:
     with http_server(Answer(429, {"Retry-After": given})) as fake:
         sink = HttpSink(endpoint(fake.port), PATIENT, now=lambda: 1_000_000.0)
         sink.open()
-        with pytest.raises(Unconfirmed) as caught:
+        with pytest.raises(RetryableError) as caught:
             sink.send(BATCH, DOCUMENTS)
         sink.close()
     assert caught.value.retry_after == 7
@@ -203,7 +203,7 @@ def test_retry_after_is_seconds_or_a_date(given: str) -> None:
 
 @pytest.mark.parametrize("given", ["soon", "-3", "", "9" * 40])
 def test_a_retry_after_that_is_neither_is_none(given: str) -> None:
-    with http_server(Answer(503, {"Retry-After": given})) as fake, pytest.raises(Unconfirmed) as caught:
+    with http_server(Answer(503, {"Retry-After": given})) as fake, pytest.raises(RetryableError) as caught:
         send(fake)
     assert caught.value.retry_after == 0
 
@@ -211,14 +211,14 @@ def test_a_retry_after_that_is_neither_is_none(given: str) -> None:
 def test_a_server_that_refuses_before_it_has_read_all_is_heard() -> None:
     with (
         http_server(Answer(413, {"Connection": "close"}, instead="early")) as fake,
-        pytest.raises(Refused, match="413"),
+        pytest.raises(RejectedError, match="413"),
     ):
         send(fake, LARGE)
 
 
 def test_a_2xx_before_all_was_read_confirms_nothing() -> None:
     with http_server(Answer(200, takes=False, instead="early")) as fake:
-        with pytest.raises(Unconfirmed) as caught:
+        with pytest.raises(RetryableError) as caught:
             send(fake, LARGE)
         assert not caught.value.in_doubt
 
@@ -244,7 +244,7 @@ def test_a_server_that_takes_no_data_ends_at_the_deadline() -> None:
         started = time.monotonic()
         sink = HttpSink(endpoint(server.getsockname()[1]), QUICK)
         sink.open()
-        with pytest.raises(Unconfirmed) as caught:
+        with pytest.raises(RetryableError) as caught:
             sink.send(BATCH, LARGE)
         sink.close()
         assert time.monotonic() - started < 20
@@ -253,7 +253,7 @@ def test_a_server_that_takes_no_data_ends_at_the_deadline() -> None:
 
 def test_refused_by_all_names_the_address() -> None:
     port = free_port()
-    with pytest.raises(Unconfirmed, match=f"127.0.0.1:{port}: Connection refused"):
+    with pytest.raises(RetryableError, match=f"127.0.0.1:{port}: Connection refused"):
         HttpSink(endpoint(port), PATIENT).open()
 
 
@@ -330,8 +330,8 @@ def test_a_handshake_that_drips_ends_at_the_deadline(certificates: Certificates)
         thread = threading.Thread(target=serve)
         thread.start()
         started = time.monotonic()
-        sink = HttpSink(endpoint(server.getsockname()[1], is_secure=True), Timeouts(connect=0.5))
-        with pytest.raises(Unconfirmed):
+        sink = HttpSink(endpoint(server.getsockname()[1], is_secure=True), HttpTimeouts(connect=0.5))
+        with pytest.raises(RetryableError):
             sink.open()
         assert time.monotonic() - started < 20
         gate.set()
@@ -342,12 +342,12 @@ def test_a_handshake_that_drips_ends_at_the_deadline(certificates: Certificates)
 
 
 def drain(outbox: Outbox, fake: FakeServer, clock: Clock | None = None) -> list[str]:
-    told: list[str] = []
+    lines: list[str] = []
     timeouts = SILENT if any(answer.instead in WAITED_OUT for answer in fake.answers) else PATIENT
-    Drain(
-        outbox, sink_to(fake, timeouts), Policy(), clock or Clock(), told=told.append, jitter=lambda low, high: low
+    Publisher(
+        outbox, sink_to(fake, timeouts), RetryPolicy(), clock or Clock(), log=lines.append, jitter=lambda low, high: low
     ).run()
-    return told
+    return lines
 
 
 def ids(fake: FakeServer) -> list[str]:

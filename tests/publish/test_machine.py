@@ -18,14 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from cmsspark.errors import NotReady
 from cmsspark.publish.credentials import Broker
-from cmsspark.publish.drain import Drain, Policy
-from cmsspark.publish.stomp import StompSink, Timeouts
+from cmsspark.publish.publisher import Publisher, RetryPolicy
+from cmsspark.publish.sinks.stomp import StompSink
+from cmsspark.publish.stomp_login import StompTimeouts
 from tests.activemq import Certificates, free_port
 from tests.publish.days import Clock, fill, outbox_in, row
 from tests.publish.fake_broker import FakeBroker, Faults
 
 #: A busy machine stays below these: an interruption that the test did not order would be a double too many.
-QUICK = Timeouts(connect=10, login=1, stall=2, probe=0.15, beat=4)
+QUICK = StompTimeouts(connect=10, login=1, stall=2, probe=0.15, heartbeat=4)
 FAULTS: dict[str, dict[str, Any]] = {
     "refuse": {"close_at_once": True},
     "silent accept": {"silent": True},
@@ -49,7 +50,7 @@ class Killed(BaseException):
     """The publisher's end in the middle."""
 
 
-class Publisher(RuleBasedStateMachine):
+class PublisherMachine(RuleBasedStateMachine):
     """A day that changes, a broker with faults to come, and a publisher that is ended now and then."""
 
     certificates: Certificates
@@ -108,7 +109,7 @@ class Publisher(RuleBasedStateMachine):
             fill(outbox, [row(number, nacc=value) for number, value in sorted(self.day.items())], f"r{self.run}")
             sink = StompSink(self.broker, "data_aggregation", "cms-test", QUICK)
             try:
-                Drain(outbox, sink, Policy(patience=60), Clock(), progress=progress).run()
+                Publisher(outbox, sink, RetryPolicy(patience=60), Clock(), progress=progress).run()
             except Killed:
                 self.kills += 1
             except NotReady:
@@ -144,7 +145,7 @@ class Publisher(RuleBasedStateMachine):
 
 
 def drive(certificates: Certificates, examples: int, steps: int) -> None:
-    machine = type("Bound", (Publisher,), {"certificates": certificates})
+    machine = type("Bound", (PublisherMachine,), {"certificates": certificates})
     how = settings(
         max_examples=examples, stateful_step_count=steps, deadline=None,
         suppress_health_check=list(HealthCheck), database=None,

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cmsspark.errors import DataError, NotReady, OutputError
-from cmsspark.publish.drain import Drain
-from cmsspark.publish.ledger import State
+from cmsspark.publish.batch_log import BatchState
 from cmsspark.publish.outbox import Outbox
+from cmsspark.publish.publisher import Publisher
 from cmsspark.publish.spool import BATCH_DOCUMENTS, Spool, SpoolWriter
 from tests.publish.days import DAY, Clock, ListSink, fill, ids, outbox_in, row, rows
 
@@ -25,9 +25,9 @@ def publish(folder: Path, given: list[dict[str, Any]], source: str = "r1", **mor
     sink = ListSink()
     with outbox_in(folder).held() as outbox:
         spooled = fill(outbox, given, source, **more)
-        Drain(outbox, sink, clock=Clock()).run()
-        if spooled.generation is not None:
-            outbox.note_confirmed(spooled.generation)
+        Publisher(outbox, sink, clock=Clock()).run()
+        if spooled.snapshot_no is not None:
+            outbox.note_confirmed(spooled.snapshot_no)
     return [json.loads(document) for document in sink.arrived]
 
 
@@ -96,7 +96,7 @@ def test_two_rows_of_one_key_fail_and_nothing_is_spooled(tmp_path: Path) -> None
         with outbox_in(tmp_path).held() as outbox:
             with pytest.raises(DataError, match="same document"):
                 fill(outbox, given)
-            assert outbox.spool.generations() == []
+            assert outbox.spool.snapshots() == []
     publish(tmp_path, [row(1)])
     with outbox_in(tmp_path).held() as outbox, pytest.raises(DataError, match="same document"):
         fill(outbox, [row(1), row(1)], "r2")
@@ -122,15 +122,15 @@ def test_a_spool_that_was_not_finished_is_never_seen(tmp_path: Path) -> None:
     assert writer._stream is not None
     writer._stream.close()  # as the end of the process does
     with outbox_in(tmp_path).held() as outbox:
-        assert outbox.spool.generations() == []
+        assert outbox.spool.snapshots() == []
         assert outbox.unfinished() is None
-        assert fill(outbox, rows(2)).generation == 1
+        assert fill(outbox, rows(2)).snapshot_no == 1
 
 
 def test_a_spool_that_the_ledger_never_heard_of_is_sent(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
-        outbox.ledger._db.executescript("DELETE FROM batches; DELETE FROM generations")
+        outbox.batch_log._db.executescript("DELETE FROM batches; DELETE FROM generations")
     with outbox_in(tmp_path).held() as outbox:
         assert (outbox.totals().waiting, outbox.totals().in_doubt) == (3, 0)
 
@@ -140,7 +140,7 @@ def test_the_same_source_goes_on_where_it_was_left(tmp_path: Path) -> None:
         fill(outbox, rows(2))
     with outbox_in(tmp_path).held() as outbox:
         assert fill(outbox, []).resumed
-        assert outbox.spool.generations() == [1]
+        assert outbox.spool.snapshots() == [1]
 
 
 def test_a_newer_run_takes_the_place_of_what_was_not_sent(tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_a_newer_run_takes_the_place_of_what_was_not_sent(tmp_path: Path) -> Non
 def test_what_may_have_arrived_and_vanished_is_sent_as_gone(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
-        batch = outbox.ledger.first([State.READY])
+        batch = outbox.batch_log.first([BatchState.READY])
         assert batch is not None
-        outbox.ledger.mark(batch, State.SENDING)  # and the publisher is killed
+        outbox.batch_log.mark(batch, BatchState.SENDING)  # and the publisher is killed
     sent = publish(tmp_path, rows(1), "r2")
     assert [(body.get("primary_name"), body.get("is_gone")) for body in sent] == [
         ("P0", None),
@@ -208,7 +208,7 @@ def test_a_damaged_part_is_named_and_nothing_of_it_is_sent(tmp_path: Path) -> No
         content[-20] ^= 1
         part.write_bytes(content)
         with pytest.raises(DataError, match=r"part-0001\.jsonl"):
-            Drain(outbox, sink, clock=Clock()).run()
+            Publisher(outbox, sink, clock=Clock()).run()
     assert sink.arrived == []
 
 
@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_no_half_spool(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="No space left"):
         writer.add(b"{}")
     writer.abandon()
-    assert Spool(tmp_path / "day").generations() == []
+    assert Spool(tmp_path / "day").snapshots() == []
     assert list((tmp_path / "day").iterdir()) == []
 
 
@@ -255,22 +255,22 @@ def test_a_full_disk_below_the_ledger_is_told_and_resumable(tmp_path: Path) -> N
     sink = ListSink()
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(1_200))
-        (pages,) = outbox.ledger._db.execute("PRAGMA page_count").fetchone()
-        outbox.ledger._db.execute(f"PRAGMA max_page_count={pages}")
-        outbox.ledger._db.execute("CREATE TEMP TABLE t AS SELECT 1")
-        batch = outbox.ledger.first([State.READY])
+        (pages,) = outbox.batch_log._db.execute("PRAGMA page_count").fetchone()
+        outbox.batch_log._db.execute(f"PRAGMA max_page_count={pages}")
+        outbox.batch_log._db.execute("CREATE TEMP TABLE t AS SELECT 1")
+        batch = outbox.batch_log.first([BatchState.READY])
         assert batch is not None
         with pytest.raises(OutputError, match="full"):
-            outbox.ledger.mark(batch, State.SENDING, "x" * 10_000)
+            outbox.batch_log.mark(batch, BatchState.SENDING, "x" * 10_000)
     with outbox_in(tmp_path).held() as outbox:
-        Drain(outbox, sink, clock=Clock()).run()
+        Publisher(outbox, sink, clock=Clock()).run()
     assert len(set(ids(sink.arrived))) == len(sink.arrived) == 1_201
 
 
 def test_states_are_written_with_full_synchronisation(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
-        assert outbox.ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert outbox.ledger._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert outbox.batch_log._db.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert outbox.batch_log._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_ledger_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from tests.publish.days import row as one
 from tests.publish.fake_broker import Faults, broker
 from tests.publish.fake_http import Answer, http_server
 
+#: What a terminal would obey: a title, a colour, a line, text from right to left.
+CONTROLS = "\x1b]0;evil\x07\x1b[31m evil\x9b2J \u202e gnp"
+
 
 class Place:
     """A folder with a store and a state, and the command run in it."""
@@ -248,6 +251,7 @@ def test_over_http_a_wrong_password_is_77_at_once_and_nothing_is_lost(place: Pla
         done = place.publish("--sink", "http", "--amq", credentials)
         assert (done.returncode, len(fake.requests)) == (77, 1)
         assert "planted" not in done.stdout + done.stderr
+        assert done.stdout.splitlines()[1].split()[1:] == ["0", "0", "0", "4", "0"]
         fake.last = Answer()
         assert place.publish("--sink", "http", "--amq", credentials, "--resume").returncode == 0
         assert len(fake.stored) == 4
@@ -280,3 +284,28 @@ def test_what_became_of_the_documents_is_entered_in_the_ledger_of_runs(place: Pl
     with ledger.opened(place.folder / "state") as book:
         (found,) = book.published()
     assert (found.table, found.stored_run, found.confirmed, found.waiting) == ("data_aggregation", "r1", 4, 0)
+
+
+@pytest.mark.parametrize(
+    "fault", [Faults(login_error=f"password wrong{CONTROLS}"), Faults(poison_error=f"no{CONTROLS}")]
+)
+def test_a_broker_s_text_reaches_neither_terminal_nor_log_with_control_characters(place: Place, fault: Faults) -> None:
+    fault.poison = lambda body: bool(fault.poison_error)
+    place.store(rows(1))
+    with broker(*[fault] * 50) as fake:
+        done = place.publish("--amq", place.credentials(fake.port), settings="publishing: {patience: 0.3}\n")
+    shown = done.stdout + done.stderr + place("outbox", "show").stdout
+    assert "evil" in shown
+    assert not [letter for letter in shown if not letter.isprintable() and letter != "\n"]
+
+
+def test_a_password_that_travels_in_the_open_is_announced_or_refused(place: Place) -> None:
+    place.store(rows(1))
+    credentials = place.credentials(61613, host_and_ports="no-such-host.invalid:61613")
+    done = place.publish("--amq", credentials, settings="publishing: {patience: 0.1}\n")
+    assert done.returncode == 75
+    assert "the password is sent to no-such-host.invalid unencrypted" in done.stderr
+    done = place.publish("--amq", credentials, settings="publishing: {patience: 0.1, require_tls: true}\n")
+    assert done.returncode == 77
+    here = place.publish("--amq", place.credentials(free_port()), settings="publishing: {patience: 0.1}\n")
+    assert "unencrypted" not in here.stderr

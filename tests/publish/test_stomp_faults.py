@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import NotAllowed, NotReady
+from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Broker
-from cmsspark.publish.drain import Drain, Policy
-from cmsspark.publish.ledger import Batch
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.sink import Refused, Unconfirmed
-from cmsspark.publish.stomp import StompSink, Timeouts
+from cmsspark.publish.publisher import Publisher, RetryPolicy
+from cmsspark.publish.sink import RejectedError, RetryableError
+from cmsspark.publish.sinks.stomp import StompSink
+from cmsspark.publish.stomp_login import StompTimeouts
 from tests.activemq import Certificates, free_port
 from tests.publish.days import Clock, fill, ids, outbox_in, rows
 from tests.publish.fake_broker import FakeBroker, Faults, broker
@@ -26,19 +27,19 @@ from tests.publish.fake_broker import FakeBroker, Faults, broker
 BATCH = Batch(1, 1, "part-0001.jsonl", 0, 0, 3, "")
 DOCUMENTS = [b'{"a":1}', b'{"b":"\xc3\xa9"}', b'{"c":3}']
 #: Only what shows life is waited for so long: these tests hold on a busy machine, too.
-PATIENT = Timeouts(connect=30, login=30, stall=30, probe=0.2, beat=4)
+PATIENT = StompTimeouts(connect=30, login=30, stall=30, probe=0.2, heartbeat=4)
 #: For a silent broker: its deadlines are short, and those that it must not cost are long.
-SILENT = Timeouts(connect=30, login=1, stall=30, probe=0.2, beat=4)
+SILENT = StompTimeouts(connect=30, login=1, stall=30, probe=0.2, heartbeat=4)
 
 
-def sink_to(*ports: int, timeouts: Timeouts = PATIENT, told: list[str] | None = None) -> StompSink:
+def sink_to(*ports: int, timeouts: StompTimeouts = PATIENT, log: list[str] | None = None) -> StompSink:
     addresses = tuple(("127.0.0.1", port) for port in ports)
-    hear = told if told is not None else []
+    lines = log if log is not None else []
     there = Broker(addresses, "/queue/test.documents", username="somebody", password="planted-secret")
-    return StompSink(there, "data_aggregation", "cms-test", timeouts, told=hear.append)
+    return StompSink(there, "data_aggregation", "cms-test", timeouts, log=lines.append)
 
 
-def send(fake: FakeBroker, timeouts: Timeouts = PATIENT, documents: list[bytes] | None = None) -> None:
+def send(fake: FakeBroker, timeouts: StompTimeouts = PATIENT, documents: list[bytes] | None = None) -> None:
     sink = sink_to(fake.port, timeouts=timeouts)
     sink.open()
     try:
@@ -55,14 +56,14 @@ def test_a_batch_is_there_byte_for_byte_when_send_returns() -> None:
 
 def test_refused_by_all_names_each_address() -> None:
     first, second = free_port(), free_port()
-    with pytest.raises(Unconfirmed) as caught:
+    with pytest.raises(RetryableError) as caught:
         sink_to(first, second).open()
     assert f"127.0.0.1:{first}: Connection refused" in caught.value.reason
     assert f"127.0.0.1:{second}: Connection refused" in caught.value.reason
 
 
 def test_a_name_that_does_not_resolve_is_told() -> None:
-    with pytest.raises(Unconfirmed, match="does not resolve"):
+    with pytest.raises(RetryableError, match="does not resolve"):
         StompSink(Broker((("no-such-host.invalid", 1),), "/queue/x"), "t", "p", PATIENT).open()
 
 
@@ -74,13 +75,13 @@ def test_a_dead_address_is_passed_over_and_comes_last_the_next_time() -> None:
             sink.send(BATCH, DOCUMENTS)
             sink.close()
         assert len(fake.stored) == 6
-        assert sink._candidates([])[0][2][1] == fake.port
+        assert sink._connector._candidates([])[0][2][1] == fake.port
 
 
 def test_a_silent_peer_costs_its_own_deadline_and_no_more() -> None:
     with broker(Faults(silent=True)) as fake:
         started = time.monotonic()
-        with pytest.raises(Unconfirmed, match="stays silent"):
+        with pytest.raises(RetryableError, match="stays silent"):
             sink_to(fake.port, timeouts=SILENT).open()
         assert time.monotonic() - started < 20
 
@@ -118,8 +119,8 @@ def test_what_speaks_no_stomp_is_told(answer: bytes) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(Unconfirmed, match="speaks no STOMP"):
-            sink_to(server.getsockname()[1], timeouts=Timeouts(login=5)).open()
+        with pytest.raises(RetryableError, match="does not speak STOMP"):
+            sink_to(server.getsockname()[1], timeouts=StompTimeouts(login=5)).open()
         thread.join()
 
 
@@ -134,15 +135,15 @@ def test_what_speaks_no_stomp_is_told(answer: bytes) -> None:
     ids=["before-commit", "at-commit", "after-commit", "no-receipt"],
 )
 def test_a_batch_without_a_receipt_is_not_confirmed(fault: Faults, in_doubt: bool | None, stored: int) -> None:
-    with broker(fault) as fake, pytest.raises(Unconfirmed) as caught:
+    with broker(fault) as fake, pytest.raises(RetryableError) as caught:
         send(fake)
-    assert not isinstance(caught.value, Refused)
+    assert not isinstance(caught.value, RejectedError)
     assert in_doubt is None or caught.value.in_doubt is in_doubt
     assert len(fake.stored) == stored
 
 
 def test_a_close_while_sending_leaves_no_doubt() -> None:
-    with broker(Faults(close_after_sends=1)) as fake, pytest.raises(Unconfirmed) as caught:
+    with broker(Faults(close_after_sends=1)) as fake, pytest.raises(RetryableError) as caught:
         send(fake, documents=[b"x" * 4_000_000] * 3)
     assert not caught.value.in_doubt
 
@@ -169,12 +170,18 @@ def test_a_receipt_that_is_late_is_waited_for() -> None:
 
 
 def test_a_lost_receipt_is_noticed_by_asking_and_not_by_the_long_deadline() -> None:
-    with broker(Faults(receipt="never")) as fake, pytest.raises(Unconfirmed, match="receipt of a commit did not come"):
-        send(fake, Timeouts(connect=30, login=30, stall=60, probe=0.1))
+    with (
+        broker(Faults(receipt="never")) as fake,
+        pytest.raises(RetryableError, match="receipt of a commit did not come"),
+    ):
+        send(fake, StompTimeouts(connect=30, login=30, stall=60, probe=0.1))
 
 
 def test_a_refused_transaction_counts_nothing_and_says_why() -> None:
-    with broker(Faults(commit="refuse")) as fake, pytest.raises(Refused, match="the transaction is refused") as caught:
+    with (
+        broker(Faults(commit="refuse")) as fake,
+        pytest.raises(RejectedError, match="the transaction is refused") as caught,
+    ):
         send(fake)
     assert not caught.value.in_doubt
     assert fake.stored == []
@@ -186,16 +193,16 @@ def test_a_missing_right_that_is_told_after_the_commit_is_no_document_s_fault() 
 
 
 def test_a_broker_that_goes_down_at_a_commit_may_have_made_it() -> None:
-    with broker(Faults(commit="go down")) as fake, pytest.raises(Unconfirmed, match="shutting down") as caught:
+    with broker(Faults(commit="go down")) as fake, pytest.raises(RetryableError, match="shutting down") as caught:
         send(fake)
-    assert caught.value.in_doubt and not isinstance(caught.value, Refused)
+    assert caught.value.in_doubt and not isinstance(caught.value, RejectedError)
     assert fake.stored == DOCUMENTS
 
 
 def test_a_broker_that_takes_no_data_is_told_as_stalled() -> None:
     fault = Faults(stop_reading_after=1)
-    with broker(fault) as fake, pytest.raises(Unconfirmed, match="broker stalled: it takes no data") as caught:
-        send(fake, Timeouts(connect=30, login=30, stall=0.8), documents=[b"x" * 4_000_000] * 10)
+    with broker(fault) as fake, pytest.raises(RetryableError, match="broker stalled: it takes no data") as caught:
+        send(fake, StompTimeouts(connect=30, login=30, stall=0.8), documents=[b"x" * 4_000_000] * 10)
     assert not caught.value.in_doubt
 
 
@@ -206,16 +213,16 @@ def test_a_full_queue_loses_no_message_of_a_batch_that_it_confirms() -> None:
 
 
 def test_no_commit_is_sent_before_the_broker_has_all_messages() -> None:
-    with broker(Faults(stop_reading_after=1)) as fake, pytest.raises(Unconfirmed, match="broker stalled") as caught:
-        send(fake, Timeouts(connect=30, login=30, stall=0.8))
+    with broker(Faults(stop_reading_after=1)) as fake, pytest.raises(RetryableError, match="broker stalled") as caught:
+        send(fake, StompTimeouts(connect=30, login=30, stall=0.8))
     assert not caught.value.in_doubt
     assert fake.stored == []
 
 
 def test_a_half_open_link_is_noticed_by_its_heartbeats() -> None:
     fault = Faults(receipt="late", heartbeat="100,100")
-    with broker(fault) as fake, pytest.raises(Unconfirmed, match="no heartbeat") as caught:
-        send(fake, Timeouts(connect=30, login=30, stall=60, probe=60, beat=0.1))
+    with broker(fault) as fake, pytest.raises(RetryableError, match="no heartbeat") as caught:
+        send(fake, StompTimeouts(connect=30, login=30, stall=60, probe=60, heartbeat=0.1))
     assert caught.value.in_doubt
 
 
@@ -256,7 +263,7 @@ def test_a_clean_tls_close_in_the_middle_is_a_failure_like_any_other(
     with broker(fault, context=server(certificates)) as fake:
         sink = tls_sink(fake, certificates)
         sink.open()
-        with pytest.raises(Unconfirmed) as caught:
+        with pytest.raises(RetryableError) as caught:
             sink.send(BATCH, documents)
         assert caught.value.in_doubt is in_doubt
         sink.open()
@@ -268,9 +275,9 @@ def test_a_clean_tls_close_in_the_middle_is_a_failure_like_any_other(
 # -- the whole way: outbox, drain, broker ----------------------------------------------------------------------
 
 
-def publish(outbox: Outbox, fake: FakeBroker, policy: Policy | None = None) -> None:
+def publish(outbox: Outbox, fake: FakeBroker, policy: RetryPolicy | None = None) -> None:
     timeouts = SILENT if any(fault.silent for fault in fake.faults) else PATIENT
-    Drain(outbox, sink_to(fake.port, timeouts=timeouts), policy, Clock()).run()
+    Publisher(outbox, sink_to(fake.port, timeouts=timeouts), policy, Clock()).run()
 
 
 @pytest.mark.parametrize(
@@ -313,7 +320,7 @@ def test_with_no_broker_at_all_nothing_is_lost_and_the_addresses_are_named(tmp_p
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         with pytest.raises(NotReady, match=f"127.0.0.1:{port}: Connection refused"):
-            Drain(outbox, sink_to(port), Policy(patience=30), Clock()).run()
+            Publisher(outbox, sink_to(port), RetryPolicy(patience=30), Clock()).run()
         assert outbox.totals().waiting == 3
 
 
@@ -333,5 +340,5 @@ def test_two_connections_take_turns_and_one_commit_is_on_its_way(tmp_path: Path)
         fill(outbox, rows(2_200))
         publish(outbox, fake)
         assert fake.connections == 2
-        spooled = [line for batch in outbox.ledger.batches() for line in outbox.spool.read(batch)]
+        spooled = [line for batch in outbox.batch_log.batches() for line in outbox.spool.read(batch)]
         assert fake.stored == spooled

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cmsspark.publish.dial import LinkDown
-from cmsspark.publish.drain import Drain
-from cmsspark.publish.ledger import Batch
-from cmsspark.publish.link import Link, Patience
-from cmsspark.publish.stomp import Timeouts
+from cmsspark.publish.batch_log import Batch
+from cmsspark.publish.connection import ConnectionLost
+from cmsspark.publish.publisher import Publisher
+from cmsspark.publish.stomp_connection import StallTimer, StompConnection
+from cmsspark.publish.stomp_login import StompTimeouts
 from tests.activemq import Certificates
 from tests.publish.days import Clock, fill, ids, outbox_in, rows
 from tests.publish.fake_broker import Faults, broker
@@ -26,7 +26,7 @@ LARGE = [b"x" * 4_000_000] * 5
 
 def test_a_receipt_that_is_there_confirms_however_long_the_next_batch_blocked() -> None:
     with broker(Faults(), Faults(stop_reading_after=1)) as fake:
-        sink = sink_to(fake.port, timeouts=Timeouts(connect=30, login=30, stall=1, probe=30))
+        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=30, stall=1, probe=30))
         sink.open()
         sink.send(BATCH, DOCUMENTS, lambda: sink.stage(NEXT, LARGE))
         sink.drop()
@@ -44,7 +44,7 @@ def test_closed_at_whatever_frame_only_a_commit_that_was_made_is_double(
         faults[connection] = Faults(close_at=(number, when))
         with broker(*faults) as fake, outbox_in(tmp_path / str(number)).held() as outbox:
             fill(outbox, rows(600))
-            Drain(outbox, sink_to(fake.port), clock=Clock()).run()
+            Publisher(outbox, sink_to(fake.port), clock=Clock()).run()
             assert outbox.totals().confirmed == len(set(ids(fake.stored))) == 601
             doubles = len(fake.stored) - 601
             assert doubles <= ((500, 101)[connection] if (number, when) == (5, "after") else 0)
@@ -55,7 +55,7 @@ def test_a_commit_s_connection_is_kept_alive_while_the_other_blocks(blocked: dic
     # The broker receipts, and goes on with the other connection, once it was given three heartbeats.
     first = Faults(heartbeat="0,50", beats=3)
     with broker(first, Faults(gate=first.gate, **blocked)) as fake:
-        sink = sink_to(fake.port, timeouts=Timeouts(connect=30, login=5, stall=5, probe=30, beat=0.05))
+        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=5, stall=5, probe=30, heartbeat=0.05))
         sink.open()
         sink.send(BATCH, DOCUMENTS, lambda: sink.stage(NEXT, LARGE))
         sink.send(NEXT, LARGE)
@@ -65,11 +65,11 @@ def test_a_commit_s_connection_is_kept_alive_while_the_other_blocks(blocked: dic
 
 def test_patience_ends_after_a_last_look() -> None:
     clock = Clock()
-    patience = Patience(clock, 5, lambda text: None, "nothing came")
+    patience = StallTimer(clock, 5, lambda text: None, "nothing came")
     clock.sleep(300)  # the process was stopped, say
-    assert patience.left() == 0
-    with pytest.raises(LinkDown, match="nothing came for 300 s"):
-        patience.left()
+    assert patience.remaining() == 0
+    with pytest.raises(ConnectionLost, match="nothing came for 300 s"):
+        patience.remaining()
 
 
 def test_a_receipt_that_comes_with_the_end_of_the_link_is_seen_when_a_heartbeat_finds_that_end() -> None:
@@ -85,12 +85,12 @@ def test_a_receipt_that_comes_with_the_end_of_the_link_is_seen_when_a_heartbeat_
 
     late, clock = Late(fileno=near.detach()), Clock()
     late.setblocking(False)
-    link = Link(late, "localhost", 0, clock, lambda text: None)
-    link.agree_beats(1, "0,1000")
+    link = StompConnection(late, "localhost", 0, clock, lambda text: None)
+    link.agree_heartbeats(1, "0,1000")
     clock.sleep(1)
-    assert link.receive(30, "RECEIPT").headers == {"receipt-id": "commit-1"}
-    with pytest.raises(LinkDown):
-        link.receive(30, "RECEIPT")
+    assert link.receive(30).headers == {"receipt-id": "commit-1"}
+    with pytest.raises(ConnectionLost):
+        link.receive(30)
     link.close()
 
 
@@ -111,10 +111,10 @@ def test_a_heartbeat_that_tls_puts_off_changes_no_frame(certificates: Certificat
     shaking.join()
     secure.setblocking(False)
     clock = Clock()
-    link = Link(secure, "localhost", 0, clock, lambda text: None)  # type: ignore[arg-type]
-    link.agree_beats(1, "0,1000")
+    link = StompConnection(secure, "localhost", 0, clock, lambda text: None)  # type: ignore[arg-type]
+    link.agree_heartbeats(1, "0,1000")
     beats = 0
-    while clock.sleep(1) or link._beat() >= 1:
+    while clock.sleep(1) or link._heartbeat() >= 1:
         beats += 1
     beats += 1  # and the one that is put off
     reading = threading.Thread(target=take, args=accepting)

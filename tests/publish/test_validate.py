@@ -14,9 +14,9 @@ from cmsspark.publish.document_schemas import document_schema, generated, publis
 from cmsspark.publish.documents import BadDocument, document
 from cmsspark.publish.validate import compile_check, validator_for
 from cmsspark.resources import resource
-from tests.publish.days import SHAPE, row
+from tests.publish.days import SPEC, row
 
-GOOD = document(SHAPE, row(1, cpu_time=1.5, remote_nacc=1))
+GOOD = document(SPEC, row(1, cpu_time=1.5, remote_nacc=1))
 TABLES = published_tables()
 ODD = st.sampled_from([None, True, False, -1, 0, 7, 2**70, -0.5, 1.0, 2.5, float("nan"), "", "x", "x\n", [], {}, [1]])
 

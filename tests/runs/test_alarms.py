@@ -17,7 +17,7 @@ import pytest
 from cmsspark.errors import CmssparkError, NotAllowed, OutputError, SettingsError
 from cmsspark.runs import alarms
 from cmsspark.runs.alarms import Mail, Push, exposition, write_metrics
-from cmsspark.secret_files import read_password
+from cmsspark.secrets import read_password
 from tests.activemq import Certificates
 
 PASSWORD = "planted-pass-word"

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cmsspark.errors import NotAllowed, NotReady
-from cmsspark.publish.drain import Drain, Policy
-from cmsspark.publish.ledger import State
+from cmsspark.publish.batch_log import BatchState
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.sink import Refused, Unconfirmed
+from cmsspark.publish.publisher import Publisher, RetryPolicy
+from cmsspark.publish.sink import ForbiddenError, RejectedError, RetryableError
 from tests.publish.days import Clock, ListSink, fill, ids, outbox_in, rows
 
 
@@ -22,24 +22,26 @@ def half(low: float, high: float) -> float:
     return high / 2
 
 
-def lost(reason: str = "the link broke", *, in_doubt: bool = False, landed: bool = False) -> Unconfirmed:
+def lost(reason: str = "the link broke", *, in_doubt: bool = False, landed: bool = False) -> RetryableError:
     """A failed send; ``landed``: the batch was committed all the same."""
-    trouble = Unconfirmed(reason, in_doubt=in_doubt)
+    trouble = RetryableError(reason, in_doubt=in_doubt)
     trouble.landed = landed  # type: ignore[attr-defined]
     return trouble
 
 
-def drain(outbox: Outbox, sink: ListSink, clock: Clock | None = None, policy: Policy | None = None) -> list[str]:
-    told: list[str] = []
-    Drain(outbox, sink, policy, clock or Clock(), told=told.append, jitter=half).run()
-    return told
+def publish_all(
+    outbox: Outbox, sink: ListSink, clock: Clock | None = None, policy: RetryPolicy | None = None
+) -> list[str]:
+    lines: list[str] = []
+    Publisher(outbox, sink, policy, clock or Clock(), log=lines.append, jitter=half).run()
+    return lines
 
 
 def test_each_batch_is_confirmed_in_order(tmp_path: Path) -> None:
     sink = ListSink()
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(1_200))
-        drain(outbox, sink)
+        publish_all(outbox, sink)
         assert outbox.totals().confirmed == 1_201
     assert sink.opened == 1
     assert len(set(ids(sink.arrived))) == len(sink.arrived) == 1_201
@@ -49,7 +51,7 @@ def test_a_batch_that_failed_before_its_commit_is_ready_again_and_sent_once(tmp_
     sink = ListSink(lost())
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))
-        drain(outbox, sink)
+        publish_all(outbox, sink)
     assert max(Counter(ids(sink.arrived)).values()) == 1
 
 
@@ -57,7 +59,7 @@ def test_a_batch_in_doubt_is_sent_again_with_the_same_bytes(tmp_path: Path) -> N
     sink = ListSink(None, lost(in_doubt=True, landed=True))
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(1_400))
-        drain(outbox, sink)
+        publish_all(outbox, sink)
     counts = Counter(sink.arrived)
     assert len(counts) == 1_401
     assert sum(count - 1 for count in counts.values()) == 500
@@ -69,11 +71,11 @@ def test_pauses_grow_and_patience_ends_them(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         with pytest.raises(NotReady, match="connection refused"):
-            drain(outbox, sink, clock, Policy(patience=300, attempts=1_000))
+            publish_all(outbox, sink, clock, RetryPolicy(patience=300, attempts=1_000))
         assert clock.slept[:7] == [0.5, 1, 2, 4, 8, 12.5, 12.5]
         assert clock.now == pytest.approx(300)
         assert outbox.totals().waiting == 3
-        drain(outbox, ListSink())
+        publish_all(outbox, ListSink())
         assert outbox.totals().open == 0
 
 
@@ -81,10 +83,10 @@ def test_a_batch_tried_too_often_is_stalled_and_the_others_are_sent(tmp_path: Pa
     sink = ListSink(*[lost()] * 3)
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))
-        told = drain(outbox, sink, policy=Policy(attempts=3))
+        lines = publish_all(outbox, sink, policy=RetryPolicy(attempts=3))
         assert (outbox.totals().stalled, outbox.totals().confirmed) == (500, 101)
-        assert any("3 times" in line for line in told)
-        drain(outbox, ListSink())
+        assert any("3 times" in line for line in lines)
+        publish_all(outbox, ListSink())
         assert outbox.totals().confirmed == 601
 
 
@@ -92,8 +94,8 @@ def test_attempts_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         with pytest.raises(KeyboardInterrupt):
-            drain(outbox, ListSink(lost(), lost(), KeyboardInterrupt()), policy=Policy(attempts=3))
-        drain(outbox, ListSink(lost()), policy=Policy(attempts=3))
+            publish_all(outbox, ListSink(lost(), lost(), KeyboardInterrupt()), policy=RetryPolicy(attempts=3))
+        publish_all(outbox, ListSink(lost()), policy=RetryPolicy(attempts=3))
         assert (outbox.totals().stalled, outbox.totals().confirmed) == (0, 3)
 
 
@@ -102,8 +104,17 @@ def test_what_is_not_allowed_is_not_tried_again(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         with pytest.raises(NotAllowed):
-            drain(outbox, ListSink(NotAllowed("no")), clock)
+            publish_all(outbox, ListSink(NotAllowed("no")), clock)
     assert clock.slept == []
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_what_was_forbidden_is_in_doubt_only_where_it_may_have_arrived(tmp_path: Path, in_doubt: bool) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2))
+        with pytest.raises(NotAllowed):
+            publish_all(outbox, ListSink(ForbiddenError("no", in_doubt=in_doubt)))
+        assert (outbox.totals().waiting, outbox.totals().in_doubt) == ((0, 3) if in_doubt else (3, 0))
 
 
 class Picky(ListSink):
@@ -115,7 +126,7 @@ class Picky(ListSink):
 
     def send(self, batch: object, documents: object, meanwhile: object = None) -> None:
         if any(self.word in document for document in documents):  # type: ignore[attr-defined]
-            raise Refused("too large")
+            raise RejectedError("too large")
         super().send(batch, documents, lambda: None)  # type: ignore[arg-type]
 
 
@@ -123,9 +134,9 @@ def test_a_document_that_is_refused_is_found_by_halving_and_the_others_are_sent(
     sink = Picky(b'"P137"')
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))
-        drain(outbox, sink)
+        publish_all(outbox, sink)
         assert (outbox.totals().confirmed, outbox.totals().refused, outbox.totals().open) == (600, 1, 0)
-        assert [reason for _, reason in outbox.ledger.reasons(State.QUARANTINED)] == ["too large"]
+        assert [reason for _, reason in outbox.batch_log.reasons(BatchState.QUARANTINED)] == ["too large"]
     assert max(Counter(ids(sink.arrived)).values()) == 1
 
 
@@ -133,7 +144,7 @@ def test_a_destination_that_refuses_everything_is_no_document_s_fault(tmp_path: 
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(600))
         with pytest.raises(NotReady, match="every document"):
-            drain(outbox, Picky(b"{"))
+            publish_all(outbox, Picky(b"{"))
         assert outbox.totals().refused <= 5
         assert outbox.totals().open >= 596
 
@@ -142,7 +153,7 @@ def test_an_interruption_while_sending_leaves_the_batch_in_doubt(tmp_path: Path)
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         with pytest.raises(KeyboardInterrupt):
-            drain(outbox, ListSink(KeyboardInterrupt()))
+            publish_all(outbox, ListSink(KeyboardInterrupt()))
         assert outbox.totals().in_doubt == 3
 
 
@@ -173,9 +184,9 @@ def test_whatever_happens_nothing_is_lost_and_little_doubled(
                 break
         with outbox_in(folder).held() as outbox:
             fill(outbox, given_rows, f"r{runs}")
-            ledger = outbox.ledger
+            ledger = outbox.batch_log
             try:
-                drain(outbox, sink)
+                publish_all(outbox, sink)
             except Killed:
                 # Undo what a handler wrote: a killed process writes nothing.
                 ledger._db.execute(

@@ -1,11 +1,13 @@
-"""The ledger: which batch of the spool is in which state, in SQLite, safe against a crash at any moment.
+"""The batch log: the state of every batch of the spool, in SQLite, safe against a crash at any moment.
 
-One row a batch. A state is on the disk (WAL, synchronous FULL) before the step that it announces is taken:
+One row per batch. A state is on the disk (WAL, synchronous FULL) before the step that it announces is taken:
 
-``READY`` → ``SENDING`` → ``ACKED``, or back to ``READY`` where nothing can have arrived, or ``IN_DOUBT`` where the
-commit was written and its receipt was not seen (it is sent again, with the same ids); ``STALLED`` after too many
-attempts; ``SPLIT`` when it was cut in two to find a document that the broker refuses, ``QUARANTINED`` when that
-document is found; ``SUPERSEDED`` when a newer generation of the day took its place.
+``READY`` → ``SENDING`` → ``ACKED``; back to ``READY`` where nothing can have been delivered; or ``IN_DOUBT`` where the
+commit was written and its receipt did not arrive (the batch is sent again, with the same ids). ``STALLED`` after too
+many attempts. ``SPLIT`` when a batch was cut in two to find a document that the destination rejects; ``QUARANTINED``
+when that document is found. ``SUPERSEDED`` when a newer snapshot of the day took its place.
+
+The file is named ``ledger.sqlite`` and calls snapshots ``generation``: outboxes of older versions stay readable.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from typing import Final
 
 from cmsspark.errors import DataError, OutputError
 
+#: The name of the file in an outbox.
+FILE_NAME: Final = "ledger.sqlite"
 VERSION: Final = 1
 
 
-class State(StrEnum):
+class BatchState(StrEnum):
     """The states of a batch."""
 
     READY = "READY"
@@ -37,24 +41,24 @@ class State(StrEnum):
 
 
 #: Still to be sent.
-OPEN: Final = (State.READY, State.SENDING, State.IN_DOUBT, State.STALLED)
+OPEN: Final = (BatchState.READY, BatchState.SENDING, BatchState.IN_DOUBT, BatchState.STALLED)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A run of documents in a part of the spool: byte ``offset`` and ``length``, ``count`` documents, their sha256.
+    """Consecutive documents in a part of the spool: byte ``offset`` and ``length``, ``count`` documents, their sha256.
 
-    ``doubtful``: some attempt of it may have arrived.
+    ``doubtful``: some attempt to send it may have been delivered.
     """
 
     number: int
-    generation: int
+    snapshot_no: int
     part: str
     offset: int
     length: int
     count: int
     sha256: str
-    state: State = State.READY
+    state: BatchState = BatchState.READY
     attempts: int = 0
     doubtful: bool = False
 
@@ -71,12 +75,12 @@ CREATE TABLE IF NOT EXISTS generations (generation INTEGER PRIMARY KEY);
 _COLUMNS: Final = "number, generation, part, offset, length, count, sha256, state, attempts, doubtful"
 
 
-class LedgerDamaged(DataError):
-    """The ledger is no database, or not ours: it can be rebuilt from the spool (65)."""
+class BatchLogDamaged(DataError):
+    """The file is no database, or not ours (65). The log can be rebuilt from the spool."""
 
 
-class Ledger:
-    """The ledger of one day of one table at one destination."""
+class BatchLog:
+    """The batch log of one day of one table at one destination."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +97,7 @@ class Ledger:
         self._db.execute("PRAGMA synchronous=FULL")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
-            raise LedgerDamaged("a ledger of another version", where=self.path, found=f"version {version}")
+            raise BatchLogDamaged("a batch log of another version", where=self.path, found=f"version {version}")
         self._db.executescript(_SCHEMA)
         self._db.execute(f"PRAGMA user_version={VERSION}")
 
@@ -102,22 +106,22 @@ class Ledger:
         self._db.close()
 
     def check(self) -> None:
-        """Raises LedgerDamaged (65) where SQLite finds its file out of order."""
+        """Raises BatchLogDamaged (65) where SQLite reports its file as damaged."""
         with self._guard():
             (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             self._db.close()
-            raise LedgerDamaged("the ledger is damaged", where=self.path, found=found)
+            raise BatchLogDamaged("the batch log is damaged", where=self.path, found=found)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise OutputError("the ledger cannot be written", where=self.path, found=str(error)) from None
+            raise OutputError("the batch log cannot be written", where=self.path, found=str(error)) from None
         except sqlite3.DatabaseError as error:
-            raise LedgerDamaged(
-                "the ledger is damaged",
+            raise BatchLogDamaged(
+                "the batch log is damaged",
                 where=self.path,
                 found=str(error),
                 next_step="cmsspark outbox rebuild makes a new one from the spool",
@@ -134,58 +138,58 @@ class Ledger:
                 raise
             self._db.execute("COMMIT")
 
-    def add(self, generation: int, batches: Iterable[Batch]) -> None:
-        """Enter a generation whole; what older ones had still to send is superseded by it."""
+    def add(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
+        """Enter a whole snapshot; it supersedes what older snapshots still had to send."""
         with self._transaction() as db:
             marks = ",".join("?" * len(OPEN))
             db.execute(
                 f"UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED' "  # noqa: S608 -- only placeholders
                 f"WHERE generation < ? AND state IN ({marks})",
-                (generation, *OPEN),
+                (snapshot_no, *OPEN),
             )
             self._insert(db, batches)
-            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (generation,))
+            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (snapshot_no,))
 
-    def replace(self, generation: int, batches: Iterable[Batch]) -> None:
-        """Put a generation in the place of all older ones, in one transaction: their batches are forgotten."""
+    def replace(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
+        """Replace all older snapshots by this one, in one transaction: their batches are forgotten."""
         with self._transaction() as db:
-            db.execute("DELETE FROM batches WHERE generation <= ?", (generation,))
+            db.execute("DELETE FROM batches WHERE generation <= ?", (snapshot_no,))
             self._insert(db, batches)
-            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (generation,))
+            db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (snapshot_no,))
 
     def _insert(self, db: sqlite3.Connection, batches: Iterable[Batch]) -> None:
         db.executemany(
             "INSERT INTO batches (generation, part, offset, length, count, sha256, state, attempts, doubtful) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                (b.generation, b.part, b.offset, b.length, b.count, b.sha256, b.state, b.attempts, b.doubtful)
+                (b.snapshot_no, b.part, b.offset, b.length, b.count, b.sha256, b.state, b.attempts, b.doubtful)
                 for b in batches
             ),
         )
 
-    def mark(self, batch: Batch, state: State, reason: str | None = None) -> None:
-        """Set a batch's state, durably. What was once IN_DOUBT stays doubtful."""
+    def mark(self, batch: Batch, state: BatchState, reason: str | None = None) -> None:
+        """Set a batch's state, durably. A batch that was once IN_DOUBT stays doubtful."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE batches SET state=?, reason=?, doubtful=doubtful OR ? WHERE number=?",
-                (state, reason, state == State.IN_DOUBT, batch.number),
+                (state, reason, state == BatchState.IN_DOUBT, batch.number),
             )
 
-    def turn(self, done: Batch | None, batch: Batch) -> None:
-        """``done`` is confirmed and ``batch`` is on its way, one try more: one entry, made before it is committed."""
+    def advance(self, done: Batch | None, batch: Batch) -> None:
+        """Enter in one transaction that ``done`` is confirmed and that an attempt to send ``batch`` begins."""
         with self._transaction() as db:
             if done is not None:
                 db.execute("UPDATE batches SET state='ACKED', reason=NULL WHERE number=?", (done.number,))
             db.execute("UPDATE batches SET state='SENDING', attempts=attempts+1 WHERE number=?", (batch.number,))
 
     def split(self, batch: Batch, halves: Iterable[Batch], reason: str) -> None:
-        """Put ``halves`` in the place of ``batch``, in one transaction."""
+        """Replace ``batch`` by its ``halves``, in one transaction."""
         with self._transaction() as db:
             db.execute("UPDATE batches SET state='SPLIT', reason=? WHERE number=?", (reason, batch.number))
             self._insert(db, halves)
 
     def recover(self) -> int:
-        """After a crash: what was being sent may have arrived, and is IN_DOUBT. Returns the number of such batches."""
+        """After a crash: batches that were SENDING may have been delivered and become IN_DOUBT. Returns how many."""
         with self._transaction() as db:
             return db.execute(
                 "UPDATE batches SET state='IN_DOUBT', doubtful=1, reason='the publisher ended while sending' "
@@ -193,7 +197,7 @@ class Ledger:
             ).rowcount
 
     def release(self) -> int:
-        """Make STALLED batches READY (or IN_DOUBT) again; attempts are forgotten. Returns how many were STALLED."""
+        """Make STALLED batches READY (or IN_DOUBT) again and reset attempts. Returns how many were STALLED."""
         with self._transaction() as db:
             db.execute("UPDATE batches SET attempts=0 WHERE state IN ('READY', 'IN_DOUBT') AND attempts > 0")
             return db.execute(
@@ -211,7 +215,7 @@ class Ledger:
                 OPEN,
             ).rowcount
 
-    def first(self, states: Iterable[State], after: int = 0) -> Batch | None:
+    def first(self, states: Iterable[BatchState], after: int = 0) -> Batch | None:
         """The first batch in one of ``states`` with a number above ``after``."""
         wanted = tuple(states)
         marks = ",".join("?" * len(wanted))
@@ -222,27 +226,35 @@ class Ledger:
             ).fetchone()
         return None if row is None else _batch(row)
 
+    def get(self, number: int) -> Batch:
+        """The batch of that number, in its present state. Raises KeyError where there is none."""
+        with self._guard():
+            row = self._db.execute(f"SELECT {_COLUMNS} FROM batches WHERE number = ?", (number,)).fetchone()  # noqa: S608 -- a constant
+        if row is None:
+            raise KeyError(number)
+        return _batch(row)
+
     def batches(self) -> list[Batch]:
         """All batches in the order of sending."""
         with self._guard():
             rows = self._db.execute(f"SELECT {_COLUMNS} FROM batches ORDER BY number").fetchall()  # noqa: S608 -- a constant
         return [_batch(row) for row in rows]
 
-    def generations(self) -> set[int]:
-        """The generations that were entered."""
+    def snapshots(self) -> set[int]:
+        """The snapshots that were entered."""
         with self._guard():
             return {row[0] for row in self._db.execute("SELECT generation FROM generations")}
 
-    def counts(self, generation: int | None = None) -> dict[State, tuple[int, int]]:
-        """State → (batches, documents), of one generation or of all."""
+    def counts(self, snapshot_no: int | None = None) -> dict[BatchState, tuple[int, int]]:
+        """State → (batches, documents), of one snapshot or of all."""
         with self._guard():
             rows = self._db.execute(
                 "SELECT state, count(*), sum(count) FROM batches WHERE ? IS NULL OR generation = ? GROUP BY state",
-                (generation, generation),
+                (snapshot_no, snapshot_no),
             ).fetchall()
-        return {State(state): (batches, documents) for state, batches, documents in rows}
+        return {BatchState(state): (batches, documents) for state, batches, documents in rows}
 
-    def reasons(self, state: State) -> list[tuple[int, str]]:
+    def reasons(self, state: BatchState) -> list[tuple[int, str]]:
         """(batch number, reason) of batches in ``state``."""
         with self._guard():
             return self._db.execute(
@@ -251,4 +263,4 @@ class Ledger:
 
 
 def _batch(row: tuple[int, int, str, int, int, int, str, str, int, int]) -> Batch:
-    return Batch(*row[:7], state=State(row[7]), attempts=row[8], doubtful=bool(row[9]))
+    return Batch(*row[:7], state=BatchState(row[7]), attempts=row[8], doubtful=bool(row[9]))

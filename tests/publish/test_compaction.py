@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from cmsspark.publish import prune as prune_module
-from cmsspark.publish.drain import Drain
-from cmsspark.publish.ledger import State
+from cmsspark.publish import compaction
+from cmsspark.publish.batch_log import BatchState
 from cmsspark.publish.outbox import Outbox
-from cmsspark.publish.sink import Unconfirmed
+from cmsspark.publish.publisher import Publisher
+from cmsspark.publish.sink import RetryableError
 from tests.publish.days import Clock, ListSink, fill, ids, outbox_in, row, rows
 
 
 def publish(outbox: Outbox, given: list[dict[str, Any]], source: str, sink: ListSink | None = None) -> list[bytes]:
     sink = sink or ListSink()
     fill(outbox, given, source)
-    Drain(outbox, sink, clock=Clock()).run()
+    Publisher(outbox, sink, clock=Clock()).run()
     return sink.arrived
 
 
@@ -40,9 +40,9 @@ def numbers(documents: list[bytes]) -> list[str]:
 def test_many_confirmed_generations_become_one_that_knows_the_same(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 7)
-        before = outbox.spool.generations()
-        assert outbox.prune()
-        assert outbox.spool.generations() == [before[-1] + 1]
+        before = outbox.spool.snapshots()
+        assert outbox.compact()
+        assert outbox.spool.snapshots() == [before[-1] + 1]
         assert outbox.totals().confirmed == 601 and outbox.totals().open == 0
         assert [p.name for p in sorted(outbox.folder.glob("g*"))] == [f"g{before[-1] + 1:04d}"]
     with outbox_in(tmp_path).held() as outbox:
@@ -55,48 +55,48 @@ def test_many_confirmed_generations_become_one_that_knows_the_same(tmp_path: Pat
 def test_few_generations_stay(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 3)
-        assert not outbox.prune()
-        assert len(outbox.spool.generations()) == 3
+        assert not outbox.compact()
+        assert len(outbox.spool.snapshots()) == 3
 
 
-@pytest.mark.parametrize("state", [State.READY, State.IN_DOUBT, State.STALLED, State.QUARANTINED])
-def test_while_anything_is_not_confirmed_all_stays(tmp_path: Path, state: State) -> None:
+@pytest.mark.parametrize("state", [BatchState.READY, BatchState.IN_DOUBT, BatchState.STALLED, BatchState.QUARANTINED])
+def test_while_anything_is_not_confirmed_all_stays(tmp_path: Path, state: BatchState) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 7)
-        found = outbox.spool.generations()
-        outbox.ledger.mark(outbox.ledger.batches()[-1], state)
-        assert not outbox.prune()
-        assert outbox.spool.generations() == found
+        found = outbox.spool.snapshots()
+        outbox.batch_log.mark(outbox.batch_log.batches()[-1], state)
+        assert not outbox.compact()
+        assert outbox.spool.snapshots() == found
 
 
 def test_a_completeness_document_that_may_not_have_arrived_is_not_taken_for_sent(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2), "r0")
-        outbox.ledger.mark(outbox.ledger.batches()[0], State.IN_DOUBT)
+        outbox.batch_log.mark(outbox.batch_log.batches()[0], BatchState.IN_DOUBT)
         for time in range(6):  # trials, which end without one
             fill(outbox, [row(0, nacc=time), row(1)], f"r{time} 2", limit=2)
-            Drain(outbox, ListSink(), clock=Clock()).run()
-        outbox.prune()
+            Publisher(outbox, ListSink(), clock=Clock()).run()
+        outbox.compact()
         assert numbers(publish(outbox, rows(2), "r9"))[-1] == "completeness"
 
 
 def test_what_may_have_arrived_and_is_not_known_keeps_all(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2), "r0")
-        lost = Unconfirmed("gone", in_doubt=True)
+        lost = RetryableError("gone", in_doubt=True)
         with pytest.raises(KeyboardInterrupt):
-            Drain(outbox, ListSink(lost, KeyboardInterrupt()), clock=Clock()).run()
+            Publisher(outbox, ListSink(lost, KeyboardInterrupt()), clock=Clock()).run()
         for time in range(7):
             fill(outbox, [row(0, nacc=time)], f"t{time}", limit=1)
-            Drain(outbox, ListSink(), clock=Clock()).run()
-        assert not outbox.prune()
+            Publisher(outbox, ListSink(), clock=Clock()).run()
+        assert not outbox.compact()
 
 
 def test_rows_that_made_no_document_keep_their_generation(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 6)
         publish(outbox, [*rows(500), row(500, nacc=-1)], "bad")
-        assert not outbox.prune()
+        assert not outbox.compact()
 
 
 class Killed(BaseException):
@@ -111,15 +111,15 @@ def test_a_pruning_that_was_killed_is_finished_and_nothing_is_sent_again(
         changed_days(outbox, 7)
         with monkeypatch.context() as patch:
             if step == "before the ledger knows":
-                patch.setattr(prune_module, "replaced_by", _killed)
+                patch.setattr(compaction, "finish_compaction", _killed)
             elif step == "before anything is removed":
                 patch.setattr(Path, "unlink", _killed_at_manifest(Path.unlink))
             else:
-                patch.setattr(prune_module.shutil, "rmtree", _killed_below(prune_module.shutil.rmtree, "g0001"))
+                patch.setattr(compaction.shutil, "rmtree", _killed_below(compaction.shutil.rmtree, "g0001"))
             with pytest.raises(Killed):
-                outbox.prune()
+                outbox.compact()
     with outbox_in(tmp_path).held() as outbox:
-        assert len(outbox.spool.generations()) == 1
+        assert len(outbox.spool.snapshots()) == 1
         assert outbox.totals().open == 0
         assert len(list(outbox.folder.glob("g*"))) == 1
         assert publish(outbox, day(6), "r9") == []
@@ -129,10 +129,10 @@ def test_a_pruning_that_was_killed_is_finished_and_nothing_is_sent_again(
 def test_a_ledger_that_is_made_anew_knows_that_all_was_confirmed(tmp_path: Path, how: str) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 7)
-        assert outbox.prune()
+        assert outbox.compact()
         if how == "rebuilt":
             outbox.rebuild()
-        path = outbox.ledger.path
+        path = outbox.batch_log.path
     if how == "lost":
         path.unlink()
     with outbox_in(tmp_path).held() as outbox:

@@ -1,4 +1,4 @@
-"""The file spool as a sink: confirmed documents as JSON Lines, one file a batch, each written whole or not at all.
+"""The file sink: confirmed documents as JSON Lines, one file per batch, each written completely or not at all.
 
 A batch that is sent again replaces its file, so nothing doubles here.
 """
@@ -11,14 +11,23 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cmsspark.errors import NotAllowed, OutputError
-from cmsspark.publish.ledger import Batch
-from cmsspark.publish.sink import Unconfirmed
+from cmsspark.errors import OutputError
+from cmsspark.publish.batch_log import Batch
+from cmsspark.publish.sink import ForbiddenError, RetryableError, SinkOptions
 from cmsspark.publish.spool import sync_folder
 
 
+def read_credentials(path: Path | None) -> None:
+    """Files need none."""
+
+
+def build(credentials: None, options: SinkOptions) -> FileSink:
+    """The sink below ``options.spool``."""
+    return FileSink(options.spool, options.table, options.period)
+
+
 class FileSink:
-    """Writes below ``folder``: ``<table>/<day>/g<generation>-<batch>.jsonl``."""
+    """Writes below ``folder``: ``<table>/<day>/g<snapshot>-<batch>.jsonl``."""
 
     def __init__(self, folder: Path, table: str, period: str) -> None:
         self.folder = folder.absolute() / table / period
@@ -27,7 +36,7 @@ class FileSink:
 
     @property
     def slug(self) -> str:
-        """Of the folder and of its mark: a folder that was emptied is another destination, which has nothing yet."""
+        """From the folder and a mark in it: a folder that was emptied is a new destination, which has nothing yet."""
         mark = self._root / ".spool"
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -40,17 +49,17 @@ class FileSink:
             raise OutputError("the file spool cannot be written", where=self._root, found=error.strerror) from None
 
     def open(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except PermissionError as error:
             raise _not_allowed(self.folder, error) from None
         except OSError as error:
-            raise Unconfirmed(f"{self.folder}: {error.strerror}") from None
+            raise RetryableError(f"{self.folder}: {error.strerror}") from None
 
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Write the batch's file; it is on the disk when this returns."""
-        target = self.folder / f"g{batch.generation:04d}-{batch.number:06d}.jsonl"
+        """Write the batch's file durably: it is on the disk when this returns."""
+        target = self.folder / f"g{batch.snapshot_no:04d}-{batch.number:06d}.jsonl"
         aside = target.with_suffix(".part")
         try:
             with open(aside, "wb") as stream:
@@ -63,14 +72,14 @@ class FileSink:
         except PermissionError as error:
             raise _not_allowed(target, error) from None
         except OSError as error:
-            raise Unconfirmed(f"{target}: {error.strerror}") from None
+            raise RetryableError(f"{target}: {error.strerror}") from None
 
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Nothing is written ahead: a file is there whole or not at all."""
+        """Nothing is written ahead: a file appears completely or not at all."""
 
     def close(self) -> None:
         """Nothing is open between batches."""
 
 
-def _not_allowed(place: Path, error: OSError) -> NotAllowed:
-    return NotAllowed("the file spool cannot be written", where=place, found=error.strerror)
+def _not_allowed(path: Path, error: OSError) -> ForbiddenError:
+    return ForbiddenError("the file spool cannot be written", where=path, found=error.strerror)

@@ -1,0 +1,58 @@
+"""The sinks by name. A new sink is one module of this package and its line in :data:`SINKS`.
+
+The module has two functions: ``read_credentials(path)`` returns what the sink needs to log in (with ``producer`` and
+``type``, each a text or None), or None where there is nothing to read; ``build(credentials, options)`` returns the
+:class:`cmsspark.publish.sink.Sink`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast
+
+from cmsspark.publish.sink import Sink, SinkOptions
+
+
+class Credentials(Protocol):
+    """What every credentials file may say about the documents."""
+
+    @property
+    def producer(self) -> str | None: ...
+    @property
+    def type(self) -> str | None: ...
+
+
+class SinkModule(Protocol):
+    """The interface of a sink's module."""
+
+    def read_credentials(self, path: Path | None) -> Credentials | None: ...
+    def build(self, credentials: Any, options: SinkOptions) -> Sink: ...
+
+
+@dataclass(frozen=True)
+class SinkEntry:
+    """One sink. ``example``: the example of its credentials file in ``etc/``, or None where it needs no credentials."""
+
+    name: str
+    module: str
+    example: str | None = None
+
+    def load(self) -> SinkModule:
+        """Import the sink's module."""
+        return cast(SinkModule, import_module(self.module))
+
+
+SINKS: Final[Mapping[str, SinkEntry]] = MappingProxyType(
+    {
+        entry.name: entry
+        for entry in (
+            SinkEntry("file", "cmsspark.publish.sinks.file"),
+            SinkEntry("stomp", "cmsspark.publish.sinks.stomp", example="amq_broker.example.json"),
+            SinkEntry("http", "cmsspark.publish.sinks.http", example="monit_http.example.json"),
+        )
+    }
+)

@@ -1,0 +1,294 @@
+"""The STOMP sink: a batch is one transaction of persistent messages, confirmed by the receipt of its COMMIT.
+
+Nothing else confirms: a message that was written, a connection that stayed up and a receipt of a message that is not
+persistent have all been seen to lose documents.
+
+A broker processes one connection's frames in order, so a second connection sends the next batch's messages while the
+broker works on the first one's COMMIT. Only one COMMIT is ever on its way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.errors import NotAllowed
+from cmsspark.publish.batch_log import Batch
+from cmsspark.publish.connection import ConnectionLost
+from cmsspark.publish.credentials import Broker, read_broker
+from cmsspark.publish.sink import Clock, RejectedError, RetryableError, SinkOptions, SystemClock
+from cmsspark.publish.stomp_connection import StallTimer, StompConnection
+from cmsspark.publish.stomp_login import NOT_ALLOWED, StompConnector, StompTimeouts, error_text, not_allowed
+
+#: Frames are written out from this size on: the broker works while the next frames are made.
+_FLUSH_BYTES: Final = 262_144
+_TEMPORARY: Final = re.compile(
+    r"shutting down|shut ?down|stopp(ed|ing)|dispos|resourceallocation|usage manager|limit reached|slave|timed? ?out"
+    r"|inactiv",
+    re.IGNORECASE,
+)
+
+
+def read_credentials(path: Path | None) -> Broker:
+    """The broker and login of a credentials file."""
+    assert path is not None
+    return read_broker(path)
+
+
+def build(credentials: Broker, options: SinkOptions) -> StompSink:
+    """The sink that sends to ``credentials``.
+
+    A password on its way to another host without TLS is announced, or refused with NotAllowed (77) where the options
+    require TLS.
+    """
+    exposed = credentials.exposed_host
+    if exposed is not None and options.require_tls:
+        raise NotAllowed(
+            "a password must not be sent unencrypted",
+            where=credentials.where,
+            found=f"no TLS to {exposed}",
+            next_step="give `ca` and the broker's TLS port in the credentials file",
+        )
+    if exposed is not None:
+        options.log(
+            f"warning: the password is sent to {exposed} unencrypted; `ca` and a TLS port in the credentials file "
+            "prevent that, `require_tls: true` under publishing refuses it"
+        )
+    timeouts = StompTimeouts(stall=options.patience)
+    return StompSink(credentials, options.type, options.producer, timeouts, log=options.log)
+
+
+class StompSink:
+    """Sends to the first address of ``broker`` that answers.
+
+    Raises as :class:`cmsspark.publish.sink.Sink` documents.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        kind: str,
+        producer: str,
+        timeouts: StompTimeouts | None = None,
+        clock: Clock | None = None,
+        log: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``kind``: the documents' type, for the headers; ``log`` receives a line for each problem waited out."""
+        self._broker = broker
+        self._timeouts = timeouts or StompTimeouts()
+        self._clock = clock or SystemClock()
+        self._log = log
+        self._headers = {"persistent": "true", "version": broker.version, "producer": producer, "type": kind}
+        self._connection: StompConnection | None = None
+        self._connector = StompConnector(broker, self._timeouts, self._clock, log)
+        self._may_have_standby = True
+        self._transactions = 0
+        self._sending = False
+        self._staged: tuple[tuple[int, int], str] | None = None
+        self._staging_error: ConnectionLost | None = None
+        self.where = broker.where
+        name = f"{broker.destination} {sorted(broker.addresses)}"
+        plain = re.sub(r"[^A-Za-z0-9.-]", "-", broker.destination.split("/", 2)[2])
+        self.slug = f"stomp-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+    def open(self) -> None:
+        """Connect and log in at the first address that answers; those that failed recently are tried last."""
+        self._connection, self._may_have_standby = self._connector.open(), True
+        self._sending, self._staged, self._staging_error = False, None, None
+
+    def close(self) -> None:
+        """Disconnect. Everything that counts was confirmed before, so a broker that does not answer is not awaited."""
+        if self._connection is None:
+            return
+        try:
+            # In the middle of a batch the broker may be in the middle of a frame: then only closing is unambiguous.
+            if not self._sending:
+                for connection in filter(None, (self._connection.standby, self._connection)):
+                    connection.protocol.send_frame("DISCONNECT", {})
+                    connection.flush(1.0)
+        except ConnectionLost:
+            self._log("the broker disconnected before the end; everything was confirmed before that")
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close both connections at once, without DISCONNECT."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            _drop_standby(connection)
+            connection.close()
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Send a batch as one transaction and wait for the receipt of its COMMIT.
+
+        If the batch was staged, the broker has its messages already and only the COMMIT is missing.
+        """
+        assert self._connection is not None
+        staged, self._staged = self._staged, None
+        committing, self._sending = False, True
+        try:
+            if self._staging_error is not None:
+                self._swap()  # the broker's reason arrived on the other connection
+                raise self._staging_error
+            if staged is not None and staged[0] == (batch.snapshot_no, batch.number):
+                transaction = staged[1]
+                self._swap()
+            else:
+                if staged is not None:
+                    _drop_standby(self._connection)  # with messages that will never be committed
+                transaction = self._write(batch, documents)
+            if self._connection.first_error() is not None:
+                raise ConnectionLost("the broker sent an error")
+            self._await_taken(transaction)
+            committing = True
+            self._commit(transaction, meanwhile)
+        except ConnectionLost as error:
+            frame = self._connection.first_error()
+            self.drop()
+            if frame is not None:
+                raise self._error_of(frame, in_doubt=committing) from None
+            raise RetryableError(error.reason, in_doubt=committing) from None
+        except RetryableError:
+            self.drop()
+            raise
+        self._sending = self._is_staging()
+
+    def _is_staging(self) -> bool:
+        """Whether a part of the next batch was written, so that the connection cannot end with DISCONNECT."""
+        return self._staged is not None or self._staging_error is not None
+
+    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        """Write a batch's messages in a transaction of its own, uncommitted: without a COMMIT they never count.
+
+        A connection that breaks here is reported when the batch is sent: the one before it may still be receipted.
+        """
+        assert self._connection is not None
+        if self._connection.standby is None and self._may_have_standby:
+            self._open_standby(self._connection)
+        self._swap()
+        try:
+            self._staged = ((batch.snapshot_no, batch.number), self._write(batch, documents))
+        except ConnectionLost as error:
+            self._staged, self._staging_error = None, error
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        """Switch to the other connection, where there are two."""
+        if self._connection is not None and self._connection.standby is not None:
+            self._connection = self._connection.standby
+
+    def _open_standby(self, connection: StompConnection) -> None:
+        """Open a second connection to the same address; each is kept alive while the other waits.
+
+        Where the broker allows no second one, the first does all the work.
+        """
+        try:
+            connection.standby = self._connector.open_standby(connection)
+        except (ConnectionLost, NotAllowed):
+            self._may_have_standby = False
+
+    def _write(self, batch: Batch, documents: Sequence[bytes]) -> str:
+        """Write BEGIN and the messages; returns the transaction's name."""
+        connection, stall = self._connection, self._timeouts.stall
+        assert connection is not None
+        protocol = connection.protocol
+        self._transactions += 1
+        transaction = f"b{batch.snapshot_no}.{batch.number}.{self._transactions}"
+        protocol.begin(transaction=transaction)
+        headers = {**self._headers, "transaction": transaction}
+        for document in documents:
+            protocol.send(self._broker.destination, document, content_type="application/json", headers=dict(headers))
+            if connection.pending > _FLUSH_BYTES:
+                connection.flush(stall)
+        # No message asks for a receipt itself: a full queue sets such a message aside, loses it, and processes what
+        # follows, including the COMMIT. Without one, the broker waits for room and answers this after all messages.
+        marker = _taken(transaction)
+        protocol.begin(transaction=marker, receipt=marker)
+        protocol.abort(transaction=marker)
+        connection.flush(stall)
+        return transaction
+
+    def _await_taken(self, transaction: str) -> None:
+        """Wait until the broker has all messages of a transaction: a COMMIT that it never saw leaves no doubt.
+
+        The next batch is not written before that either: two incomplete batches in a queue with room for one would
+        wait for each other.
+        """
+        connection = self._connection
+        assert connection is not None
+        stall = StallTimer(self._clock, self._timeouts.stall, self._log, "no receipt of a batch's messages")
+        while True:
+            frame = connection.receive(stall.remaining())
+            if frame is None:
+                continue
+            if frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == _taken(transaction):
+                return
+            if frame.cmd == "ERROR":
+                raise self._error_of(frame, in_doubt=False)
+
+    def _commit(self, transaction: str, meanwhile: Callable[[], None]) -> None:
+        connection = self._connection
+        assert connection is not None
+        receipt, probe = f"commit-{transaction}", f"probe-{transaction}"
+        connection.protocol.commit(transaction=transaction, receipt=receipt)
+        connection.flush(self._timeouts.stall)
+        meanwhile()
+        # The timer starts only now: nobody reads receipts while the next batch is written.
+        stall = StallTimer(self._clock, self._timeouts.stall, self._log, "no receipt of a commit")
+        probe_at, is_probed = self._clock.monotonic() + self._timeouts.probe, False
+        while True:
+            frame = connection.receive(min(stall.remaining(), self._timeouts.probe))
+            if frame is None:
+                if not is_probed and self._clock.monotonic() >= probe_at:
+                    # Frames are answered in order: a probe answered before the commit means that its receipt was lost.
+                    connection.protocol.begin(transaction=probe, receipt=probe)
+                    connection.flush(self._timeouts.stall)
+                    is_probed = True
+            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == receipt:
+                return
+            elif frame.cmd == "RECEIPT" and frame.headers.get("receipt-id") == probe:
+                raise RetryableError("the receipt of a commit did not come", in_doubt=True)
+            elif frame.cmd == "ERROR":
+                is_ours = frame.headers.get("receipt-id") == receipt
+                if "rollback only" in error_text(frame, self._broker):
+                    frame = _following_error(connection) or frame
+                # A refused COMMIT leaves no doubt; but a broker that shuts down may have made it all the same.
+                is_refused = is_ours and not _TEMPORARY.search(error_text(frame, self._broker))
+                raise self._error_of(frame, in_doubt=not is_refused)
+
+    # -- errors ----------------------------------------------------------------------------------------------
+
+    def _error_of(self, frame: Any, *, in_doubt: bool) -> Exception:
+        """The exception for an ERROR frame about a batch."""
+        reason = error_text(frame, self._broker)
+        if NOT_ALLOWED.search(reason):
+            return not_allowed(reason, self._broker.where, in_doubt=in_doubt)
+        if _TEMPORARY.search(reason):
+            return RetryableError(f"the broker says: {reason}", in_doubt=in_doubt)
+        return RejectedError(f"the broker says: {reason}", in_doubt=in_doubt)
+
+
+def _drop_standby(connection: StompConnection) -> None:
+    standby, connection.standby = connection.standby, None
+    if standby is not None:
+        standby.close()
+
+
+def _following_error(connection: StompConnection) -> Any | None:
+    """The ERROR that follows another: ActiveMQ may say why it took no message after it refused their COMMIT."""
+    try:
+        frame = connection.receive(1.0)
+    except ConnectionLost:
+        return None
+    return frame if frame is not None and frame.cmd == "ERROR" else None
+
+
+def _taken(transaction: str) -> str:
+    """The name of the empty transaction whose receipt says that the broker has all messages of ``transaction``."""
+    return f"taken-{transaction}"

@@ -1,0 +1,145 @@
+"""Makes a snapshot of a day in the spool: the documents that changed since the destination was last sent the day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cmsspark import clock
+from cmsspark.publish.batch_log import BatchLog
+from cmsspark.publish.changes import Changes
+from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_of
+from cmsspark.publish.documents import MAX_BYTES, BadDocument, DocumentSpec, canonical, document, gone
+from cmsspark.publish.spool import Spool, SpoolWriter
+from cmsspark.publish.validate import validator_for
+
+
+@dataclass(frozen=True)
+class SpoolResult:
+    """What spooling a day came to, counts of documents. ``snapshot_no`` is None where nothing has changed."""
+
+    snapshot_no: int | None
+    documents: int = 0
+    unchanged: int = 0
+    gone: int = 0
+    quarantined: int = 0
+    resumed: bool = False
+
+    @classmethod
+    def of(cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False) -> SpoolResult:
+        """The counts of a snapshot's manifest."""
+        return cls(snapshot_no, **{name: manifest[name] for name in _COUNTS}, resumed=resumed)
+
+
+_COUNTS: Final = ("documents", "unchanged", "gone", "quarantined")
+
+
+def spool_day(
+    spool: Spool,
+    log: BatchLog,
+    spec: DocumentSpec,
+    rows: Iterable[Mapping[str, Any]],
+    manifest: Mapping[str, Any],
+    *,
+    source: str,
+    limit: int | None = None,
+) -> SpoolResult:
+    """Write a new snapshot. Arguments and errors are those of :meth:`cmsspark.publish.outbox.Outbox.fill`."""
+    snapshot_no = max([0, *spool.snapshots(), *log.snapshots()]) + 1
+    writer = SpoolWriter(spool.day_folder, snapshot_no)
+    try:
+        changes = Changes(writer.folder / "changes.sqlite", completeness_id(spec))
+        try:
+            changes.load(log, spool)
+            counts = _write(writer, changes, spool, spec, rows, manifest, limit)
+        finally:
+            changes.close()
+        (writer.folder / "changes.sqlite").unlink()
+        if not writer.parts and not writer.quarantined:
+            writer.abandon()
+            return SpoolResult(None, unchanged=counts["unchanged"])
+        complete = writer.finish(
+            {
+                "table": spec.table.name,
+                "period": spec.period,
+                "source": source,
+                "store_run": manifest.get("run"),
+                "completeness_id": completeness_id(spec),
+                "spooled_at": clock.iso(),
+                **counts,
+            }
+        )
+    except BaseException:
+        writer.abandon()
+        raise
+    return SpoolResult.of(snapshot_no, complete)
+
+
+def _write(
+    writer: SpoolWriter,
+    changes: Changes,
+    spool: Spool,
+    spec: DocumentSpec,
+    rows: Iterable[Mapping[str, Any]],
+    manifest: Mapping[str, Any],
+    limit: int | None,
+) -> dict[str, int]:
+    counts = {"documents": 0, "unchanged": 0, "gone": 0}
+    validator = validator_for(spec.table.name)
+    for position, row in enumerate(rows):
+        if limit is not None and position >= limit:
+            break
+        try:
+            made = document(spec, row)
+            validator.check(made)
+            body = canonical(made)
+            _check_size(body)
+        except BadDocument as error:
+            writer.quarantine(position, str(error), row)
+            continue
+        if changes.is_new(made["metadata"]["_id"], body):
+            writer.add(body)
+            counts["documents"] += 1
+        else:
+            counts["unchanged"] += 1
+    if limit is None:
+        counts["gone"] = _write_end(writer, changes, spool, spec, manifest)
+        counts["documents"] += counts["gone"]
+    return counts
+
+
+def _write_end(
+    writer: SpoolWriter, changes: Changes, spool: Spool, spec: DocumentSpec, manifest: Mapping[str, Any]
+) -> int:
+    """Write vanished documents once more with zero measures, and the completeness document if it changed.
+
+    Returns the number of vanished documents.
+    """
+    vanished = 0
+    for sent in changes.vanished():
+        body = spool.slice(sent.snapshot_no, sent.part, sent.offset, sent.length)
+        writer.add(canonical(gone(spec, json.loads(body))))
+        vanished += 1
+    present = 0
+
+    def counted() -> Iterator[tuple[bytes, bytes]]:
+        nonlocal present
+        for pair in changes.present():
+            present += 1
+            yield pair
+
+    digest = digest_of(counted())
+    gone_count, gone_ids = changes.gone()
+    last = completeness(spec, DaySummary(present, digest, gone_ids, gone_count, writer.quarantined), manifest)
+    validator_for("completeness").check(last)
+    body = canonical(last)
+    if changes.is_new_completeness(body):
+        writer.add(body)
+    return vanished
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > MAX_BYTES:
+        raise BadDocument(f"the document has {len(body)} bytes, more than {MAX_BYTES}")
