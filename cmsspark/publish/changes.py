@@ -10,10 +10,11 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cmsspark.errors import DataError
+from cmsspark.errors import DataError, OutputError
 from cmsspark.publish.batch_log import Batch, BatchLog, BatchState
 from cmsspark.publish.completeness import MAX_GONE_LISTED
 from cmsspark.publish.spool import Spool
@@ -27,6 +28,27 @@ class SentDocument(NamedTuple):
     part: str
     offset: int
     length: int
+
+
+@contextmanager
+def open_changes(folder: Path, completeness_id: str) -> Iterator[Changes]:
+    """A comparison with its scratch database in ``folder``, which is removed at the end.
+
+    Raises OutputError (73) where the disk does not hold it.
+    """
+    scratch = folder / "changes.sqlite"
+    try:
+        with closing(Changes(scratch, completeness_id)) as changes:
+            yield changes
+    except sqlite3.OperationalError as error:
+        raise OutputError(
+            "the day cannot be compared with what was sent before",
+            where=scratch,
+            found=str(error),
+            next_step="make room or set `state_dir` to another disk, then run the same command again",
+        ) from None
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 class Changes:

@@ -15,7 +15,7 @@ from typing import Final
 from cmsspark import clock
 from cmsspark.errors import DataError
 from cmsspark.publish.batch_log import OPEN, BatchLog, BatchState
-from cmsspark.publish.changes import Changes
+from cmsspark.publish.changes import open_changes
 from cmsspark.publish.spool import Spool, SpoolWriter, disk_errors
 
 #: The name of the file that marks a snapshot as confirmed completely.
@@ -51,9 +51,7 @@ def compact(spool: Spool, log: BatchLog, kept: int = KEPT) -> bool:
 
 def _write(writer: SpoolWriter, spool: Spool, log: BatchLog) -> bool:
     newest = spool.manifest(spool.snapshots()[-1])
-    scratch = writer.folder / "changes.sqlite"
-    changes = Changes(scratch, newest.get("completeness_id", ""))
-    try:
+    with open_changes(writer.folder, newest.get("completeness_id", "")) as changes:
         changes.load(log, spool)
         if not changes.knows_all():
             return False
@@ -61,9 +59,6 @@ def _write(writer: SpoolWriter, spool: Spool, log: BatchLog) -> bool:
             writer.add(spool.slice(sent.snapshot_no, sent.part, sent.offset, sent.length))
         if changes.last_completeness is not None:
             writer.add(changes.last_completeness)
-    finally:
-        changes.close()
-    scratch.unlink()
     counts = {"documents": sum(part["count"] for part in writer.parts), "unchanged": 0, "gone": 0}
     about = ("table", "period", "source", "store_run", "completeness_id")
     # The mark comes first: any process that sees this snapshot knows that nothing of it has to be sent.

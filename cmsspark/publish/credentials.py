@@ -2,7 +2,8 @@
 
 STOMP: ``{"username", "password", "producer", "topic", "host_and_ports"}``; with TLS also ``ca`` (a file or a folder of
 certificates to trust; nothing else is trusted), and ``cert`` and ``key`` where the broker requires a client
-certificate. HTTP: ``{"username", "password", "url"}``; the producer is the path of ``url``. A file that others than its
+certificate. ``host`` and ``port`` may stand for ``host_and_ports``, and ``ckey`` for ``key``: files of CMS jobs have
+them. HTTP: ``{"username", "password", "url"}``; the producer is the path of ``url``. A file that others than its
 owner can use is refused.
 """
 
@@ -38,16 +39,19 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     producer: Text | None = None
     topic: Text | None = None
     host_and_ports: str | list[Any] | None = None
+    host: Text | None = None
+    port: Text | int | None = None
     url: Text | None = None
     ca: Text | None = None
     cert: Text | None = None
     key: Text | None = None
+    ckey: Text | None = None
     type: Text | None = None
     version: Text = "1"
 
     def files(self, folder: Path) -> dict[str, Path]:
         """The files named, as absolute paths; relative ones start at the credentials file's folder."""
-        named = {"ca": self.ca, "cert": self.cert, "key": self.key}
+        named = {"ca": self.ca, "cert": self.cert, "key": self.key or self.ckey}
         return {name: (folder / value).absolute() for name, value in named.items() if value is not None}
 
 
@@ -77,7 +81,7 @@ class Broker(msgspec.Struct, frozen=True):
     @property
     def is_secure(self) -> bool:
         """Whether the connection uses TLS."""
-        return self.ca is not None
+        return self.ca is not None or self.cert is not None
 
     @property
     def exposed_host(self) -> str | None:
@@ -153,8 +157,6 @@ def read_broker(path: Path) -> Broker:
     file, source = _read(path)
     if file.url is not None:
         raise source.error("host_and_ports names a broker", "`url`, which is for --sink http", "url")
-    if file.cert is not None and file.ca is None:
-        raise source.error("a client certificate needs `ca`: the certificates to trust", "no `ca`", "cert")
     if not _DESTINATION.fullmatch(file.topic or ""):
         # A broker accepts any other destination silently, and nobody ever reads from there.
         raise source.error("topic begins with /topic/ or /queue/ and has no blanks", "something else", "topic")
@@ -252,6 +254,8 @@ def _read(path: Path) -> tuple[_File, _Source]:
         raise source.error_at("the file holds one JSON object", "no valid JSON", int(at[1]) if at else None) from None
     if file.password is not None and file.username is None:
         raise source.error("a password needs a `username`", "no `username`", "password")
+    if file.key is not None and file.ckey is not None:
+        raise source.error("the client's key is named once", "both `key` and `ckey`", "ckey")
     return file, source
 
 
@@ -265,6 +269,11 @@ def _invalid(message: str, source: _Source) -> SettingsError:
 
 def _addresses(file: _File, source: _Source) -> tuple[tuple[str, int], ...]:
     value = file.host_and_ports
+    if file.host is not None:
+        if value is not None:
+            raise source.error("a broker is named once", "both `host` and `host_and_ports`", "host")
+        is_ipv6 = ":" in file.host and not file.host.startswith("[")
+        value = [[f"[{file.host}]" if is_ipv6 else file.host, file.port]]
     parts = value.split(",") if isinstance(value, str) else value or []
     result = []
     for part in parts:
@@ -272,8 +281,9 @@ def _addresses(file: _File, source: _Source) -> tuple[tuple[str, int], ...]:
             part = f"{part[0]}:{part[1]}"
         match = _ADDRESS.fullmatch(part.strip()) if isinstance(part, str) else None
         if match is None or not 0 < int(match["port"]) < 65_536:
-            raise source.error("host_and_ports is host:port, several separated by commas", "something else",
-                               "host_and_ports")  # fmt: skip
+            key = "host" if file.host is not None else "host_and_ports"
+            wanted = "host_and_ports is host:port, several separated by commas; or host and port stand alone"
+            raise source.error(wanted, "something else", key)
         result.append((match["host"].strip("[]"), int(match["port"])))
     if not result:
         raise source.error("host_and_ports names at least one host:port", "none", "host_and_ports")

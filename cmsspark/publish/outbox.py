@@ -69,6 +69,7 @@ class Outbox:
         with disk_errors(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self.folder / "lock"):
+            self.spool.remove_leftovers()
             self._batch_log = self._open_log()
             try:
                 yield self

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -54,7 +55,7 @@ class SpoolWriter:
     def add(self, document: bytes) -> tuple[str, int, int]:
         """Append a document; returns its part, offset and length (without the newline)."""
         line = document + b"\n"
-        with disk_errors(self.folder):
+        with disk_errors(self._part_path):
             batch = self._batch_with_room(len(line))
             assert self._stream is not None
             self._stream.write(line)
@@ -69,17 +70,19 @@ class SpoolWriter:
 
     def quarantine(self, position: int, reason: str, row: Mapping[str, Any]) -> None:
         """Keep a row that makes no valid document aside, with the reason; it is never sent."""
-        if self._quarantine is None:
-            self._quarantine = _open_private(self.folder / "quarantine.jsonl")
+        path = self.folder / "quarantine.jsonl"
         text = json.dumps({"row": position, "reason": reason, "values": row}, default=str, ensure_ascii=True)
-        with disk_errors(self.folder):
+        with disk_errors(path):
+            if self._quarantine is None:
+                self._quarantine = _open_private(path)
             self._quarantine.write(text.encode() + b"\n")
         self.quarantined += 1
 
     def finish(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Make the snapshot complete and durable under its final name; returns its manifest."""
-        with disk_errors(self.folder):
+        with disk_errors(self._part_path):
             self._end_part()
+        with disk_errors(self.folder):
             if self._quarantine is not None:
                 _sync_close(self._quarantine)
             complete = {
@@ -102,8 +105,15 @@ class SpoolWriter:
         """Remove what was written so far."""
         for stream in (self._stream, self._quarantine):
             if stream is not None:
-                stream.close()
+                # Closing writes what is buffered, which a full disk refuses again: the files go all the same.
+                with suppress(OSError):
+                    stream.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _part_path(self) -> Path:
+        """The part that is being written, for errors."""
+        return self.folder / self.parts[-1]["name"] if self.parts else self.folder
 
     def _batch_with_room(self, size: int) -> _OpenBatch:
         if self._stream is not None and self.parts[-1]["size"] + size > self._part_bytes:
@@ -142,6 +152,11 @@ class Spool:
         self.day_folder = day_folder
         self._verified: set[tuple[int, str]] = set()
         self._manifests: dict[int, dict[str, Any]] = {}
+
+    def remove_leftovers(self) -> None:
+        """Remove snapshots that killed processes left incomplete. Only the holder of the outbox may call this."""
+        for folder in self.day_folder.glob(".spooling-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def snapshots(self) -> list[int]:
         """The numbers of the snapshots, oldest first."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cmsspark import clock
 from cmsspark.publish.batch_log import BatchLog
-from cmsspark.publish.changes import Changes
+from cmsspark.publish.changes import Changes, open_changes
 from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_of
 from cmsspark.publish.documents import MAX_BYTES, BadDocument, DocumentSpec, canonical, document, gone
 from cmsspark.publish.spool import Spool, SpoolWriter
@@ -50,13 +50,9 @@ def spool_day(
     snapshot_no = max([0, *spool.snapshots(), *log.snapshots()]) + 1
     writer = SpoolWriter(spool.day_folder, snapshot_no)
     try:
-        changes = Changes(writer.folder / "changes.sqlite", completeness_id(spec))
-        try:
+        with open_changes(writer.folder, completeness_id(spec)) as changes:
             changes.load(log, spool)
             counts = _write(writer, changes, spool, spec, rows, manifest, limit)
-        finally:
-            changes.close()
-        (writer.folder / "changes.sqlite").unlink()
         if not writer.parts and not writer.quarantined:
             writer.abandon()
             return SpoolResult(None, unchanged=counts["unchanged"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from cmsspark.errors import CmssparkError, NotAllowed, SettingsError
 from cmsspark.publish.credentials import read_broker, read_endpoint
 from cmsspark.resources import read_text
+from tests.activemq import Certificates
 
 GOOD: dict[str, Any] = {
     "username": "someone", "password": "planted-secret", "producer": "cms", "topic": "/topic/cms.popularity",
@@ -38,6 +40,30 @@ def test_the_example_file_is_a_good_one(tmp_path: Path) -> None:
     assert read_broker(file(tmp_path, read_text("etc/amq_broker.example.json"))).producer == "cms-popularity"
 
 
+@pytest.mark.parametrize("port", [61323, "61323"])
+def test_the_file_of_cms_jobs_is_understood(tmp_path: Path, port: object) -> None:
+    cms = {"host": "broker.example.org", "port": port, "cert": "usercert.pem", "ckey": "userkey.pem",
+           "producer": "cms", "topic": "/topic/cms.popularity"}  # fmt: skip
+    broker = read_broker(file(tmp_path, cms))
+    assert broker.where == "stomp+ssl://broker.example.org:61323 /topic/cms.popularity"
+    assert (broker.cert, broker.key, broker.ca) == (tmp_path / "usercert.pem", tmp_path / "userkey.pem", None)
+    assert read_broker(file(tmp_path, {**cms, "host": "::1"})).addresses == (("::1", 61323),)
+
+
+def test_with_a_certificate_and_no_ca_the_system_s_authorities_are_trusted_and_names_checked(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    given = {**GOOD, "cert": str(certificates["client.pem"]), "ckey": str(certificates["client.key"])}
+    context = read_broker(file(tmp_path, given)).tls()
+    assert context is not None and context.check_hostname and context.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_an_error_names_the_line_of_its_key(tmp_path: Path) -> None:
+    path = file(tmp_path, '{\n "topic": "/topic/x",\n "host_and_ports": "a:1",\n "password": 7\n}')
+    with pytest.raises(SettingsError, match=r"amq_broker\.json, line 4"):
+        read_broker(path)
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610])
 def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
     with pytest.raises(NotAllowed, match="chmod 600"):
@@ -50,7 +76,7 @@ def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> Non
         {"topic": "cms.popularity"}, {"topic": "/topic/"}, {"topic": "/topic/a b"}, {"topic": None}, {"topic": 3},
         {"host_and_ports": "planted-secret"}, {"host_and_ports": "a:b"}, {"host_and_ports": "a:0"},
         {"host_and_ports": []}, {"host_and_ports": [["a", 1, 2]]}, {"host_and_ports": "a:99999"},
-        {"password": 7}, {"username": ""}, {"passwort": "planted-secret"}, {"cert": "x.pem"},
+        {"password": 7}, {"username": ""}, {"passwort": "planted-secret"}, {"host": "a", "port": 1}, {"key": "a", "ckey": "b"},
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_without_its_value(tmp_path: Path, change: dict[str, Any]) -> None:

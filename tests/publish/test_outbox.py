@@ -14,6 +14,7 @@ import pytest
 
 from cmsspark.errors import DataError, NotReady, OutputError
 from cmsspark.publish.batch_log import BatchState
+from cmsspark.publish.changes import open_changes
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher
 from cmsspark.publish.spool import BATCH_DOCUMENTS, Spool, SpoolWriter
@@ -249,6 +250,36 @@ def test_a_full_disk_leaves_no_half_spool(tmp_path: Path) -> None:
     writer.abandon()
     assert Spool(tmp_path / "day").snapshots() == []
     assert list((tmp_path / "day").iterdir()) == []
+
+
+def test_a_disk_that_is_full_while_a_day_is_spooled_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from tests.publish.days import fill, outbox_in, rows\n"
+        "with outbox_in(Path(sys.argv[1])).held() as outbox:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "    fill(outbox, rows(600))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "OutputError: the spool cannot be written" in run.stderr
+    assert "part-0001.jsonl" in run.stderr
+    assert list(outbox_in(tmp_path).folder.glob(".spooling-*")) == []
+
+
+def test_what_a_killed_process_left_of_a_snapshot_is_removed(tmp_path: Path) -> None:
+    left = outbox_in(tmp_path).folder / ".spooling-0007"
+    left.mkdir(parents=True)
+    (left / "part-0001.jsonl").write_bytes(b"x")
+    with outbox_in(tmp_path).held():
+        assert not left.exists()
+
+
+def test_a_scratch_database_without_room_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"changes\.sqlite"), open_changes(tmp_path / "not there", "x"):
+        pass
 
 
 def test_a_full_disk_below_the_ledger_is_told_and_resumable(tmp_path: Path) -> None:

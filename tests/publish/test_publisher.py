@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -214,3 +216,21 @@ def _trouble(event: str) -> BaseException | None:
         end.landed = event.endswith("after")  # type: ignore[attr-defined]
         return end
     return lost(in_doubt=event != "before commit", landed=event == "lost after")
+
+
+def test_a_file_sink_on_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from cmsspark.publish.batch_log import Batch\n"
+        "from cmsspark.publish.sinks.file import FileSink\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "sink = FileSink(Path(sys.argv[1]), 'data_aggregation', '2026-01-15')\n"
+        "sink.open()\n"
+        "sink.send(Batch(1, 1, 'part-0001.jsonl', 0, 0, 1, ''), [b'x' * 200_000])\n"
+    )
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert "RetryableError" in run.stderr and "g0001-000001.jsonl" in run.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -9,6 +9,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cmsspark.errors import OutputError
@@ -69,9 +70,11 @@ class FileSink:
                 os.fsync(stream.fileno())
             os.replace(aside, target)
             sync_folder(self.folder)
-        except PermissionError as error:
-            raise _not_allowed(target, error) from None
         except OSError as error:
+            with suppress(OSError):
+                aside.unlink()  # on a full disk it would keep it full
+            if isinstance(error, PermissionError):
+                raise _not_allowed(target, error) from None
             raise RetryableError(f"{target}: {error.strerror}") from None
 
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
