@@ -23,7 +23,10 @@ from cmsspark.errors import NotAllowed, SettingsError
 FILE_NAME: Final = "cmsspark.yaml"
 _TEXT_KEYS: Final = ("root", "store", "state_dir", "cache_dir", "profile", "jars", "environment", "views")
 _MAP_KEYS: Final = ("sources", "publishing", "daily", "spark")
+_NUMBER_KEYS: Final = ("max_line_bytes",)
 _MAX_BYTES: Final = 1_000_000
+#: Bytes of a line of a log, at least and at most: memory holds some of them at once.
+_LINE_BYTES: Final = (1024 * 1024, 1024 * 1024 * 1024)
 
 #: Where a key stands: its path in the file → its 1-based line.
 Lines = Mapping[tuple[str, ...], int]
@@ -42,6 +45,7 @@ class Settings:
     ``publishing``: defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark options
     laid over the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
     (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of one's own named views.
+    ``max_line_bytes``: bytes of a line of a log at most; a longer one is a malformed record.
     ``origin``: the file they came from.
     """
 
@@ -58,6 +62,7 @@ class Settings:
     jars: str | None = None
     environment: str | None = None
     views: str | None = None
+    max_line_bytes: int = 64 * 1024 * 1024
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -103,6 +108,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         jars=text("jars"),
         environment=text("environment"),
         views=text("views"),
+        max_line_bytes=values.get("max_line_bytes") or Settings.max_line_bytes,
         lines=lines,
     )
 
@@ -248,8 +254,8 @@ def _value(node: yaml.Node, path: tuple[str, ...], lines: dict[tuple[str, ...], 
 def _checked(values: dict[str, Any], lines: Lines, name: str) -> dict[str, Any]:
     for key, value in values.items():
         where = f"{name}, line {lines[(key,)]}"
-        if key not in _TEXT_KEYS + _MAP_KEYS:
-            known = ", ".join(_TEXT_KEYS + _MAP_KEYS)
+        if key not in _TEXT_KEYS + _MAP_KEYS + _NUMBER_KEYS:
+            known = ", ".join(_TEXT_KEYS + _MAP_KEYS + _NUMBER_KEYS)
             raise SettingsError(f"there is no setting {key!r}", where=where, next_step=f"use one of: {known}")
         if value is None:
             continue
@@ -257,6 +263,9 @@ def _checked(values: dict[str, Any], lines: Lines, name: str) -> dict[str, Any]:
             raise SettingsError(f"{key} is a text", where=where, found=repr(value), next_step="put it in quotes")
         if key in _MAP_KEYS and not isinstance(value, dict):
             raise SettingsError(f"{key} has `key: value` lines below it", where=where, found=repr(value))
+        if key in _NUMBER_KEYS and (type(value) is not int or not _LINE_BYTES[0] <= value <= _LINE_BYTES[1]):
+            wanted = f"{key} is a number from {_LINE_BYTES[0]} to {_LINE_BYTES[1]}"
+            raise SettingsError(wanted, where=where, found=repr(value))
     if values.get("spark"):
         values["spark"] = spark_options(values["spark"], lambda key: f"{name}, line {lines[('spark', key)]}")
     return values

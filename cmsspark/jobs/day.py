@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -151,7 +152,8 @@ class Work:
         opened = self.opened
         catalogue = str(opened.catalogue) if opened else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
-        return Kit(self.request.day, catalogue, replicas, key, Reader, accepted=self.inputs.accepted)
+        reader = partial(Reader, line_limit=self.request.settings.max_line_bytes)
+        return Kit(self.request.day, catalogue, replicas, key, reader, accepted=self.inputs.accepted)
 
 
 def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
