@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,9 @@ from cmsspark.errors import NotAllowed, SettingsError
 
 FILE_NAME: Final = "cmsspark.yaml"
 _MAX_BYTES: Final = 1_000_000
+DEFAULT_LINE_BYTES: Final = 64 * 1024 * 1024
+#: Bytes of a line of a log: memory holds some lines at once.
+_LineBytes = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=1024 * 1024 * 1024)]
 _T = TypeVar("_T")
 
 
@@ -38,6 +41,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jars: str | None = None
     environment: str | None = None
     views: str | None = None
+    max_line_bytes: _LineBytes | None = None
     sources: dict[str, Any] | None = None
     publishing: dict[str, Any] | None = None
     daily: dict[str, Any] | None = None
@@ -57,6 +61,7 @@ class Settings:
     ``publishing``: defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark options
     laid over the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
     (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of one's own named views.
+    ``max_line_bytes``: bytes of a line of a log at most; a longer one is a malformed record.
     ``origin``: the file they came from.
     """
 
@@ -73,6 +78,7 @@ class Settings:
     jars: str | None = None
     environment: str | None = None
     views: str | None = None
+    max_line_bytes: int = DEFAULT_LINE_BYTES
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -140,6 +146,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         jars=text("jars"),
         environment=text("environment"),
         views=text("views"),
+        max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
         lines=lines,
     )
 

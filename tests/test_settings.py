@@ -152,3 +152,14 @@ def test_any_bytes_give_settings_or_a_settings_error(content: bytes) -> None:
 def test_the_example_is_valid(home: dict[str, str]) -> None:
     example = Path(__file__).resolve().parent.parent / "etc" / "cmsspark.example.yaml"
     assert load_settings(str(example), home).profile == "local"
+
+
+def test_a_line_has_a_limit_which_the_file_sets_within_bounds(home: dict[str, str]) -> None:
+    assert load_settings(environ=home).max_line_bytes == 64 * 1024 * 1024
+    written(Path.cwd(), "max_line_bytes: 2000000")
+    assert load_settings(environ=home).max_line_bytes == 2_000_000
+    for wrong in ("1", "-5", "2000000000", "1.5e7", "true", "'64 MB'", "[1]"):
+        written(Path.cwd(), f"root: /x\nmax_line_bytes: {wrong}")
+        with pytest.raises(SettingsError, match="max_line_bytes is a whole number") as error:
+            load_settings(environ=home)
+        assert "line 2" in str(error.value)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -144,7 +145,8 @@ class Work:
         opened = self.opened
         catalogue = str(opened.catalogue) if opened else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
-        return TaskContext(self.request.day, catalogue, replicas, key, Reader, accepted=self.inputs.accepted)
+        reader = partial(Reader, line_limit=self.request.settings.max_line_bytes)
+        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=self.inputs.accepted)
 
 
 def _session(job: str) -> SparkSession:

@@ -62,7 +62,7 @@ class Intact:
         self._is_gzip = self._member is not None
         self._begun = False
         self.at_end = False
-        self._held = b""
+        self._held = memoryview(b"")
         #: Bytes of text so far, and those of members whose checksum was right.
         self._made = 0
         self.verified = 0
@@ -76,7 +76,7 @@ class Intact:
 
     def readinto(self, room: memoryview) -> int:
         """Fill ``room`` with the next bytes and say how many; 0 at the end or at the damage."""
-        self._held = self._held or self._next()
+        self._held = self._held or memoryview(self._next())
         count = min(len(room), len(self._held))
         room[:count] = self._held[:count]
         self._held = self._held[count:]
@@ -132,26 +132,38 @@ def _bytewise(member: Any, piece: bytes) -> bytes:
     return bytes(found)
 
 
-def lines_of(decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: lines.Look) -> Iterator[AccessBatch]:
+def lines_of(
+    decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: lines.Look, line_limit: int = lines.LINE_LIMIT
+) -> Iterator[AccessBatch]:
     """Batches of the accesses before the damage, which is told in ``damage``."""
     source = Intact(stream, damage)
     line, begin = 1, 0
     # Of lines that end in members whose checksum was right.
     verified_records = 0
-    for chunk in lines.chunks(source, damage.file):
-        if line == 1:
-            look(bytes(chunk))
-        if source.is_spent and damage.reason and not source.ends_line and not _is_object(bytes(chunk)):
-            damage.left_out = len(chunk) - 1
-            break
+    for chunk in lines.chunks(source, damage.file, line_limit=line_limit):
+        is_half = source.is_spent and damage.reason and not source.ends_line
         batch, cut = AccessBatch(), 0
-        if source.verified >= begin:
-            cut = bytes(chunk[: source.verified - begin]).rfind(b"\n") + 1
-            line += decoder.add(chunk[:cut], damage.file, line, batch) if cut else 0
-            verified_records = damage.records + batch.read
-        line += decoder.add(chunk[cut:], damage.file, line, batch) if cut < len(chunk) else 0
+        if isinstance(chunk, lines.LongLine):
+            if is_half:
+                damage.left_out = chunk.size
+                break
+            line += chunk.add_to(batch, damage.file, line)
+            size = chunk.size + 1
+            verified_records = damage.records + batch.read if source.verified >= begin + size else verified_records
+        else:
+            if line == 1:
+                look(bytes(chunk))
+            if is_half and not _is_object(bytes(chunk)):
+                damage.left_out = len(chunk) - 1
+                break
+            if source.verified >= begin:
+                cut = bytes(chunk[: source.verified - begin]).rfind(b"\n") + 1
+                line += decoder.add(chunk[:cut], damage.file, line, batch) if cut else 0
+                verified_records = damage.records + batch.read
+            line += decoder.add(chunk[cut:], damage.file, line, batch) if cut < len(chunk) else 0
+            size = len(chunk)
         damage.records += batch.read
-        begin += len(chunk)
+        begin += size
         yield batch
     if source.verified >= begin:
         verified_records = damage.records

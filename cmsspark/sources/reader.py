@@ -18,12 +18,14 @@ from cmsspark.sources.sample import Note, Sampler
 class Reader:
     """Reads a stream's files of one day in one format (``DayInput.form``); made anew in each task.
 
-    The registry names the format's decoder. Raises UsageError (2) for a stream or format that it does not have.
+    The registry names the format's decoder. ``line_limit``: bytes of a line of JSON at most; a longer one is malformed.
+    Raises UsageError (2) for a stream or format that the registry does not have.
     """
 
-    def __init__(self, stream: str, form: str, day: date) -> None:
+    def __init__(self, stream: str, form: str, day: date, line_limit: int = lines.LINE_LIMIT) -> None:
         format_ = find_stream(stream).format(form)
         self.decoder: Any = format_.load_decoder()(day, Apps.load(), format_.name)
+        self._line_limit = line_limit
         self.is_avro = format_.is_avro
         self._sampler = Sampler(stream, form)
         self._damages: list[Damage] = []
@@ -47,9 +49,9 @@ class Reader:
             else:
                 batches = avro.decode(self.decoder, content, file, self._sampler.schema)
         elif accept_damaged:
-            batches = damaged.lines_of(self.decoder, stream, damage, self._sampler.look)
+            batches = damaged.lines_of(self.decoder, stream, damage, self._sampler.look, self._line_limit)
         else:
-            batches = lines.decode_file(self.decoder, stream, file, self._sampler.look)
+            batches = lines.decode_file(self.decoder, stream, file, self._sampler.look, self._line_limit)
         for batch in batches:
             self._sampler.read(batch.read)
             yield batch
@@ -60,8 +62,11 @@ class Reader:
             raise TypeError("Avro files are read whole")
         self._sampler.look(chunk)
         line, batch = 1, AccessBatch()
-        for piece in lines.pieces(chunk):
-            line += self.decoder.add(piece, file, line, batch)
+        for piece in lines.pieces(chunk, line_limit=self._line_limit):
+            if isinstance(piece, lines.LongLine):
+                line += piece.add_to(batch, file, line)
+            else:
+                line += self.decoder.add(piece, file, line, batch)
         self._sampler.read(batch.read)
         return batch
 

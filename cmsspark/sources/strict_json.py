@@ -41,6 +41,12 @@ class Nested:
         self.kind = kind
 
 
+_OBJECT: Final = Nested("object")
+_ARRAY: Final = Nested("array")
+#: Open containers whose values nobody needs: a byte each, and what it says (closing character, has a key).
+_IN_ARRAY, _IN_OBJECT, _WITH_KEY = range(3)
+_DEEP: Final = (("]", False), ("}", False), ("}", True))
+
 #: An object's values by key, each with all that stood under it, in order.
 Fields = dict[str, list[Any]]
 
@@ -53,8 +59,10 @@ def parse_object(line: bytes) -> Fields:
     """
     source = line.decode("utf-8", "surrogateescape")
     root: list[Any] = []
-    # One entry for each open container: [closing character, fields or None, key waiting for its value].
+    # One entry for each open container: [closing character, fields or None, key waiting for its value]; of those below
+    # the second level, whose values nobody needs, one byte: a line may be nothing but opening brackets.
     stack: list[list[Any]] = []
+    deep = bytearray()
     position, want_value, after_open = 0, True, False
     end = len(source)
     while True:
@@ -69,28 +77,32 @@ def parse_object(line: bytes) -> Fields:
         position = token.end()
         mark, quote, number, literal = token.groups()
         top = stack[-1] if stack else None
+        closing, has_key = _DEEP[deep[-1]] if deep else (top[0], top[2] is not None) if top else (None, False)
         if mark is not None and mark in "{[" and want_value:
-            keeps = mark == "{" and len(stack) < 2
-            container: Any = {} if keeps else Nested("object" if mark == "{" else "array")
-            _put(root, top, container)
-            stack.append(["}" if mark == "{" else "]", container if keeps else None, None])
+            if len(stack) == 2:
+                _put(root, top, deep, _OBJECT if mark == "{" else _ARRAY)
+                deep.append(_IN_OBJECT if mark == "{" else _IN_ARRAY)
+            else:
+                container: Any = {} if mark == "{" else _ARRAY
+                _put(root, top, deep, container)
+                stack.append(["}", container, None] if mark == "{" else ["]", None, None])
             want_value, after_open = mark == "[", True
             continue
         if mark is not None and mark in "}]":
-            if top is None or top[0] != mark or not (after_open or not want_value) or top[2] is not None:
+            if closing != mark or not (after_open or not want_value) or has_key:
                 raise Malformed("not a JSON object")
-            stack.pop()
+            (deep or stack).pop()
             want_value = after_open = False
             continue
         if mark == ",":
-            if top is None or want_value or after_open:
+            if closing is None or want_value or after_open:
                 raise Malformed("not a JSON object")
-            if top[0] == "}":
-                top[2], position = _key(source, position)
+            if closing == "}":
+                position = _take_key(source, position, top, deep)
             want_value = True
             continue
-        if top is not None and top[0] == "}" and after_open and quote is not None:
-            top[2], position = _key(source, token.start())
+        if closing == "}" and after_open and quote is not None:
+            position = _take_key(source, token.start(), top, deep)
             want_value, after_open = True, False
             continue
         if mark is not None or not want_value:
@@ -100,11 +112,21 @@ def parse_object(line: bytes) -> Fields:
             value, position = _string(source, position)
         else:
             value = Number(number) if number is not None else _LITERALS[literal]
-        _put(root, top, value)
+        _put(root, top, deep, value)
         want_value = after_open = False
     if not isinstance(root[0], dict):
         raise Malformed("not a JSON object")
     return root[0]
+
+
+def _take_key(source: str, position: int, top: list[Any] | None, deep: bytearray) -> int:
+    """Note the key that waits for its value in the innermost object; where it ends."""
+    key, position = _key(source, position)
+    if deep:
+        deep[-1] = _WITH_KEY
+    elif top is not None:
+        top[2] = key
+    return position
 
 
 def _key(source: str, position: int) -> tuple[str, int]:
@@ -128,7 +150,10 @@ def _string(source: str, position: int) -> tuple[str, int]:
     return found
 
 
-def _put(root: list[Any], top: list[Any] | None, value: Any) -> None:
+def _put(root: list[Any], top: list[Any] | None, deep: bytearray, value: Any) -> None:
+    if deep:
+        deep[-1] = _IN_OBJECT if deep[-1] == _WITH_KEY else deep[-1]
+        return
     if top is None:
         root.append(value)
         return

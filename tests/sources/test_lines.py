@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import tracemalloc
 from datetime import date
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cmsspark.access import RAW_LIMIT
 from cmsspark.errors import DataError
 from cmsspark.sources import lines
 from cmsspark.sources.aaa import AaaDecoder
@@ -153,6 +155,86 @@ def test_a_line_longer_than_what_is_read_at_once_is_whole() -> None:
     batches = decoded(RECORD + b"\n" + long + RECORD)
     lfns = sorted(lfn for batch in batches for lfn in batch.lfns)
     assert lfns == ["/store/b", "/store/data/a.root", "/store/data/a.root"]
+
+
+_LONG_TEXT = st.lists(st.sampled_from([b"a", b"b" * 9, b"c" * 40, b"\n", b"\r\n", b" "]), max_size=20)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.booleans(), _LONG_TEXT.map(b"".join), st.integers(1, 9), st.integers(1, 9), st.integers(9, 40))
+@example(False, b"c" * 9 + b"\n", 9, 9, 9)
+@example(False, b"c" * 10 + b"\n", 9, 9, 9)
+@example(False, b"c" * 10, 9, 9, 9)
+def test_lines_beyond_the_limit_come_apart_wherever_a_file_is_cut(
+    mark: bool, text: bytes, size: int, most: int, limit: int
+) -> None:
+    content = (BOM if mark else b"") + text
+    wanted = [line if len(line) <= limit else (line[:9], len(line)) for line in whole_lines(content)]
+    for stream in (io.BytesIO(content), Dripping(content, most)):
+        assert split(lines.chunks(stream, "f", size, limit)) == wanted
+    closed = b"".join(line + b"\n" for line in whole_lines(content))
+    assert split(lines.pieces(closed, size, limit)) == wanted
+
+
+def split(chunks: Any) -> list[bytes | tuple[bytes, int]]:
+    """The lines of chunks; (what is kept, size) of those that are too long."""
+    found: list[bytes | tuple[bytes, int]] = []
+    for chunk in chunks:
+        if isinstance(chunk, lines.LongLine):
+            found.append((chunk.head[:9], chunk.size))
+        else:
+            found += bytes(chunk).removesuffix(b"\n").split(b"\n")
+    return found
+
+
+class Endless(io.RawIOBase):
+    """One line of so many bytes, made as it is read, and a record behind it."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._end = io.BytesIO(b"\n" + RECORD + b"\n")
+
+    def read(self, size: int = -1) -> bytes:
+        return b"x" * size
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return 0
+
+    def readinto(self, room: Any) -> int:
+        count = min(len(room), self._left)
+        room[:count] = b"x" * count
+        self._left -= count
+        return count or self._end.readinto(room)
+
+
+def test_a_line_beyond_the_limit_is_one_malformed_record_in_bounded_memory() -> None:
+    size, limit = 1 << 30, 4 << 20
+    decoder = AaaDecoder(date(2019, 6, 15), Apps.load(), "raw")
+    tracemalloc.start()
+    try:
+        batches = list(lines.decode_file(decoder, Endless(size), "f", line_limit=limit))  # type: ignore[arg-type]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(batch.read for batch in batches) == 2
+    (kept,) = [record for batch in batches for record in batch.malformed]
+    assert (kept.position, kept.reason) == (1, "a line of more than 4194304 bytes")
+    assert (kept.as_dict()["record_bytes"], kept.as_dict()["is_cut"], len(kept.raw)) == (size, True, RAW_LIMIT)
+    assert most < 4 * limit
+
+
+def test_reading_a_long_line_copies_each_byte_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Noted(bytearray):
+        def __init__(self, size: int) -> None:
+            super().__init__(size)
+            made.append(size)
+
+    monkeypatch.setattr(lines, "bytearray", Noted, raising=False)
+    (chunk,) = lines.chunks(io.BytesIO(b"x" * (48 << 20)), "f")
+    assert not isinstance(chunk, lines.LongLine) and len(chunk) == (48 << 20) + 1
+    assert sum(made) < 4 * len(chunk)
 
 
 def test_batches_gather_chunks_and_lose_none() -> None:

@@ -61,6 +61,15 @@ def content(name: str, count: int = 1) -> bytes:
     return stored.getvalue()
 
 
+def test_lines_that_spark_has_read_have_the_limit_too() -> None:
+    reader = Reader("aaa", "raw", DAY, 2_000_000)
+    good = b'{"data":{"file_lfn":"/store/a"}}\n'
+    batch = reader.chunk(good + b"x" * 2_000_001 + b"\n" + good + b"{" + b" " * 1_999_998 + b"}\n", "f")
+    assert batch.read == 4
+    kept = [(one.position, one.reason, one.whole_size) for one in batch.malformed]
+    assert kept == [(2, "a line of more than 2000000 bytes", 2_000_001), (4, "data: missing", 2_000_000)]
+
+
 def test_every_source_and_generation_has_an_example() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.json")} == set(WANTED)
 

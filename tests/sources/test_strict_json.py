@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -173,3 +174,24 @@ def test_a_reason_never_holds_a_value() -> None:
         with pytest.raises(Malformed) as error:
             check(value, "data.x")
         assert "12345" not in str(error.value)
+
+
+@pytest.mark.parametrize("line", [b"[" * 2_000_000, b'{"a":' * 400_000, b'{"a":[' + b"[" * 1_999_994])
+def test_a_line_of_opening_brackets_takes_no_memory_for_each(line: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Malformed):
+            parse_object(line)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 4 * len(line)
+
+
+def test_what_lies_deep_is_as_strict_as_the_rest() -> None:
+    assert parse_object(b'{"a":{"b":{"c":{"d":[{"e":1},[]]}},"f":2}}')["a"][0]["f"] == ["2"]
+    objects = (b'{"c"}', b'{"c":}', b'{"c":1,}', b'{"c":1]', b"{1:1}", b'{"c":1 2}')
+    for wrong in (*objects, b"[1}", b"[1,]", b'["c":1]', b"[,]"):
+        for around in (b'{"a":{"b":%s}}', b'{"a":{"b":{"x":[%s]}}}'):
+            with pytest.raises(Malformed):
+                parse_object(around % wrong)
