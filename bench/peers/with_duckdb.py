@@ -84,7 +84,7 @@ def _crab(inputs: Inputs) -> Any:
 
 _MACROS = r"""
 CREATE MACRO rest(lfn) AS regexp_replace(
-    regexp_replace(regexp_replace(lfn, '^file:', ''), '^root://[^/]+/', '/'), '/+', '/', 'g');
+    regexp_replace(regexp_replace(lfn, '^file:', ''), '^root://[^/]*/', '/'), '/+', '/', 'g');
 CREATE MACRO plain(lfn) AS CASE
     WHEN starts_with(lfn, '/store/') AND NOT contains(lfn, '//') THEN lfn
     WHEN starts_with(lfn, '/eos/cms/') AND NOT contains(lfn, '//') THEN substr(lfn, 9)

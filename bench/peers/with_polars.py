@@ -176,7 +176,7 @@ def _site(name: str) -> pl.Expr:
 
 
 def _plain(lfn: pl.Expr) -> pl.Expr:
-    rest = lfn.str.strip_prefix("file:").str.replace("^root://[^/]+/", "/").str.replace_all("/+", "/")
+    rest = lfn.str.strip_prefix("file:").str.replace("^root://[^/]*/", "/").str.replace_all("/+", "/")
     is_plain = ~lfn.str.contains("//", literal=True)
     return (
         pl.when(is_plain & lfn.str.starts_with("/store/"))

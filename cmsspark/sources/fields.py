@@ -19,7 +19,7 @@ _PROXIES = frozenset(("proxy", "limited proxy"))
 def normalise_lfn(name: str) -> str:
     """The logical file name in a logged one (rule 10); may be empty.
 
-    In this order, each once: a leading ``file:`` goes, ``root://host[:port]/`` becomes ``/``, runs of slashes become
+    In this order, each once: a leading ``file:`` goes, ``root://[host[:port]]/`` becomes ``/``, runs of slashes become
     one, a leading ``/eos/cms`` before a slash goes.
     """
     if name.startswith("/eos/cms/store/") and "//" not in name:
@@ -28,7 +28,7 @@ def normalise_lfn(name: str) -> str:
         name = name[5:]
     if name.startswith("root://"):
         end = name.find("/", 7)
-        if end > 7:
+        if end >= 0:
             name = name[end:]
     while "//" in name:
         name = name.replace("//", "/")

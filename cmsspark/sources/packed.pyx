@@ -103,7 +103,7 @@ cdef class Columns:
             at += 5
         if end - at > 7 and not memcmp(at, b"root://", 7):
             slash = <Bytes>memchr(at + 7, b"/", end - at - 7)
-            if slash != NULL and slash > at + 7:
+            if slash != NULL:
                 at = slash
         if _has_two_slashes(at, end - at):
             while at < end:

@@ -15,7 +15,7 @@ EOS_SITE = "T2_CH_CERN"
 _NUMBER_TEXT = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _SECONDS_TEXT = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INTEGER_TEXT = re.compile(r"-?[0-9]+")
-_ROOT = re.compile(r"root://[^/]+/")
+_ROOT = re.compile(r"root://[^/]*/")
 _SLASHES = re.compile(r"/+")
 _CN = re.compile(r"/CN=([^/]*)")
 

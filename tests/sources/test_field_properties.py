@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cmsspark.sources.crab import milliseconds
@@ -55,6 +55,10 @@ def test_an_app(info: str | None) -> None:
 
 @often
 @given(NUMBERS)
+@example("999999999999999")
+@example("9007199254740993")
+@example("9223372036854775")
+@example("9223372036854776")
 def test_seconds_and_bytes_as_text(written: str) -> None:
     for ours, oracles in ((milliseconds, fields.milliseconds), (long_text, fields.byte_count_text)):
         try:

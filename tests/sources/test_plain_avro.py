@@ -24,11 +24,24 @@ from cmsspark.sources.plain_avro import KINDS, Records
 DAY = date(2026, 1, 15)
 APPS = Apps.load()
 _NAMES = st.sampled_from(
-    [None, "", "/", "//", "/store/a", "file:/store/a", "root://h//store//b", "/eos/cms/store/c", "ü", "x"]
+    [
+        None,
+        "",
+        "/",
+        "//",
+        "/store/a",
+        "file:/store/a",
+        "root://h//store//b",
+        "root:///store/d",
+        "/eos/cms/store/c",
+        "ü",
+        "x",
+    ]
 )
 _TEXTS = st.sampled_from([None, "", "T2_US_MIT", "/DC=ch/CN=Ann Ü/CN=proxy", "crab3", "\ud800", "z" * 1100])
 _SECONDS = st.sampled_from(
     [None, "", "0", "00", "5", "1.5", "1545.4455", "0.0005", "0.0015", "123456789012.9", "1234567890123",
+     "999999999999999", "9007199254740993",
      "1.0000000000", ".5", "5.", "1e3", "-1", "nan", " 5", "5 ",
      "9" * 30, "0.1234567891", "0.30000000000000004", "1e306", "1e400", "1e-400", "5.e0", ".e1", ".", "1.5e", "1e+",
      "9223372036854775.8", "9223372036854775.7", "1." + "0" * 38, "1." + "0" * 39, "1.5 ", "1.5\0", "1.5e3x", "1.5.5",
