@@ -5,8 +5,8 @@ They differ in their streams and tables only, which the index of jobs takes from
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,13 +14,30 @@ from cmsspark.jobs import Job
 from cmsspark.jobs.options import StreamsType, job_options, settings_of, store_of
 from cmsspark.sources.registry import STREAMS, streams_of_day
 
+if TYPE_CHECKING:
+    from cmsspark.jobs.request import DayRequest
+    from cmsspark.settings import Settings
+
+#: Options of the command that are no part of a request.
+_NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "verbose", "debug", "streams")
+
+
+def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:
+    """The request that the parsed ``options`` of a job on log streams make (click's names and values).
+
+    Without ``--streams`` it is for the streams that are expected to have logs of the day. A job of which all streams
+    lie outside of that day keeps them, so that the error names what is not there.
+    """
+    from cmsspark.jobs.request import DayRequest
+
+    day = options["day"]
+    streams = options.get("streams") or streams_of_day(day, job.streams) or job.streams
+    rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
+    return DayRequest(job.name, day, fout, settings, streams=streams, tables=job.tables, **rest)
+
 
 def command_of(job: Job) -> click.Command:
-    """A click command that counts a day of the job's streams into its tables.
-
-    Without ``--streams`` these are the streams that are expected to have logs of the day; a job whose streams all lie
-    outside of it keeps them, so that the error names what is not there.
-    """
+    """The click command of a job on log streams: it counts a day of the job's streams into its tables."""
 
     @click.command(job.name, help=f"{job.about}. Exit codes: docs/operations.md.")
     @job_options
@@ -44,17 +61,13 @@ def command_of(job: Job) -> click.Command:
         help="How files find their dataset.",
     )
     @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
-    def command(
-        day: date, fout: str | None, settings_file: str | None, verbose: bool, debug: bool, **options: Any
-    ) -> None:
+    def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.jobs import report
         from cmsspark.jobs.day import run
-        from cmsspark.jobs.request import DayRequest
 
         settings = settings_of(settings_file)
-        options["streams"] = options.get("streams") or streams_of_day(day, job.streams) or job.streams
-        request = DayRequest(job.name, day, store_of(fout, settings), settings, tables=job.tables, **options)
+        request = day_request(job, options, settings, store_of(fout, settings))
         report.leave(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
 
     if "partials" not in job.tables:
