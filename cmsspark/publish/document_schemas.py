@@ -156,9 +156,7 @@ def main(arguments: Sequence[str]) -> int:
             (folder / name).write_text(texts[name], encoding="utf-8")
         else:
             (folder / name).unlink()
-        sys.stdout.write(
-            f"wrote schemas/documents/{name}\n" if name in texts else f"removed schemas/documents/{name}\n"
-        )
+        sys.stdout.write(f"{'wrote' if name in texts else 'removed'} schemas/documents/{name}\n")
     return 0
 
 

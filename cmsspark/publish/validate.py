@@ -1,8 +1,8 @@
 """Documents against their JSON Schema.
 
 :mod:`cmsspark.publish.document_schemas` says what a document must be. Checking each of millions with a general
-validator costs more than all the rest of publishing, so a compiled check runs first. What it accepts, the validator
-accepts too (a property test compares them); what it does not accept, the validator judges and explains.
+validator costs more than the rest of publishing together, so a compiled check of our own runs first. What it accepts,
+the validator accepts too (a property test verifies this); what it does not accept, the validator judges and explains.
 """
 
 from __future__ import annotations
