@@ -21,6 +21,8 @@ class Job:
     aliases: tuple[str, ...] = ()
     #: Needs a Spark session. A job without one runs in plain Python.
     needs_spark: bool = True
+    #: Processes of this host can run it without Spark. So they can every job on log streams.
+    by_processes: bool = False
     #: The log streams that it reads unless it is asked for less.
     streams: tuple[str, ...] = ()
     #: Its results are of weeks, months or other ranges, not of days.
@@ -50,10 +52,15 @@ JOBS: dict[str, Job] = {
             aliases=("dbs_jm",),
             streams=("crab",),
         ),
-        Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",)),
-        Job("site_tier_usage", "How much data sit at the sites of a tier, by data tier", ("site_tier_usage",)),
-        Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",)),
-        Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",)),
+        Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), by_processes=True),
+        Job(
+            "site_tier_usage",
+            "How much data sit at the sites of a tier, by data tier",
+            ("site_tier_usage",),
+            by_processes=True,
+        ),
+        Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), by_processes=True),
+        Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",), by_processes=True),
         Job(
             "period",
             "A week, a month or any range of stored days, its distinct users counted anew",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.errors import UsageError
@@ -27,22 +28,26 @@ def of(request: DayRequest, is_local: bool) -> str:
 
     Raises UsageError (2) where processes are asked for what only Spark does.
     """
-    only_spark = [
-        what
-        for what, asked in (
-            ("paths that are not on this host's disks", not is_local),
-            ("--join shuffle", request.join == "shuffle"),
-            ("--feed spark", request.feed == "spark"),
-            (f"--format {request.fmt}", request.fmt != "parquet"),
-        )
-        if asked
-    ]
-    if request.engine == PROCESSES and only_spark:
-        raise UsageError("--engine processes cannot do that", found=", ".join(only_spark), next_step="leave it out")
-    if request.engine == SPARK or only_spark:
+    more = {"--join shuffle": request.join == "shuffle", "--feed spark": request.feed == "spark"}
+    return choose(request.engine, is_local, request.fmt, more)
+
+
+def choose(engine: str, is_local: bool, fmt: str, only_spark: Mapping[str, bool] | None = None) -> str:
+    """The engine where ``engine`` (auto, processes or spark) is asked for. ``only_spark``: options that only Spark has,
+    and whether each is given. Raises UsageError (2) where processes are asked for what only Spark does.
+    """
+    asked = {
+        "paths that are not on this host's disks": not is_local,
+        **(only_spark or {}),
+        f"--format {fmt}": fmt != "parquet",
+    }
+    needs_spark = [what for what, is_asked in asked.items() if is_asked]
+    if engine == PROCESSES and needs_spark:
+        raise UsageError("--engine processes cannot do that", found=", ".join(needs_spark), next_step="leave it out")
+    if engine == SPARK or needs_spark:
         return SPARK
     # Started by spark-submit: its options were asked for.
-    is_submitted = request.engine == "auto" and "PYSPARK_GATEWAY_PORT" in os.environ
+    is_submitted = engine == "auto" and "PYSPARK_GATEWAY_PORT" in os.environ
     return SPARK if is_submitted else PROCESSES
 
 

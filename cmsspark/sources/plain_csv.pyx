@@ -16,7 +16,7 @@ include "cmsspark/made_of.pxi"
 
 cdef enum:
     DIGITS = 18  # of a number that surely fits 64 bits
-    COLUMNS = 16  # that are wanted, at most
+    COLUMNS = 32  # that are wanted, at most
     DOUBLE_DIGITS = 15  # of a whole number that a double surely holds
     DOUBLE_EXPONENT = 22  # of the largest power of ten that a double holds
 
@@ -27,6 +27,9 @@ cdef double[23] POWERS = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
     1e21, 1e22,
 ]
+
+#: Columns that may be wanted at once.
+MOST_COLUMNS = COLUMNS
 
 cdef struct Column:
     int place

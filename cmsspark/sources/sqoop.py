@@ -96,7 +96,7 @@ def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) 
     """By compiled code, where the text is so plain that nothing can be mistaken. Raises _Doubtful where it is not."""
     schema = arrow_schema(table, columns)
     wanted = [(table.names.index(field.name), _KINDS[str(field.type)]) for field in schema]
-    if _plain_csv is None:
+    if _plain_csv is None or len(wanted) > _plain_csv.MOST_COLUMNS:
         raise _Doubtful
     rest, is_first = b"", True
     while piece := watched.text(_PLAIN_BLOCK):

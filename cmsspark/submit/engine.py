@@ -1,4 +1,4 @@
-"""Whether a job that reads a day of logs is counted here by processes, without Spark.
+"""Whether a job that reads a day of logs, or dumps, is run here by processes, without Spark.
 
 It is where nobody asked for Spark: the local profile as it is, no Spark option from settings or command line, and
 paths on this host's disks. What only the job can see (where the default folders lie), it tells by starting
@@ -43,7 +43,7 @@ def why_spark(
 def _reason(
     asked: str, request: Request, settings: Settings, job: Job | None, command: Command, environ: Mapping[str, str]
 ) -> str:
-    if job is None or not job.streams:
+    if job is None or not (job.streams or job.by_processes):
         return "the job needs Spark"
     if asked == SPARK:
         return "--engine spark"
