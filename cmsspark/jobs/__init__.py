@@ -22,6 +22,8 @@ class Job:
     aliases: tuple[str, ...] = ()
     #: Needs a Spark session. A job without one runs in plain Python.
     needs_spark: bool = True
+    #: Processes of this host can run it without Spark. So they can every job on log streams.
+    by_processes: bool = False
     #: The log streams that it reads unless it is asked for less.
     streams: tuple[str, ...] = ()
     #: Its results are of weeks, months or other ranges, not of days.
@@ -44,10 +46,11 @@ def _jobs() -> Iterator[Job]:
         if stream.has_report:
             about = f"One day of {stream.title} per dataset, site and app"
             yield Job(stream.report, about, (stream.report,), aliases=stream.report_aliases, streams=(stream.name,))
-    yield Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",))
-    yield Job("site_tier_usage", "How much data sit at the sites of a tier, by data tier", ("site_tier_usage",))
-    yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",))
-    yield Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",))
+    yield Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), by_processes=True)
+    about = "How much data sit at the sites of a tier, by data tier"
+    yield Job("site_tier_usage", about, ("site_tier_usage",), by_processes=True)
+    yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), by_processes=True)
+    yield Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",), by_processes=True)
     yield Job(
         "period",
         "A week, a month or any range of stored days, its distinct users counted anew",

@@ -12,7 +12,10 @@ from cmsspark.schemas import stored_table
 from cmsspark.transforms import datasets
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame
+
+    from cmsspark.transforms.dump_frames import Frames
 
 DBS: Final = {
     "DATASETS": (
@@ -36,8 +39,24 @@ DBS: Final = {
 }
 
 
-def build(tables: Tables, day: date) -> DataFrame:
+def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_events.yaml``: one row for each dataset name; datasets without files have counts of 0."""
+    import polars as pl
+
+    from cmsspark.transforms import dump_frames
+
+    rows = (
+        dump_frames.attributes(frames)
+        .join(frames["contents"], "dataset_name", "left")
+        .join(dump_frames.releases(frames), "dataset_name", "left")
+        .sort("dataset_name")
+    )
+    made = dump_frames.with_derived(rows, "primary_name", "processing_name", "data_tier")
+    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+
+
+def build_in_spark(tables: Tables, day: date) -> DataFrame:
+    """The same rows as a DataFrame, where the dumps are a cluster's."""
     from pyspark.sql import functions as F
 
     known = datasets.identities(tables["DATASETS"])
@@ -56,5 +75,5 @@ def build(tables: Tables, day: date) -> DataFrame:
     return rows.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("dbs_events").names))
 
 
-JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build)
+JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build, build_in_spark=build_in_spark)
 command = JOB.command()

@@ -12,7 +12,10 @@ from cmsspark.schemas import stored_table
 from cmsspark.transforms import datasets, replicas
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame
+
+    from cmsspark.transforms.dump_frames import Frames
 
 DBS: Final = {
     "DATASETS": ("dataset_id", "dataset", "is_dataset_valid", "dataset_access_type_id", "acquisition_era_id"),
@@ -26,8 +29,25 @@ DBS: Final = {
 }
 
 
-def build(tables: Tables, day: date) -> DataFrame:
+def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_phedex.yaml``. Joins go to tables with each dataset once and keep every replica row."""
+    import polars as pl
+
+    from cmsspark.transforms import dump_frames
+
+    rows = (
+        frames["presence"]
+        .join(dump_frames.attributes(frames), "dataset_name", "left")
+        .join(frames["contents"].rename({"file_count": "dataset_file_count"}), "dataset_name", "left")
+        .join(dump_frames.releases(frames), "dataset_name", "left")
+        .sort("dataset_name", "site_name", "kind")
+    )
+    made = dump_frames.with_derived(rows, "site_tier", "primary_name", "processing_name", "data_tier")
+    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+
+
+def build_in_spark(tables: Tables, day: date) -> DataFrame:
+    """The same rows as a DataFrame, where the dumps are a cluster's."""
     from pyspark.sql import functions as F
 
     known = datasets.identities(tables["DATASETS"])
@@ -50,5 +70,5 @@ def build(tables: Tables, day: date) -> DataFrame:
     return rows.select(*(made.get(name, F.col(name)).alias(name) for name in names))
 
 
-JOB: Final = DumpJob("dbs_phedex", DBS, replicas=True, build=build)
+JOB: Final = DumpJob("dbs_phedex", DBS, replicas=True, build=build, build_in_spark=build_in_spark)
 command = JOB.command()

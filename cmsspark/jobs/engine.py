@@ -1,4 +1,4 @@
-"""Chooses what counts a day of logs: processes of this host, or Spark. Both run one kernel and give the same cells.
+"""Chooses what runs a job on logs or dumps: processes of this host, or Spark. Both give the same cells.
 
 :func:`choose` is the only place where this is decided. ``run_spark`` calls it before it starts anything and passes the
 result to the job (``--engine processes``, or spark-submit); a job that Python code calls directly calls it itself.
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from cmsspark.errors import CmssparkError, NotReady, SettingsError, UsageError
 from cmsspark.jobs import inputs
 from cmsspark.jobs.provenance import is_all_local
+from cmsspark.jobs.request import DayRequest, JobRequest
 from cmsspark.session import has_session
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.layout import Layout
-from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import LocalFiles
 
 if TYPE_CHECKING:
-    from cmsspark.jobs.request import DayRequest, Inputs
+    from cmsspark.jobs.request import Inputs
 
 AUTO: Final = "auto"
 PROCESSES: Final = "processes"
@@ -36,7 +36,7 @@ class Choice:
     reason: str = ""
 
 
-def choose(request: DayRequest, layout: Layout, spark_reason: str = "") -> Choice:
+def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> Choice:
     """The engine for a request. ``spark_reason``: what else asks for Spark, such as a profile or an option of Spark.
 
     Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where processes are requested for
@@ -55,20 +55,21 @@ def choose(request: DayRequest, layout: Layout, spark_reason: str = "") -> Choic
     return Choice(SPARK, reason)
 
 
-def _option_reasons(request: DayRequest) -> list[str]:
+def _option_reasons(request: JobRequest) -> list[str]:
     """The job's options that only Spark honours, as they are typed."""
-    options = (
-        ("--join shuffle", request.join == "shuffle"),
-        ("--feed spark", request.feed == "spark"),
-        (f"--format {request.fmt}", request.fmt != "parquet"),
-    )
+    options = [(f"--format {request.fmt}", request.fmt != "parquet")]
+    if isinstance(request, DayRequest):
+        options = [
+            ("--join shuffle", request.join == "shuffle"),
+            ("--feed spark", request.feed == "spark"),
+            *options,
+        ]
     return [option for option, is_set in options if is_set]
 
 
-def _location_reason(request: DayRequest, layout: Layout) -> str:
+def _location_reason(request: JobRequest, layout: Layout) -> str:
     """Says which of the request's paths are not on this host's disks; empty where all are."""
-    sources = (*request.streams, *DUMPS)
-    if is_all_local(layout, sources, request.fout):
+    if is_all_local(layout, request.sources, request.fout):
         return ""
     if not is_all_local(layout, (), request.fout):
         return f"--fout {request.fout} is not on this host's disks"
@@ -77,13 +78,13 @@ def _location_reason(request: DayRequest, layout: Layout) -> str:
     return f"{where} is not on this host's disks"
 
 
-def _dump_reason(request: DayRequest, layout: Layout) -> str:
+def _dump_reason(request: JobRequest, layout: Layout) -> str:
     """Says that FILES is too large for an index, where a count needs one; empty where it is not.
 
     A dump that is missing or damaged is no reason: the job reports it, with its exit code, and needs no JVM for that.
     """
     files = LocalFiles()
-    if request.join != "auto":
+    if not isinstance(request, DayRequest) or request.join != "auto":
         return ""
     try:
         dbs = inputs.resolve_dbs_dump(request, layout, files)
@@ -122,7 +123,7 @@ def check_session(choice: Choice) -> None:
     """
     if choice.engine == SPARK and not has_session():
         raise SettingsError(
-            "Spark is needed to count this day",
+            "Spark is needed for this job",
             found=f"no Spark session in this process; needed because: {choice.reason}",
             next_step="start the job with run_spark --engine spark, which gives Spark the profile's options, or make a "
             "session first, with cmsspark.session.session and options of your own",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.jobs import Job
-from cmsspark.jobs.options import StreamsType, job_options, settings_of, store_of
+from cmsspark.jobs.options import StreamsType, engine_option, job_options, settings_of, store_of
 from cmsspark.sources.registry import STREAMS, streams_of_day
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def command_of(job: Job) -> click.Command:
         help="How files find their dataset.",
     )
     @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
-    # How run_spark passes on the engine that it chose.
-    @click.option("--engine", type=click.Choice(["auto", "processes", "spark"]), default="auto", hidden=True)
+    @engine_option
     def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.jobs import report

@@ -1,4 +1,8 @@
-"""Jobs on dumps alone: choose them, read the tables, build, store. A job adds its ``build`` and its columns."""
+"""Jobs on dumps alone: choose them, read the tables, build, store. A job adds its ``build`` and its columns.
+
+Processes of this host run them where the dumps and the store lie on its disks, else Spark does. Both make the same
+rows.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark import days
-from cmsspark.jobs import JOBS
+from cmsspark.compiled import unavailable_reason
+from cmsspark.jobs import JOBS, Job, engine
 from cmsspark.jobs.attended import Attended, attended
-from cmsspark.jobs.options import job_options, settings_of, store_of
+from cmsspark.jobs.options import engine_option, job_options, settings_of, store_of
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, is_all_local, versions
+from cmsspark.jobs.request import JobRequest
 from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Dump, Layout
-from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import Files, LocalFiles, files_for
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
     from cmsspark.settings import Settings
+    from cmsspark.transforms.dump_frames import Frames
 
 Tables = Mapping[str, "DataFrame"]
 
@@ -33,13 +40,16 @@ Tables = Mapping[str, "DataFrame"]
 class DumpJob:
     """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
 
-    ``build(tables, day)`` makes the job's table, which has its name; the replicas are ``tables["replicas"]``.
+    ``build(frames, day)`` makes the job's table, which has its name, from the frames of
+    :func:`cmsspark.transforms.dump_frames.read_frames`. ``build_in_spark(tables, day)`` makes the same rows from the
+    dumps' tables as DataFrames; the replicas are ``tables["replicas"]`` there.
     """
 
     name: str
     dbs: Mapping[str, tuple[str, ...]]
     replicas: bool
-    build: Callable[[Tables, date], DataFrame]
+    build: Callable[[Frames, date], pl.DataFrame]
+    build_in_spark: Callable[[Tables, date], DataFrame]
 
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """The dumps for the day. Raises InputMissing (66) and NotReady (75)."""
@@ -47,7 +57,7 @@ class DumpJob:
         return [*chosen, folders.choose_phedex_dump(files, layout, day)] if self.replicas else chosen
 
     def tables(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, DataFrame]:
-        """The tables that ``build`` takes."""
+        """The tables that ``build_in_spark`` takes."""
         from cmsspark.sources import dbs, phedex
 
         read: dict[str, DataFrame] = {}
@@ -63,78 +73,110 @@ class DumpJob:
 
         @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes.")
         @job_options
-        def command(
-            day: date, fout: str | None, settings_file: str | None, root: str | None, fmt: str, **_options: Any
-        ) -> None:
+        @engine_option
+        def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
             settings = settings_of(settings_file)
-            run(self, day, store_of(fout, settings), settings, root=root, fmt=fmt)
+            run(self, dump_request(JOBS[self.name], options, settings, store_of(fout, settings)))
 
         return command
 
 
-def run(
-    job: DumpJob,
-    day: date,
-    fout: str,
-    settings: Settings,
-    *,
-    root: str | None = None,
-    fmt: str = "parquet",
-    say: Callable[[str], None] | None = None,
-) -> store.CurrentTable:
+def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> JobRequest:
+    """The request that the parsed ``options`` of a job on dumps make (click's names and values)."""
+    return JobRequest(
+        job.name, options["day"], fout, settings, options["root"], fmt=options["fmt"], engine=options["engine"]
+    )
+
+
+def run(job: DumpJob, request: JobRequest, say: Callable[[str], None] | None = None) -> store.CurrentTable:
     """Make the job's table for the day and store it; on any failure the previous result stays.
 
-    Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73).
+    Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73); UsageError (2) where processes are
+    requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
     """
-    tell = say or (lambda text: click.echo(text, err=True))
-    with attended(settings, fout, job.name, day, tell) as run_of_day:
-        done = _run(job, day, fout, settings, root, fmt, tell, run_of_day)
-        run_of_day.manifest = done.manifest
+    log = say or (lambda text: click.echo(text, err=True))
+    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
+    is_local = is_all_local(layout, request.sources, request.fout)
+    choice = engine.choose(request, layout)
+    engine.check_session(choice)
+    with attended(request.settings, request.fout, job.name, request.day, log) as run_context:
+        # What is missing on the local disk is told before a JVM starts; so is who else works on the day.
+        if is_local:
+            run_context.lock(LocalFiles())
+        dumps = job.choose(LocalFiles(), layout, request.day) if is_local else []
+        start = _run_by_processes if choice.engine == engine.PROCESSES else _run_in_spark
+        done = start(_Work(job, request, layout, run_context), dumps)
+        run_context.manifest = done.manifest
         return done
 
 
-def _run(
-    job: DumpJob,
-    day: date,
-    fout: str,
-    settings: Settings,
-    root: str | None,
-    fmt: str,
-    tell: Callable[[str], None],
-    run_of_day: Attended,
-) -> store.CurrentTable:
+@dataclass(frozen=True)
+class _Work:
+    """A run of a job for a day."""
+
+    job: DumpJob
+    request: JobRequest
+    layout: Layout
+    run_context: Attended
+
+    def store(
+        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[store.Run], int]
+    ) -> store.CurrentTable:
+        """Have ``write`` write the table into a new run, and make that current."""
+        log, name, day = self.run_context.tell, self.job.name, self.request.day
+        for dump in dumps:
+            log(f"{dump.kind} dump: {dump.folder}")
+            for text in dump.warnings:
+                log(f"warning: {text}")
+        staged = store.stage(files, self.request.fout, name, day, self.run_context.check)
+        try:
+            count = write(staged)
+            check_unchanged(files, dumps)
+            done = staged.commit(_manifest(dumps, day, engine_name, self.seconds()))
+        except BaseException:
+            staged.abandon()
+            raise
+        log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.seconds():.1f} s")
+        return done
+
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self.run_context.began_ticks
+
+
+def _run_by_processes(work: _Work, dumps: list[Dump]) -> store.CurrentTable:
+    from cmsspark.jobs import by_processes
+
+    with by_processes.crew() as workers:
+        # Not before the processes are made: Polars has threads, which a fork does not copy.
+        from cmsspark.jobs.dump_parts import spill_folder, write_by_processes
+
+        def write(staged: store.Run) -> int:
+            with spill_folder(work.request.settings.cache_dir) as folder:
+                return write_by_processes(work.job, work.request.day, dumps, folder, workers.map, staged)
+
+        return work.store(LocalFiles(), dumps, engine.PROCESSES, write)
+
+
+def _run_in_spark(work: _Work, dumps: list[Dump]) -> store.CurrentTable:
     from cmsspark.session import cause_of, session
 
-    began = time.monotonic()
-    layout = Layout.load(settings.sources, root or settings.root)
-    is_local = is_all_local(layout, tuple(DUMPS), fout)
-    # What is missing on the local disk is told before a JVM starts; so is who else works on the day.
-    if is_local:
-        run_of_day.lock(LocalFiles())
-    dumps = job.choose(LocalFiles(), layout, day) if is_local else []
-    spark = session(f"cmsspark {job.name}")
-    files = LocalFiles() if is_local else files_for("hdfs://", spark)
-    run_of_day.lock(files)
-    dumps = dumps or job.choose(files, layout, day)
-    for dump in dumps:
-        tell(f"{dump.kind} dump: {dump.folder}")
-        for text in dump.warnings:
-            tell(f"warning: {text}")
-    staged = store.stage(files, fout, job.name, day, run_of_day.check)
+    spark = session(f"cmsspark {work.job.name}")
+    files = LocalFiles() if dumps else files_for("hdfs://", spark)
+    work.run_context.lock(files)
+    chosen = dumps or work.job.choose(files, work.layout, work.request.day)
+
+    def write(staged: store.Run) -> int:
+        rows = work.job.build_in_spark(work.job.tables(spark, chosen), work.request.day)
+        return staged.write(rows, work.job.name, work.request.fmt)
+
     try:
-        count = staged.write(job.build(job.tables(spark, dumps), day), job.name, fmt)
-        check_unchanged(files, dumps)
-        done = staged.commit(_manifest(dumps, day, began))
-    except BaseException as error:
-        staged.abandon()
-        if isinstance(error, Exception):
-            raise cause_of(error) from None
-        raise
-    tell(f"{job.name} of {day}: {count:,} rows stored in {done.path} after {time.monotonic() - began:.1f} s")
-    return done
+        return work.store(files, chosen, engine.SPARK, write)
+    except Exception as error:
+        raise cause_of(error) from None
 
 
-def _manifest(dumps: list[Dump], day: date, began: float) -> dict[str, Any]:
+def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) -> dict[str, Any]:
     return {
         "dumps": dumps_told(dumps),
         "inputs": [
@@ -143,7 +185,10 @@ def _manifest(dumps: list[Dump], day: date, began: float) -> dict[str, Any]:
             for name, listed in dump.tables.items()
         ],
         "warnings": [text for dump in dumps for text in dump.warnings],
+        "engine": engine_name,
+        # What executors of a cluster read with is not known here.
+        **({"compiled": not unavailable_reason()} if engine_name == engine.PROCESSES else {}),
         "versions": versions(),
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(seconds, 1),
         "timestamp": days.start_ms(day),
     }

@@ -85,3 +85,7 @@ def store_of(fout: str | None, settings: Settings) -> str:
 def settings_of(settings_file: str | None) -> Settings:
     """The settings that a command works with."""
     return load_settings(settings_file)
+
+
+#: How ``run_spark`` passes on the engine that it chose.
+engine_option = click.option("--engine", type=click.Choice(["auto", "processes", "spark"]), default="auto", hidden=True)

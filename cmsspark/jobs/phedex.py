@@ -12,11 +12,25 @@ from cmsspark.schemas import stored_table
 from cmsspark.transforms import replicas
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame
 
+    from cmsspark.transforms.dump_frames import Frames
 
-def build(tables: Tables, day: date) -> DataFrame:
+
+def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/phedex.yaml``."""
+    import polars as pl
+
+    from cmsspark.transforms import dump_frames
+
+    rows = frames["presence"].sort("dataset_name", "site_name", "kind")
+    made = dump_frames.with_derived(rows, "site_tier", "primary_name", "processing_name", "data_tier")
+    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+
+
+def build_in_spark(tables: Tables, day: date) -> DataFrame:
+    """The same rows as a DataFrame, where the dumps are a cluster's."""
     from pyspark.sql import functions as F
 
     made = {
@@ -29,5 +43,5 @@ def build(tables: Tables, day: date) -> DataFrame:
     return rows.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("phedex").names))
 
 
-JOB: Final = DumpJob("phedex", {}, replicas=True, build=build)
+JOB: Final = DumpJob("phedex", {}, replicas=True, build=build, build_in_spark=build_in_spark)
 command = JOB.command()

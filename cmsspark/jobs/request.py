@@ -7,7 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from cmsspark.sources.folders import DayInput, Dump
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import DUMPS, STREAMS
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:
@@ -15,14 +15,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DayRequest:
-    """What a job on log streams is asked for. ``tables``: the report's name, and ``partials`` where they are kept."""
+class JobRequest:
+    """What a job on a day's logs or dumps is requested to do, and with which engine."""
 
     job: str
     day: date
     fout: str
     settings: Settings
     root: str | None = None
+    fmt: str = "parquet"
+    #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and nothing requests Spark.
+    engine: str = "auto"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the streams and dumps that the job reads."""
+        return tuple(DUMPS)
+
+
+@dataclass(frozen=True)
+class DayRequest(JobRequest):
+    """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept."""
+
     streams: tuple[str, ...] = STREAMS
     tables: tuple[str, ...] = ("data_aggregation", "partials")
     allow_tmp: bool = False
@@ -34,9 +48,10 @@ class DayRequest:
     recount: bool = False
     join: str = "auto"
     feed: str = "auto"
-    fmt: str = "parquet"
-    #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and Spark was not asked for.
-    engine: str = "auto"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (*self.streams, *DUMPS)
 
 
 @dataclass

@@ -12,7 +12,10 @@ from cmsspark.schemas import stored_table
 from cmsspark.transforms import datasets, replicas
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import Column, DataFrame
+
+    from cmsspark.transforms.dump_frames import Frames
 
 DBS: Final = {
     "DATASETS": ("dataset_id", "dataset"),
@@ -20,12 +23,55 @@ DBS: Final = {
 }
 
 
-def build(tables: Tables, day: date) -> DataFrame:
+def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/site_tier_usage.yaml``. Replicas with nothing there count nowhere.
 
     ``events`` counts each dataset once and whole in its row; ``replica_events`` weighs each replica by the share of
     the dataset's bytes that it holds. Neither adds up over rows of different kinds or site tiers.
     """
+    import polars as pl
+
+    from cmsspark.transforms import dump_frames
+
+    keys = ("site_tier", "kind", "data_tier")
+    here = frames["presence"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
+    rows = dump_frames.with_derived(here, "site_tier", "primary_name", "processing_name", "data_tier")
+    rows = _with_replica_events(rows.join(frames["contents"], "dataset_name", "left"))
+    replicas = rows.group_by(keys).agg(
+        pl.col("site_name").drop_nulls().n_unique().cast(pl.Int64).alias("site_count"),
+        dump_frames.exact_sum("replica_events"),
+        dump_frames.exact_sum("present_bytes").alias("replica_bytes"),
+        dump_frames.exact_sum("present_file_count").alias("replica_file_count"),
+    )
+    once = (
+        rows.unique(("dataset_name", *keys))
+        .group_by(keys)
+        .agg(
+            pl.len().cast(pl.Int64).alias("dataset_count"),
+            pl.col("file_count").is_null().sum().cast(pl.Int64).alias("unknown_dataset_count"),
+            dump_frames.exact_sum("events"),
+        )
+    )
+    summed = dump_frames.in_64_bits(replicas.join(once, keys, nulls_equal=True)).sort(keys)
+    return summed.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+
+
+def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
+    """``rows`` with a dataset's events times the share of its bytes that is there; null where DBS knows no events or
+    bytes of it.
+    """
+    import polars as pl
+
+    from cmsspark.transforms import dump_frames
+
+    share = pl.min_horizontal(1.0, pl.col("present_bytes") / pl.col("dataset_bytes"))
+    exact = pl.when(pl.col("dataset_bytes") > 0).then(pl.col("events") * share)
+    events = dump_frames.whole(rows.select(exact).to_series(), "replica_events")
+    return rows.with_columns(events.alias("replica_events"))
+
+
+def build_in_spark(tables: Tables, day: date) -> DataFrame:
+    """The same rows as a DataFrame, where the dumps are a cluster's."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -59,5 +105,5 @@ def _events_there() -> Column:
     return F.round(F.col("events") * share).cast("long")
 
 
-JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build)
+JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build, build_in_spark=build_in_spark)
 command = JOB.command()

@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Columns of the dumps' CSV where it is plain: no quotes, no escapes, whole numbers written as such.
 
+Numbers with a fraction or an exponent are read where one division or multiplication gives the nearest double.
+
 What is not plain is refused, and read by :mod:`cmsspark.sources.sqoop`'s other ways. So this module may be missing.
 """
 
@@ -14,12 +16,25 @@ include "cmsspark/source_digest.pxi"
 
 cdef enum:
     DIGITS = 18  # of a number that surely fits 64 bits
-    COLUMNS = 16  # that are wanted, at most
+    COLUMNS = 32  # that are wanted, at most
+    DOUBLE_DIGITS = 15  # of a whole number that a double surely holds
+    DOUBLE_EXPONENT = 22  # of the largest power of ten that a double holds
+
+cdef enum Kind:
+    LONG, TEXT, DOUBLE
+
+cdef double[23] POWERS = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
+    1e21, 1e22,
+]
+
+#: Columns that may be wanted at once.
+MOST_COLUMNS = COLUMNS
 
 cdef struct Column:
     int place
-    bint is_text
-    int64_t* numbers
+    Kind kind
+    int64_t* numbers  # or doubles, which are as wide
     int32_t* ends
     uint8_t* texts
     Py_ssize_t size  # of the texts
@@ -38,14 +53,14 @@ cdef class _Columns:
         self.count = 0
         if len(wanted) > COLUMNS:
             raise ValueError("more columns than there are places")
-        for place, is_text in wanted:
+        for place, kind in wanted:
             column = &self.columns[self.count]
             self.count += 1
-            column.place, column.is_text = place, is_text
+            column.place, column.kind = place, kind
             column.numbers, column.ends, column.texts = NULL, NULL, NULL
             column.size = column.nulls = 0
             column.there = <uint8_t*>_room(rows)
-            if is_text:
+            if column.kind == TEXT:
                 column.ends = <int32_t*>_room(4 * (rows + 1))
                 column.ends[0] = 0
                 column.texts = <uint8_t*>_room(size)
@@ -69,9 +84,9 @@ cdef void* _room(Py_ssize_t size) except NULL:
 
 
 def columns_of(const uint8_t[::1] content, int width, wanted):
-    """The ``wanted`` columns, (place, whether it is text) each by their place, of whole lines of ``width`` fields.
+    """The ``wanted`` columns, (place, kind: 0 whole number, 1 text, 2 double) each, of whole lines of ``width`` fields.
 
-    Returns (rows, [(flags of one byte, nulls, numbers as int64) or (flags, nulls, ends as int32, texts)]), all as bytes;
+    Returns (rows, [(flags of one byte, nulls, numbers of 8 bytes) or (flags, nulls, ends as int32, texts)]), all as bytes;
     None where the text is not plain, a line has another number of fields, or a number is none. Of a null, the flag is 0;
     ``null`` is one. Empty lines are none. ``content`` must end in a newline and have less than 2 GB.
     """
@@ -106,7 +121,7 @@ def columns_of(const uint8_t[::1] content, int width, wanted):
 
 cdef object _as_bytes(Column* column, Py_ssize_t rows):
     there = PyBytes_FromStringAndSize(<char*>column.there, rows)
-    if column.is_text:
+    if column.kind == TEXT:
         ends = PyBytes_FromStringAndSize(<char*>column.ends, 4 * (rows + 1))
         return there, column.nulls, ends, PyBytes_FromStringAndSize(<char*>column.texts, column.size)
     return there, column.nulls, PyBytes_FromStringAndSize(<char*>column.numbers, 8 * rows)
@@ -152,12 +167,15 @@ cdef inline bint _put(Column* column, Bytes at, Bytes end, Py_ssize_t row) noexc
     cdef int64_t number = 0
     column.there[row] = not is_null
     column.nulls += is_null
-    if column.is_text:
+    if column.kind == TEXT:
         if not is_null:
             memcpy(column.texts + column.size, at, size)
             column.size += size
         column.ends[row + 1] = column.size
         return True
+    if column.kind == DOUBLE:
+        (<double*>column.numbers)[row] = 0
+        return is_null or _double(at, end, <double*>column.numbers + row)
     if not is_null:
         if not 0 < size <= DIGITS:
             return False
@@ -167,4 +185,45 @@ cdef inline bint _put(Column* column, Bytes at, Bytes end, Py_ssize_t row) noexc
             number = 10 * number + (at[0] - 48)
             at += 1
     column.numbers[row] = number
+    return True
+
+
+cdef inline bint _double(Bytes at, Bytes end, double* found) noexcept nogil:
+    """Whether the text is a number that is surely read rightly: digits, perhaps a fraction, perhaps an exponent."""
+    cdef int64_t digits = 0
+    cdef int count = 0, exponent = 0, fraction = 0
+    cdef bint is_negative = False
+    cdef Bytes begin = at
+    while at < end and 48 <= at[0] <= 57 and count <= DOUBLE_DIGITS:
+        digits = 10 * digits + (at[0] - 48)
+        count += 1
+        at += 1
+    if at == begin:
+        return False
+    if at < end and at[0] == b".":
+        at += 1
+        begin = at
+        while at < end and 48 <= at[0] <= 57 and count <= DOUBLE_DIGITS:
+            digits = 10 * digits + (at[0] - 48)
+            count += 1
+            at += 1
+        fraction = at - begin
+        if not fraction:
+            return False
+    if count > DOUBLE_DIGITS:
+        return False
+    if at < end and (at[0] == b"e" or at[0] == b"E"):
+        at += 1
+        is_negative = at < end and at[0] == b"-"
+        if at < end and (at[0] == b"-" or at[0] == b"+"):
+            at += 1
+        if not 0 < end - at <= 2:
+            return False
+        while at < end and 48 <= at[0] <= 57:
+            exponent = 10 * exponent + (at[0] - 48)
+            at += 1
+    exponent = (-exponent if is_negative else exponent) - fraction
+    if at != end or not -DOUBLE_EXPONENT <= exponent <= DOUBLE_EXPONENT:
+        return False
+    found[0] = digits * POWERS[exponent] if exponent >= 0 else digits / POWERS[-exponent]
     return True

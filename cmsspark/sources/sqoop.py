@@ -32,6 +32,8 @@ SAMPLE: Final = 64 * 1024
 SAMPLE_RECORDS: Final = 100
 #: What pyarrow might take otherwise than rule 19.
 _MARKS: Final = (b"\r", b'"', b"\\")
+#: What compiled code calls the types of columns.
+_KINDS: Final = {"int64": 0, "string": 1, "double": 2}
 #: Rows in a piece of the slow way.
 _SLOW_ROWS: Final = 50_000
 
@@ -93,8 +95,8 @@ def _past(rows: int, pieces: Iterator[Any]) -> Iterator[Any]:
 def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) -> Iterator[Any]:
     """By compiled code, where the text is so plain that nothing can be mistaken. Raises _Doubtful where it is not."""
     schema = arrow_schema(table, columns)
-    wanted = [(table.names.index(field.name), str(field.type) == "string") for field in schema]
-    if _plain_csv is None or any(str(field.type) == "double" for field in schema):
+    wanted = [(table.names.index(field.name), _KINDS[str(field.type)]) for field in schema]
+    if _plain_csv is None or len(wanted) > _plain_csv.MOST_COLUMNS:
         raise _Doubtful
     rest, is_first = b"", True
     while piece := watched.text(_PLAIN_BLOCK):

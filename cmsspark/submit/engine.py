@@ -1,4 +1,4 @@
-"""Has ``run_spark`` choose the engine of a day of logs, from parsed options, and makes the command of processes.
+"""Chooses the engine of a job on logs or dumps from parsed options, and makes the command of processes.
 
 The choice itself is :func:`cmsspark.jobs.engine.choose`; this adds what only ``run_spark`` knows: profile, and options
 of Spark from settings, ``SPARK_OPTIONS`` and the command line.
@@ -16,6 +16,7 @@ from cmsspark.jobs.engine import AUTO, ENGINES, PROCESSES, SPARK, Choice
 from cmsspark.jobs.engine import choose as choose_for_job
 from cmsspark.jobs.inputs import INDEX_DUMP_BYTES_KEY
 from cmsspark.jobs.log_job import day_request
+from cmsspark.jobs.on_dumps import dump_request
 from cmsspark.settings import Settings
 from cmsspark.sources.layout import Layout
 from cmsspark.submit.arguments import Request
@@ -25,16 +26,16 @@ from cmsspark.submit.options import BUILT_IN
 
 
 def choose(
-    request: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, command: Command
+    command_line: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, command: Command
 ) -> Choice:
     """The engine for a command line. ``options``: the job's own, parsed; ``command``: the one of Spark.
 
     Raises UsageError (2) for an engine that is not known, or cannot do what is requested.
     """
-    engine = request.last("--engine") or options.get("engine") or AUTO
+    engine = command_line.last("--engine") or options.get("engine") or AUTO
     if engine not in ENGINES:
         raise UsageError("--engine is auto, processes or spark", found=repr(engine))
-    if job is None or not job.streams:
+    if job is None or not (job.streams or job.by_processes):
         if engine == PROCESSES:
             raise UsageError(
                 "--engine processes cannot do that", found="the job needs Spark", next_step="leave --engine out"
@@ -42,9 +43,10 @@ def choose(
         return Choice(SPARK, "the job needs Spark")
     # Without a store the job ends at once, whatever counts.
     fout = options["fout"] or settings.store or ""
-    day = day_request(job, {**options, "engine": engine}, settings, fout)
-    layout = Layout.load(settings.sources, day.root or settings.root)
-    return choose_for_job(day, layout, _spark_reason(command, settings))
+    make_request = day_request if job.streams else dump_request
+    request = make_request(job, {**options, "engine": engine}, settings, fout)
+    layout = Layout.load(settings.sources, request.root or settings.root)
+    return choose_for_job(request, layout, _spark_reason(command, settings))
 
 
 def _spark_reason(command: Command, settings: Settings) -> str:

@@ -220,10 +220,11 @@ def job_help(name: str, job: Job | None) -> str:
 
 
 def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
-    """Lines about compiled code (``why``: there is none), for a job that reads logs."""
-    if not why or job is None or not job.streams:
+    """Lines about compiled code (``why``: there is none), for a job that reads logs or dumps."""
+    if not why or job is None or not (job.streams or job.by_processes):
         return []
-    lines = ["Logs are read without compiled code, which takes up to three times as long:"]
+    inputs = "Logs" if job.streams else "Dumps"
+    lines = [f"{inputs} are read without compiled code, which takes up to three times as long:"]
     if why == OFF:
         return [*lines, "CMSSPARK_COMPILED=0 in the environment says so.", ""]
     lines.append(

@@ -1,10 +1,15 @@
-"""The jobs on dumps: hand-made tables, counted by the rule."""
+"""The jobs on dumps: hand-made tables, counted by the rule, by processes and in Spark."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from datetime import date
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -12,8 +17,13 @@ from cmsspark.jobs import dbs_events, dbs_phedex, phedex, site_tier_usage
 from cmsspark.jobs.on_dumps import DumpJob
 from cmsspark.names import site_and_kind
 from cmsspark.schemas import input_table, stored_table
+from cmsspark.sources.sqoop import arrow_schema
+from cmsspark.transforms import dump_frames
+from cmsspark.transforms.presence import REPLICA_COLUMNS
 
 DAY = date(2026, 1, 15)
+#: What processes and Spark say of a sum beyond 64 bits.
+TOO_LARGE = r"does not fit 64 bits|ARITHMETIC_OVERFLOW"
 A, B, C = "/a/x-v1/RAW", "/b/y-v1/AOD", "/c/z-v1/AOD"
 
 DBS: dict[str, list[tuple[Any, ...]]] = {
@@ -85,30 +95,74 @@ def replicas_of(spark: Any, rows: list[tuple[Any, ...]]) -> Any:
     return spark.createDataFrame(made, columns)
 
 
-def tables_of(spark: Any, job: DumpJob) -> dict[str, Any]:
-    tables = {"replicas": replicas_of(spark, SNAPSHOT)} if job.replicas else {}
+def rows_of(name: str, dbs: dict[str, list[tuple[Any, ...]]]) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns and rows of a hand-made table."""
+    columns = {**dbs_phedex.DBS, **dbs_events.DBS}[name]
+    return list(columns), dbs[name]
+
+
+def tables_of(spark: Any, job: DumpJob, dbs: dict[str, list[tuple[Any, ...]]], snapshot: list[tuple[Any, ...]]) -> Any:
+    tables = {"replicas": replicas_of(spark, snapshot)} if job.replicas else {}
     for name, columns in job.dbs.items():
-        given = {"DATASETS": list(dbs_events.DBS["DATASETS"]), "FILES": list(dbs_events.DBS["FILES"])}.get(
-            name, [*columns]
-        )
+        there, rows = rows_of(name, dbs)
         types = {column.name: column.type for column in input_table(f"dbs/{name}").columns}
-        schema = ", ".join(f"`{column}` {types[column]}" for column in given)
-        tables[name] = spark.createDataFrame(DBS[name], schema).select(*columns)
+        schema = ", ".join(f"`{column}` {types[column]}" for column in there)
+        tables[name] = spark.createDataFrame(rows, schema).select(*columns)
     return tables
 
 
+def parts_of(job: DumpJob, dbs: dict[str, list[tuple[Any, ...]]], snapshot: list[tuple[Any, ...]]) -> Any:
+    """The same tables as parts of two rows."""
+    found = {}
+    for name, columns in job.dbs.items():
+        there, rows = rows_of(name, dbs)
+        schema = arrow_schema(input_table(f"dbs/{name}"), there)
+        arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
+        found[name] = pa.table(arrays, schema=schema).select(list(columns))
+    if job.replicas:
+        schema = arrow_schema(input_table("phedex/block_replicas"), REPLICA_COLUMNS)
+        rows = [(dataset, block, node, files, size, at, held, made)
+                for dataset, block, files, size, node, at, held, made in snapshot]  # fmt: skip
+        arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
+        found[dump_frames.REPLICAS] = pa.table(arrays, schema=schema)
+    pieces = {name: [table.slice(start, 2) for start in range(0, table.num_rows, 2)] for name, table in found.items()}
+    return {name: [partial(iter, [piece]) for piece in of_table] for name, of_table in pieces.items()}
+
+
+Build = Callable[..., list[dict[str, Any]]]
 Built = dict[str, list[dict[str, Any]]]
 
 
+@pytest.fixture(scope="module", params=["processes", "spark"])
+def build(request: pytest.FixtureRequest) -> Build:
+    """The rows that a job makes of hand-made tables; columns and nulls are as the schema says."""
+    spark = request.getfixturevalue("spark") if request.param == "spark" else None
+
+    def rows_of_job(
+        job: DumpJob, dbs: dict[str, list[tuple[Any, ...]]] = DBS, snapshot: list[tuple[Any, ...]] = SNAPSHOT
+    ) -> list[dict[str, Any]]:
+        schema = stored_table(job.name)
+        if spark is not None:
+            rows = job.build_in_spark(tables_of(spark, job, dbs, snapshot), DAY)
+            assert [(field.name, field.dataType) for field in rows.schema.fields] == [
+                (field.name, field.dataType) for field in schema.spark().fields
+            ]
+            return [row.asDict() for row in rows.collect()]
+        with tempfile.TemporaryDirectory() as folder:
+            # A run of few rows: rows of one key lie in several.
+            frames = dump_frames.read_frames(parts_of(job, dbs, snapshot), Path(folder), rows=3)
+            assert not [path for path in Path(folder).iterdir() if path.suffix == ".run"]
+        return dump_frames.to_arrow(job.build(frames, DAY), schema.arrow()).to_pylist()  # type: ignore[no-any-return]
+
+    return rows_of_job
+
+
 @pytest.fixture(scope="module")
-def built(spark: Any) -> Built:
-    """The rows of each job on the hand-made tables; columns and nulls are as the schema says."""
+def built(build: Build) -> Built:
+    """The rows of each job on the hand-made tables."""
     made: Built = {}
     for job in (dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex.JOB):
-        rows = job.build(tables_of(spark, job), DAY)
-        expected = [(field.name, field.dataType) for field in stored_table(job.name).spark().fields]
-        assert [(field.name, field.dataType) for field in rows.schema.fields] == expected
-        made[job.name] = [row.asDict() for row in rows.collect()]
+        made[job.name] = build(job)
         for column in stored_table(job.name).columns:
             assert column.nullable or all(row[column.name] is not None for row in made[job.name]), column.name
     return made
@@ -198,25 +252,68 @@ def test_site_tier_usage_counts_a_datasets_events_once_and_its_replicas_by_what_
     }
 
 
-def test_a_dataset_at_two_sites_of_a_tier_counts_once_in_events_and_twice_in_replicas(spark: Any) -> None:
-    rows = [(A, f"{A}#1", 2, 1500, node, 2, 1500, 1) for node in ("T2_DE_DESY", "T2_IT_Pisa", "T2_IT_Pisa_Disk")]
-    tables = tables_of(spark, site_tier_usage.JOB) | {"replicas": replicas_of(spark, rows)}
-    (row,) = site_tier_usage.build(tables, DAY).collect()
-    assert (row.site_count, row.dataset_count, row.events, row.replica_events) == (2, 1, 150, 300)
-    assert (row.replica_bytes, row.replica_file_count) == (4500, 6)
+def test_a_dataset_at_two_sites_of_a_tier_counts_once_in_events_and_twice_in_replicas(build: Build) -> None:
+    snapshot = [(A, f"{A}#1", 2, 1500, node, 2, 1500, 1) for node in ("T2_DE_DESY", "T2_IT_Pisa", "T2_IT_Pisa_Disk")]
+    (row,) = build(site_tier_usage.JOB, snapshot=snapshot)
+    assert (row["site_count"], row["dataset_count"], row["events"], row["replica_events"]) == (2, 1, 150, 300)
+    assert (row["replica_bytes"], row["replica_file_count"]) == (4500, 6)
 
 
-def test_of_two_rows_with_one_name_the_larger_id_describes_and_both_hold_files(spark: Any) -> None:
-    tables = tables_of(spark, dbs_events.JOB)
-    again = spark.createDataFrame([(4, A, 0, 2, 1, 1, 1, 2e9)], tables["DATASETS"].schema)
-    files = spark.createDataFrame([("/g", 20, 4, 1, 1, 1.0)], tables["FILES"].schema)
-    tables |= {"DATASETS": tables["DATASETS"].unionAll(again), "FILES": tables["FILES"].unionAll(files)}
-    (row,) = dbs_events.build(tables, DAY).where(f"dataset_name = '{A}'").collect()
-    assert (row.file_count, row.events, row.is_valid, row.access_type) == (3, 151, False, "INVALID")
+def test_of_two_rows_with_one_name_the_larger_id_describes_and_both_hold_files(build: Build) -> None:
+    dbs = DBS | {
+        "DATASETS": [*DBS["DATASETS"], (4, A, 0, 2, 1, 1, 1, 2e9)],
+        "FILES": [*DBS["FILES"], ("/g", 20, 4, 1, 1, 1.0)],
+    }
+    (row,) = [one for one in build(dbs_events.JOB, dbs) if one["dataset_name"] == A]
+    assert (row["file_count"], row["events"], row["is_valid"], row["access_type"]) == (3, 151, False, "INVALID")
+
+
+def test_of_one_name_under_one_id_the_larger_values_count_and_null_is_the_smallest(build: Build) -> None:
+    files = [
+        ("/f", 1, 1, None, 9, 9.0),
+        ("/f", 1, 1, 0, 7, 7.0),
+        ("/f", 1, 1, 0, 8, None),
+        ("/f", None, 2, 1, 99, 99.0),
+        ("/g", -5, 2, 1, 1, 1.0),
+        ("/g", -5, 1, 1, 2, 2.0),
+        ("/h", 3, 99, 1, 5, 5.0),
+        ("/h", 2, 2, 1, 4, 4.7),
+        (None, None, 2, 1, 16, 0.0),
+        (None, None, 2, 1, 32, 0.0),
+        (None, 7, 2, 1, 64, 0.0),
+    ]
+    rows = {row["dataset_name"]: row for row in build(dbs_events.JOB, DBS | {"FILES": files})}
+    names = ("file_count", "invalid_file_count", "events", "dataset_bytes")
+    assert tuple(rows[A][name] for name in names) == (1, 1, 8, None)
+    assert tuple(rows[B][name] for name in names) == (4, 0, 1 + 4 + 32 + 64, 1 + 4)
+
+
+@pytest.mark.parametrize("events", [2**63 - 1, -(2**63) + 1])
+def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build, events: int) -> None:
+    files = [(f"/f{number}", number, 1, 1, events, 1.0) for number in range(3)]
+    with pytest.raises(Exception, match=TOO_LARGE):
+        build(dbs_events.JOB, DBS | {"FILES": files})
+    (row,) = [one for one in build(dbs_events.JOB, DBS | {"FILES": files[:1]}) if one["dataset_name"] == A]
+    assert row["events"] == events
+    snapshot = [(A, f"{A}#1", 1, events, node, 1, events, 1) for node in ("T2_A", "T2_A_Disk")]
+    with pytest.raises(Exception, match=TOO_LARGE):
+        build(phedex.JOB, snapshot=snapshot)
+
+
+def test_sums_of_sites_beyond_64_bits_fail_too(build: Build) -> None:
+    snapshot = [(A, f"{A}#1", 1, 2**62, node, 1, 2**62, 1) for node in ("T2_A", "T2_B")]
+    assert len(build(phedex.JOB, snapshot=snapshot)) == 2
+    with pytest.raises(Exception, match=TOO_LARGE):
+        build(site_tier_usage.JOB, snapshot=snapshot)
 
 
 def test_a_snapshot_is_laid_out_once_for_all_its_groups(spark: Any) -> None:
-    plan = phedex.build(tables_of(spark, phedex.JOB), DAY)._jdf.queryExecution().executedPlan().toString()
+    plan = (
+        phedex.build_in_spark(tables_of(spark, phedex.JOB, DBS, SNAPSHOT), DAY)
+        ._jdf.queryExecution()
+        .executedPlan()
+        .toString()
+    )
     assert plan.count("Exchange hashpartitioning") == 1
 
 

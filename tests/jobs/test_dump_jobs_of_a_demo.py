@@ -1,4 +1,4 @@
-"""The jobs on a demo's dumps: against DuckDB, their plans, what is stored, and what goes wrong."""
+"""The jobs on dumps, by processes and in Spark: against DuckDB, what is stored, what goes wrong, hostile dumps."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cmsspark.demo.make import make
 from cmsspark.errors import DataError, InputMissing, NotReady
 from cmsspark.jobs import dbs_events, dbs_phedex, on_dumps, phedex, site_tier_usage
 from cmsspark.jobs.on_dumps import DumpJob
+from cmsspark.jobs.request import JobRequest
 from cmsspark.schemas import input_table
 from cmsspark.settings import Settings, load_settings
 from cmsspark.sources.dbs import read_table_arrow
@@ -74,8 +75,19 @@ def sql(demo: Path) -> duckdb.DuckDBPyConnection:
     return base
 
 
-def stored(job: DumpJob, demo: Path, out: Path, settings: Settings) -> tuple[pa.Table, dict[str, Any]]:
-    done = on_dumps.run(job, DAY, str(out), settings, root=str(demo), say=lambda _: None)
+@pytest.fixture(params=["processes", "spark"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine; for Spark there is a session."""
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+    return str(request.param)
+
+
+def stored(
+    job: DumpJob, demo: Path, out: Path, settings: Settings, engine: str = "auto"
+) -> tuple[pa.Table, dict[str, Any]]:
+    done = on_dumps.run(job, JobRequest(job.name, DAY, str(out), settings, str(demo), engine=engine), lambda _: None)
+    assert not list(settings.cache_dir.glob("dumps/*"))
     return pq.read_table(Path(done.path) / job.name), done.manifest
 
 
@@ -84,9 +96,9 @@ def cells(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def test_dbs_phedex_of_a_demo_has_the_cells_that_duckdb_counts(
-    spark: Any, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
+    engine: str, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
 ) -> None:
-    found, manifest = stored(dbs_phedex.JOB, demo, tmp_path, settings)
+    found, manifest = stored(dbs_phedex.JOB, demo, tmp_path, settings, engine)
     names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count", "newest_replica_ms"]
     names += ["events", "dataset_bytes", "dataset_file_count", "is_complete"]
     expected = sql.execute(
@@ -110,9 +122,9 @@ def test_dbs_phedex_of_a_demo_has_the_cells_that_duckdb_counts(
 
 
 def test_site_tier_usage_of_a_demo_has_the_totals_that_duckdb_counts(
-    spark: Any, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
+    engine: str, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
 ) -> None:
-    found, _ = stored(site_tier_usage.JOB, demo, tmp_path, settings)
+    found, _ = stored(site_tier_usage.JOB, demo, tmp_path, settings, engine)
     names = [
         "site_tier",
         "kind",
@@ -141,16 +153,18 @@ def test_site_tier_usage_of_a_demo_has_the_totals_that_duckdb_counts(
 
 
 def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
-    spark: Any, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
+    engine: str, demo: Path, sql: duckdb.DuckDBPyConnection, tmp_path: Path, settings: Settings
 ) -> None:
-    found, manifest = stored(dbs_events.JOB, demo, tmp_path, settings)
+    found, manifest = stored(dbs_events.JOB, demo, tmp_path, settings, engine)
     names = ["dataset_name", "events", "dataset_bytes", "file_count"]
     expected = sql.execute("select dataset, events::bigint, bytes, files from sizes").fetchall()
     assert cells([tuple(row[name] for name in names) for row in found.to_pylist() if row["file_count"]]) == cells(
         expected
     )
     assert set(manifest["dumps"]) == {"dbs"}
-    found, manifest = stored(phedex.JOB, demo, tmp_path, settings)
+    assert manifest["engine"] == engine
+    assert manifest.get("compiled") == (True if engine == "processes" else None)
+    found, manifest = stored(phedex.JOB, demo, tmp_path, settings, engine)
     names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count"]
     expected = sql.execute(
         "select dataset, site, kind, sum(bytes)::bigint, sum(files)::bigint from nodes group by all"
@@ -169,23 +183,23 @@ def test_no_plan_has_a_cartesian_product_or_reads_columns_that_the_job_does_not_
     tables = job.tables(spark, dumps)
     for name, columns in job.dbs.items():
         assert tables[name].columns == list(columns)
-    plan = job.build(tables, DAY)._jdf.queryExecution().executedPlan().toString()
+    plan = job.build_in_spark(tables, DAY)._jdf.queryExecution().executedPlan().toString()
     assert "CartesianProduct" not in plan
     assert "BroadcastNestedLoopJoin" not in plan
     assert "PythonUDF" not in plan
 
 
 def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
-    spark: Any, tmp_path: Path, settings: Settings
+    engine: str, tmp_path: Path, settings: Settings
 ) -> None:
     root, out = tmp_path / "cms", tmp_path / "out"
     make(root, DAY, records=50, files=200, datasets=10, seed=6)
-    before, _ = stored(phedex.JOB, root, out, settings)
+    before, _ = stored(phedex.JOB, root, out, settings, engine)
     current = (out / "phedex" / DAY.isoformat() / "CURRENT").read_text()
     (part, *_) = sorted(root.glob("project/awg/cms/phedex/**/part-*"))
     part.write_bytes(b"1,2,3\n")
     with pytest.raises(DataError) as raised:
-        stored(phedex.JOB, root, out, settings)
+        stored(phedex.JOB, root, out, settings, engine)
     assert part.name in str(raised.value.where)
     assert (out / "phedex" / DAY.isoformat() / "CURRENT").read_text() == current
     assert before.num_rows > 0

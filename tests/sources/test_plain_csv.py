@@ -92,6 +92,51 @@ def test_columns_come_as_arrow_has_them() -> None:
     assert (numbers[0], numbers[1], np.frombuffer(numbers[2], np.int64).tolist()) == (b"\1\0\1", 1, [2, 0, 18])
 
 
+DOUBLES = Table("D", "", (Column("a", "long"), Column("b", "double")))
+_DOUBLES = st.one_of(
+    st.floats(min_value=0, allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(min_value=0, max_value=2**70).map(str),
+    st.decimals(min_value=0, max_value=10**9, places=3).map(str),
+    st.from_regex(r"[0-9]{0,17}\.?[0-9]{0,3}([eE][-+]?[0-9]{0,3})?", fullmatch=True),
+    st.sampled_from(
+        ["null", "", "-1", "-0.0", "+1", " 1", "1.", ".5", "1e", "1e+", "1E22", "1E23", "1e-22", "nan", "inf"]
+    ),
+)
+
+
+@settings(deadline=None, max_examples=600)
+@given(st.lists(_DOUBLES, min_size=1, max_size=4))
+@example(["1.69519079E9", "999999999999999", "9999999999999990", "0.1", "null"])
+def test_with_compiled_code_and_without_it_a_double_is_the_same(numbers: list[str]) -> None:
+    text = "".join(f"1,{number}\n" for number in numbers).encode()
+
+    def rows() -> list[Any] | str:
+        try:
+            return [
+                row for piece in read_table(io.BytesIO(text), DOUBLES, ["b"], "f") for row in piece["b"].to_pylist()
+            ]
+        except DataError as error:
+            return str(error)
+
+    found = rows()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqoop, "_plain_csv", None)
+        assert found == rows()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [(b"1", 1.0), (b"1.69519079E9", 1695190790.0), (b"0.1", 0.1), (b"5e-1", 0.5)]
+)
+def test_plain_doubles_are_read_by_compiled_code(text: bytes, number: float) -> None:
+    rows, ((flags, nulls, numbers),) = columns_of(text + b"\nnull\n", 1, [(0, 2)])
+    assert (rows, flags, nulls, np.frombuffer(numbers, np.float64).tolist()) == (2, b"\1\0", 1, [number, 0.0])
+
+
+@pytest.mark.parametrize("text", [b"-1", b"1.", b".5", b"1e", b"1e23", b"1e100", b"1234567890123456", b"nan", b"x"])
+def test_doubles_that_need_care_are_left_to_other_ways(text: bytes) -> None:
+    assert columns_of(text + b"\n1\n", 1, [(0, 2)]) is None
+
+
 @pytest.mark.parametrize("text", [b"", b"1,x,2", b"\n" * 3])
 def test_texts_without_a_whole_line(text: bytes) -> None:
     found = columns_of(text, 3, WANTED)

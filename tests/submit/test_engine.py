@@ -49,8 +49,13 @@ def test_a_day_of_logs_on_this_hosts_disks_needs_no_spark(job: str) -> None:
 
 
 @pytest.mark.parametrize("job", ["dbs_phedex", "site_tier_usage", "dbs_events", "phedex"])
-def test_jobs_on_dumps_run_in_spark(job: str) -> None:
-    assert mode_of(job, *DAY) == "client"
+def test_jobs_on_dumps_need_no_spark_here_either(job: str) -> None:
+    assert mode_of(job, *DAY) == "python"
+    assert mode_of(job, *DAY, "--engine=processes", "--fout", "/out") == "python"
+    for words in (("--engine", "spark"), ("--format", "csv"), ("--fout", "hdfs:///out"), ("--conf", "spark.a=1")):
+        assert mode_of(job, *DAY, *words) == "client"
+    with pytest.raises(UsageError, match="--engine processes cannot do that"):
+        mode_of(job, *DAY, "--engine=processes", "--format=csv")
 
 
 @pytest.mark.parametrize(
