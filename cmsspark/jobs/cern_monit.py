@@ -7,16 +7,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import click
+import msgspec
 
-from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, SettingsError, UsageError
+from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
 from cmsspark.jobs import Job, find_job
 from cmsspark.jobs.options import settings_of, store_of, store_options
 from cmsspark.jobs.period_options import when_options
@@ -32,15 +33,18 @@ if TYPE_CHECKING:
 
 DEFAULT_PRODUCER: Final = "cms-spark"
 SINKS: Final = ("file", "stomp", "http")
-#: What stands under ``publishing`` in the settings, and its type.
-_SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "sink": str,
-    "amq": str,
-    "spool": str,
-    "producer": str,
-    "type": str,
-    "patience": (int, float),
-}
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The ``publishing`` section of the settings; ``patience`` in seconds."""
+
+    sink: Literal[SINKS] | None = None  # type: ignore[valid-type]  # a tuple of them
+    amq: _Text | None = None
+    spool: _Text | None = None
+    producer: _Text | None = None
+    type: _Text | None = None
+    patience: Annotated[float, msgspec.Meta(gt=0)] = 300
 
 
 @dataclass(frozen=True)
@@ -116,24 +120,20 @@ def order_of(
     Raises UsageError (2) where STOMP is wanted and no credentials are named, or where a job on days is given a period,
     or the other way round; SettingsError (78) for wrong settings.
     """
-    given = _checked(settings)
-    chosen = sink or ("stomp" if amq else given.get("sink", "file"))
-    if chosen not in SINKS:
-        raise SettingsError(
-            f"sink is one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
-        )
-    if chosen != "file" and not (amq or given.get("amq")):
+    section = settings.section(_Section, "publishing")
+    chosen = sink or ("stomp" if amq else section.sink or "file")
+    if chosen != "file" and not (amq or section.amq):
         example = "amq_broker.example.json" if chosen == "stomp" else "monit_http.example.json"
         raise UsageError(
             "an address to publish to is wanted",
             next_step=f"give --amq FILE with address and credentials (etc/{example} shows the form)",
         )
     job = _job_of(job_name, day)
-    folder = Path(spool) if spool else _place(settings, given.get("spool")) or settings.state_dir / "published"
+    folder = Path(spool) if spool else _place(settings, section.spool) or settings.state_dir / "published"
     return Order(
         day, job, settings, fout, chosen,
-        Path(amq) if amq else _place(settings, given.get("amq")),
-        folder, given.get("producer"), given.get("type"), float(given.get("patience", 300)), limit,
+        Path(amq) if amq else _place(settings, section.amq),
+        folder, section.producer, section.type, section.patience, limit,
     )  # fmt: skip
 
 
@@ -152,20 +152,7 @@ def _place(settings: Settings, text: str | None) -> Path | None:
     """A path of the settings; relative ones start at the settings file's folder."""
     if not text:
         return None
-    base = Path(settings.origin).parent if settings.origin else Path.cwd()
-    return base / Path(text).expanduser()
-
-
-def _checked(settings: Settings) -> Mapping[str, Any]:
-    for key, value in settings.publishing.items():
-        where = settings.where("publishing", key)
-        if key not in _SETTINGS:
-            raise SettingsError(
-                f"there is no setting {key!r} under publishing", where=where, next_step=f"use {', '.join(_SETTINGS)}"
-            )
-        if not isinstance(value, _SETTINGS[key]) or isinstance(value, bool) or value in ("", 0):
-            raise SettingsError(f"publishing.{key} has another form", where=where, found=repr(value))
-    return settings.publishing
+    return settings.folder / Path(text).expanduser()
 
 
 def public_tables(job: Job) -> list[str]:
