@@ -13,12 +13,13 @@ import statistics
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 from bench.inputs import DAY, Day, provide
 from bench.meter import Cost, measure
 from bench.report import cost, machine
+from cmsspark import clock
 from cmsspark.demo.past import History
 from cmsspark.jobs.history import store_history
 from cmsspark.pseudonyms import Pseudonyms
@@ -145,9 +146,9 @@ def main() -> None:
             costs.setdefault(name, []).append(bench.run("command", argv))
             print(f"{name:<28} {cost(costs[name][-1])}", flush=True)
     per_million = given.cpu_per_million or raw_cost(bench)
-    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    when = clock.to_minute(clock.now_ms())
     head = (
-        f"Measured {when} UTC, medians of {given.repeats} runs in turns; {given.days} days of {given.rows:,} partials. "
+        f"Measured {when}, medians of {given.repeats} runs in turns; {given.days} days of {given.rows:,} partials. "
         f"{machine(given.cpus)}"
     )
     found = told(costs, per_million, head)

@@ -8,12 +8,12 @@ import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from bench.inputs import Day
 from bench.meter import Cost
+from cmsspark import clock
 
 BEGIN, END = "<!-- measured: written by bench/daily.py -->", "<!-- end of what was measured -->"
 _HEAD = (
@@ -123,8 +123,8 @@ def _java() -> str:
 
 def write(path: Path, rows: Sequence[Row], cpus: int) -> None:
     """Put the tables between the marks of ``path``; the text around them stays."""
-    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    found = f"Measured {when} UTC, medians of runs in turns. {machine(cpus)}\n\n{table(rows)}"
+    when = clock.to_minute(clock.now_ms())
+    found = f"Measured {when}, medians of runs in turns. {machine(cpus)}\n\n{table(rows)}"
     between(path, BEGIN, END, found)
 
 

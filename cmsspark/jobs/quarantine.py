@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +32,7 @@ def keep(folder: Path, records: Iterator[Mapping[str, Any]]) -> tuple[str, dict[
             told = examples.setdefault(record["stream"], [])
             if len(told) < _EXAMPLES:
                 told.append(f"{Path(record['file']).name}, record {record['position']}: {record['reason']}")
-    prune(folder.parents[1], time.time())
+    prune(folder.parents[1], clock.now_ms() / 1000)
     return str(target), examples
 
 

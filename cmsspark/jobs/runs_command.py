@@ -86,7 +86,7 @@ def runs_command(
             click.echo(json.dumps(run.as_dict(), ensure_ascii=False))
         return
     headings = ("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")
-    echo_table(headings, [_row(run) for run in found], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4))
+    echo_table(headings, [_row(run) for run in found], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4), optional=(5, 4))
 
 
 def _row(run: Run) -> tuple[object, ...]:

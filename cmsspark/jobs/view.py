@@ -151,6 +151,8 @@ def _print(rows: pl.DataFrame, view: View, top: int) -> None:
         [volume(row[name]) if name == "read_bytes" else row[name] for name in names]
         for row in rows.head(top).iter_rows(named=True)
     ]
-    echo_table(names, shown, left=range(len(view.rollup.measures), len(names)), indent="  ")
+    count = len(view.rollup.measures)
+    optional = [i for i, name in enumerate(names[:count]) if name != view.sort]
+    echo_table(names, shown, left=range(count, len(names)), optional=optional, indent="  ")
     if rows.height > top:
         click.echo(f"  and {rows.height - top:,} more: --top, --out or --json")

@@ -17,7 +17,7 @@ import click
 #: Shown where there is no value.
 NOTHING: Final = "–"
 #: Below this width a text column is shortened only when nothing else is left to shorten.
-_READABLE: Final = 12
+_READABLE: Final = 20
 _SHORTEST: Final = 3
 _GAP: Final = "  "
 _UNITS: Final = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -85,11 +85,48 @@ def echo_table(
     *,
     left: Collection[int] = (0,),
     whole: Collection[int] = (),
+    optional: Sequence[int] = (),
     indent: str = "",
 ) -> None:
-    """Print :func:`table` on stdout, in the terminal's width where stdout is one."""
-    for line in table(headings, rows, left=left, whole=whole, width=terminal_width(), indent=indent):
+    """Print :func:`table` on stdout, in the terminal's width where stdout is one.
+
+    ``optional`` columns are left out, the last of them first, where a terminal has no room for readable names beside
+    them; a line below the table names them.
+    """
+    width = terminal_width()
+    kept = list(range(len(headings)))
+    for i in reversed(optional):
+        if width is None or _least_width(headings, rows, kept, left, whole, indent) <= width:
+            break
+        kept.remove(i)
+    lines = table(
+        [headings[i] for i in kept],
+        [[row[i] for i in kept] for row in rows],
+        left=[place for place, i in enumerate(kept) if i in left],
+        whole=[place for place, i in enumerate(kept) if i in whole],
+        width=width,
+        indent=indent,
+    )
+    for line in lines:
         click.echo(line)
+    if left_out := [name for i, name in enumerate(headings) if i not in kept]:
+        click.echo(f"{indent}no room for {', '.join(left_out)}")
+
+
+def _least_width(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    columns: Sequence[int],
+    left: Collection[int],
+    whole: Collection[int],
+    indent: str,
+) -> int:
+    """The width of a table of these columns whose texts are as short as they can be read."""
+    sizes = [max(len(text) for text in (headings[i], *(_cell(row[i]) for row in rows))) for i in columns]
+    least = [
+        min(size, _READABLE) if i in left and i not in whole else size for i, size in zip(columns, sizes, strict=True)
+    ]
+    return len(indent) + sum(least) + len(_GAP) * (len(least) - 1)
 
 
 def _narrowed(widths: list[int], room: int, columns: list[int]) -> list[int]:

@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from cmsspark.resources import read_yaml
+import msgspec
+
+from cmsspark import config_files
+from cmsspark.resources import read_text
 
 UNKNOWN: Final = "unknown"
 _Key = TypeVar("_Key")
@@ -74,6 +77,15 @@ class Remembered(dict[_Key, _Value]):
         return found
 
 
+class _AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    app: str
+    words: tuple[str, ...]
+
+
+class _AppsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    apps: list[_AppRule]
+
+
 class Apps:
     """Classifies application texts by ``etc/apps.yaml`` (rule 14), remembering what it has seen."""
 
@@ -88,7 +100,9 @@ class Apps:
     @classmethod
     def load(cls) -> Apps:
         """The rules of the installation."""
-        return cls([(rule["app"], tuple(rule["words"])) for rule in read_yaml("etc/apps.yaml")["apps"]])
+        name = "etc/apps.yaml"
+        file = config_files.parse(read_text(name).encode(), name).convert(_AppsFile)
+        return cls([(rule.app, rule.words) for rule in file.apps])
 
     def _classify(self, text: str | None) -> str:
         if not text:

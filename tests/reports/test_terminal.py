@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cmsspark.reports import terminal
 from cmsspark.reports.terminal import Coloured, middle, number, percent, printable, table, terminal_width, volume
 
 LONG = "/ZMM" + "x" * 200 + "/AOD"
 PRINTS = """
+from cmsspark.reports import terminal
 from cmsspark.reports.terminal import Coloured, echo_table
 row = (12_345, Coloured("done", "green"), "/ZMM" + "x" * 200 + "/AOD")
 echo_table(("n", "state", "dataset"), [row], left=(1, 2), whole=(1,))
@@ -57,6 +59,23 @@ def test_a_shortened_text_keeps_both_ends(text: str, width: int) -> None:
     cut = middle(text, width)
     assert len(cut) == min(len(text), width)
     assert cut == text or (text.startswith(cut[: (width - 1) // 2]) and text.endswith(cut[(width - 1) // 2 + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("width", "headings", "below"),
+    [(None, "run seconds job", ""), (60, "run seconds job", ""), (40, "run job", "no room for seconds")],
+)
+def test_columns_that_people_can_do_without_give_way_to_names(
+    width: int | None, headings: str, below: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "terminal_width", lambda: width)
+    rows = [("20260115T060000", 1_234.5, "data_aggregation_of_a_day")]
+    terminal.echo_table(("run", "seconds", "job"), rows, left=(0, 2), whole=(0,), optional=(1,))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == headings.split()
+    assert lines[2:] == ([below] if below else [])
+    assert max(map(len, lines)) <= (width or 100)
+    assert ("data_aggregation_of_a_day" in lines[1]) == (width != 40)
 
 
 def test_colours_do_not_count_as_width() -> None:
