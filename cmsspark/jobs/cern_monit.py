@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from cmsspark.errors import UsageError
+from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import Job, find_job
 from cmsspark.jobs.options import settings_of, store_options
 from cmsspark.jobs.period_options import when_options
@@ -76,6 +76,10 @@ def request_of(
     """
     defaults = publishing_settings(settings)
     chosen = sink or ("stomp" if amq else defaults.sink or "file")
+    if chosen not in SINKS:
+        raise SettingsError(
+            f"sink is one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
+        )
     example = SINKS[chosen].example
     if example and not (amq or defaults.amq):
         raise UsageError(

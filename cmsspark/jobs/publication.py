@@ -84,9 +84,7 @@ def _open_sink(
     producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
     kind = (credentials.type if credentials else None) or request.options.type or table
     spec = DocumentSpec(stored_table(table), request.day, producer, kind)
-    options = SinkOptions(
-        table, spec.period, producer, kind, request.spool, request.options.patience, log, request.options.require_tls
-    )
+    options = SinkOptions(table, spec.period, producer, kind, request.spool, request.options, log)
     return spec, module.build(credentials, options)
 
 

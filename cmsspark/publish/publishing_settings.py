@@ -9,7 +9,6 @@ from typing import Annotated
 import msgspec
 
 from cmsspark.errors import SettingsError
-from cmsspark.publish.sinks import SINKS
 from cmsspark.settings import Settings
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -20,6 +19,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     ``amq`` and ``spool`` are paths; :func:`publishing_settings` makes them absolute. ``patience``: seconds without any
     confirmed batch before the command gives up. ``require_tls``: never send a password unencrypted to another host.
+    ``http_metadata``, ``http_top_level``: where documents over HTTP have producer, type, type_prefix, timestamp, _id.
     """
 
     sink: Text | None = None
@@ -29,6 +29,8 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     type: Text | None = None
     patience: Annotated[float, msgspec.Meta(gt=0)] = 300.0
     require_tls: bool = False
+    http_metadata: bool = True
+    http_top_level: bool = True
 
 
 def publishing_settings(settings: Settings) -> PublishingSettings:
@@ -37,11 +39,11 @@ def publishing_settings(settings: Settings) -> PublishingSettings:
         checked = msgspec.convert(dict(settings.publishing), PublishingSettings)
     except msgspec.ValidationError as error:
         raise _invalid(str(error), settings) from None
-    if checked.sink is not None and checked.sink not in SINKS:
+    if not (checked.http_metadata or checked.http_top_level):
         raise SettingsError(
-            f"sink is one of {', '.join(SINKS)}",
-            where=settings.where("publishing", "sink"),
-            found=repr(checked.sink),
+            "a document over HTTP needs its producer and type",
+            where=settings.where("publishing", "http_top_level"),
+            found="http_metadata and http_top_level both false",
         )
     return msgspec.structs.replace(checked, amq=_path(settings, checked.amq), spool=_path(settings, checked.spool))
 

@@ -76,7 +76,8 @@ def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> Non
         {"topic": "cms.popularity"}, {"topic": "/topic/"}, {"topic": "/topic/a b"}, {"topic": None}, {"topic": 3},
         {"host_and_ports": "planted-secret"}, {"host_and_ports": "a:b"}, {"host_and_ports": "a:0"},
         {"host_and_ports": []}, {"host_and_ports": [["a", 1, 2]]}, {"host_and_ports": "a:99999"},
-        {"password": 7}, {"username": ""}, {"passwort": "planted-secret"}, {"host": "a", "port": 1}, {"key": "a", "ckey": "b"},
+        {"password": 7}, {"username": ""}, {"passwort": "planted-secret"},
+        {"host": "a", "port": 1}, {"key": "a", "ckey": "b"},
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_without_its_value(tmp_path: Path, change: dict[str, Any]) -> None:

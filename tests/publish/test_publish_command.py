@@ -172,6 +172,7 @@ def test_settings_are_checked_with_their_line(place: Place) -> None:
     assert "cmsspark.yaml, line 4" in done.stderr
     assert place.publish(settings="publishing: {sink: pigeon}\n").returncode == 78
     assert place.publish(settings="publishing: {patience: soon}\n").returncode == 78
+    assert place.publish(settings="publishing: {http_metadata: false, http_top_level: false}\n").returncode == 78
 
 
 def test_single_people_s_tables_and_unknown_jobs_are_not_published(place: Place) -> None:

@@ -45,7 +45,7 @@ def build(credentials: Broker, options: SinkOptions) -> StompSink:
     require TLS.
     """
     exposed = credentials.exposed_host
-    if exposed is not None and options.require_tls:
+    if exposed is not None and options.settings.require_tls:
         raise NotAllowed(
             "a password must not be sent unencrypted",
             where=credentials.where,
@@ -57,7 +57,7 @@ def build(credentials: Broker, options: SinkOptions) -> StompSink:
             f"warning: the password is sent to {exposed} unencrypted; `ca` and a TLS port in the credentials file "
             "prevent that, `require_tls: true` under publishing refuses it"
         )
-    timeouts = StompTimeouts(stall=options.patience)
+    timeouts = StompTimeouts(stall=options.settings.patience)
     return StompSink(credentials, options.type, options.producer, timeouts, log=options.log)
 
 
