@@ -50,16 +50,15 @@ class ForbiddenError(NotAllowed):
 class Sink(Protocol):
     """A destination that confirms.
 
-    ``slug`` names it in paths, ``where`` names it for people (without secrets). ``open`` and ``send`` raise
-    RetryableError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the whole batch is
-    confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch to ``stage``:
-    the sink may write it ahead, uncommitted.
+    ``outbox_name`` is the name of its folder in the outbox, ``where`` names it for people (without secrets). ``open``
+    and ``send`` raise RetryableError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the
+    whole batch is confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch
+    to ``stage``: the sink may write it ahead, uncommitted.
     """
 
     where: str
 
-    @property
-    def slug(self) -> str: ...
+    def outbox_name(self, state_dir: Path) -> str: ...
     def open(self) -> None: ...
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]) -> None: ...
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None: ...

@@ -6,7 +6,6 @@ with deadlines on every step and on the whole exchange.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -23,6 +22,7 @@ from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.connection import Address, ConnectionLost, addresses, connect, connection_lost
 from cmsspark.publish.credentials import Endpoint, read_endpoint
 from cmsspark.publish.deadline_socket import DeadlineSocket
+from cmsspark.publish.destinations import Destination, folder_of, slug_of
 from cmsspark.publish.documents import canonical
 from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, SinkOptions, SystemClock
 
@@ -80,8 +80,13 @@ class HttpSink:
         self._socket: DeadlineSocket | None = None
         self._failed: dict[Address, float] = {}
         self.where = endpoint.where
-        plain = re.sub(r"[^A-Za-z0-9.-]", "-", f"{endpoint.host}{endpoint.path}")
-        self.slug = f"http-{plain}-{hashlib.sha256(endpoint.where.encode()).hexdigest()[:8]}"
+
+    def outbox_name(self, state_dir: Path) -> str:
+        """The folder of this path, producer and host, or of the endpoint's ``name``."""
+        endpoint = self._endpoint
+        destination = Destination("http", endpoint.path, endpoint.producer, (endpoint.host,), endpoint.name)
+        slug = slug_of("http", f"{endpoint.host}{endpoint.path}", endpoint.where)
+        return folder_of(state_dir, destination, iter((slug,)))
 
     def open(self) -> None:
         """Connect to the first address that answers; those that failed recently are tried last."""
