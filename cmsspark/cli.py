@@ -13,7 +13,7 @@ from cmsspark import __version__, errors
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "path": ("cmsspark.jobs.stored", "path_command", "Print the URI of a table's current result for a day."),
     "manifest": ("cmsspark.jobs.stored", "manifest_command", "Print the manifest of a table's current result as JSON."),
-    "outbox": ("cmsspark.jobs.outbox_command", "command", "See what waits to be published; retry, discard, rebuild."),
+    "outbox": ("cmsspark.jobs.outbox_command", "command", "See what waits to be published, and act on it."),
     "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day or period to MONIT, or to a file spool."),
     "runs": ("cmsspark.jobs.runs_command", "runs_command", "List runs of jobs, the latest first."),
     "show": ("cmsspark.jobs.runs_command", "show_command", "Show all that is known of one run."),

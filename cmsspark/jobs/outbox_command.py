@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmsspark.errors import InputMissing
+from cmsspark.errors import InputMissing, UsageError
 from cmsspark.jobs.options import DayType, settings_of
+from cmsspark.publish.destinations import OutboxLocation, locations
 from cmsspark.reports.terminal import echo_table
 from cmsspark.secrets import safe_text
 
 if TYPE_CHECKING:
     from cmsspark.publish.outbox import Outbox
-
-
-@dataclass(frozen=True)
-class OutboxLocation:
-    """An outbox on the disk."""
-
-    destination: str
-    table: str
-    period: str
-    folder: Path
-
-
-def locations(
-    state_dir: Path, day: date | None = None, table: str | None = None, to: str | None = None
-) -> Iterator[OutboxLocation]:
-    """The outboxes below the state directory, by destination, table and day."""
-    for folder in sorted((state_dir / "outbox").glob("*/*/*")):
-        if not folder.is_dir():
-            continue
-        location = OutboxLocation(folder.parts[-3], folder.parts[-2], folder.name, folder)
-        is_chosen = (day is None or location.period == day.isoformat()) and table in (None, location.table)
-        if is_chosen and location.destination.startswith(to or ""):
-            yield location
 
 
 def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +45,7 @@ def _chosen(settings_file: str | None, day: date | None, table: str | None, to: 
 
 @click.group("outbox")
 def command() -> None:
-    """What waits to be published: list, show, retry, discard, rebuild."""
+    """What waits to be published: list, show, retry, discard, rebuild, move."""
 
 
 @command.command("list")
@@ -153,7 +130,51 @@ def rebuild_command(day: date | None, table: str | None, to: str | None, setting
             click.echo(f"{name}: {totals.confirmed:,} confirmed, {totals.in_doubt:,} in doubt")
 
 
-def _locked_outbox(location: OutboxLocation) -> AbstractContextManager[Outbox]:
+@command.command("move")
+@click.option("--from", "source", metavar="NAME", required=True, help="The destination whose documents are moved.")
+@click.option("--to", "target", metavar="NAME", required=True, help="The destination that they are for.")
+@click.option("--table", metavar="TABLE", help="Only this table.")
+@click.option("--date", "day", type=DayType(), help="Only this day.")
+@click.option("--settings", "settings_file", metavar="FILE", help="Settings (else CMSSPARK_SETTINGS).")
+def move_command(source: str, target: str, table: str | None, day: date | None, settings_file: str | None) -> None:
+    """Give a destination's outboxes to another: for a broker that has only other addresses now.
+
+    What was sent counts as sent to the new one. Names are those of `cmsspark outbox list`, or how they begin.
+    """
     from cmsspark.publish.outbox import Outbox
 
-    return Outbox(location.folder.parents[3], location.destination, location.table, location.period).held()
+    state_dir = settings_of(settings_file).state_dir
+    old, new = (_one_destination(state_dir, name) for name in (source, target))
+    if old == new:
+        raise UsageError("--from and --to are two destinations", found=old)
+    chosen = list(locations(state_dir, day, table, old))
+    if not chosen:
+        raise InputMissing("no outbox matches the options", where=state_dir / "outbox" / old)
+    for location in chosen:
+        _outbox_of(location).move_to(Outbox(state_dir, new, location.table, location.period))
+        click.echo(f"{location.table} {location.period}: moved to {new}")
+
+
+def _one_destination(state_dir: Path, name: str) -> str:
+    """The destination whose name begins so. Raises InputMissing (66) where there is none, or more than one."""
+    root = state_dir / "outbox"
+    names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
+    matching = [found for found in names if found == name] or [found for found in names if found.startswith(name)]
+    if len(matching) != 1:
+        raise InputMissing(
+            f"{'several destinations begin' if matching else 'no destination begins'} with {name!r}",
+            where=root,
+            found=", ".join(matching or names) or "none at all",
+            next_step="cmsspark outbox list shows the names; a new destination has one after its first publish",
+        )
+    return matching[0]
+
+
+def _locked_outbox(location: OutboxLocation) -> AbstractContextManager[Outbox]:
+    return _outbox_of(location).held()
+
+
+def _outbox_of(location: OutboxLocation) -> Outbox:
+    from cmsspark.publish.outbox import Outbox
+
+    return Outbox(location.folder.parents[3], location.destination, location.table, location.period)

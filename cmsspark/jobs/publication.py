@@ -84,9 +84,7 @@ def _open_sink(
     producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
     kind = (credentials.type if credentials else None) or request.options.type or table
     spec = DocumentSpec(stored_table(table), request.day, producer, kind)
-    options = SinkOptions(
-        table, spec.period, producer, kind, request.spool, request.options.patience, log, request.options.require_tls
-    )
+    options = SinkOptions(table, spec.period, producer, kind, request.spool, request.options, log)
     return spec, module.build(credentials, options)
 
 
@@ -150,7 +148,9 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
 
     progress = Progress(0, sys.stderr)
     spec, sink = _open_sink(request, table, lambda text: progress.log(text))
-    with Outbox(request.settings.state_dir, sink.slug, table, spec.period).held() as outbox:
+    state_dir = request.settings.state_dir
+    name = sink.outbox_name(state_dir)
+    with Outbox(state_dir, name, table, spec.period).held() as outbox:
         for note in outbox.notes:
             progress.log(note)
         spooled = None if resume else _fill(request, outbox, spec)
@@ -167,7 +167,35 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
             result = _result(outbox, sink, spooled, snapshot_no)
             _print(result)
         outbox.compact()
+    _report_others(request, name, table, spec.period, is_error=resume and snapshot_no is None)
     return result
+
+
+def _report_others(request: PublishRequest, name: str, table: str, period: str, *, is_error: bool) -> None:
+    """Name other destinations of the same sink where documents of the day are still open.
+
+    With ``is_error`` raises NotReady (75): there was nothing to resume here.
+    """
+    from cmsspark.publish.destinations import locations
+
+    others = {
+        location.destination: location.open_documents()
+        for location in locations(request.settings.state_dir, table=table, to=f"{request.sink}-")
+        if location.period == period and location.destination != name
+    }
+    still = {other: count for other, count in others.items() if count}
+    if not still:
+        return
+    found = ", ".join(f"{count:,} for {other}" for other, count in still.items())
+    next_step = f"if it is the same destination: cmsspark outbox move --from {next(iter(still))} --to {name}"
+    if is_error:
+        raise NotReady(
+            f"nothing of {table} {period} is open for {name}, but documents wait for another destination",
+            where=request.settings.state_dir / "outbox",
+            found=found,
+            next_step=next_step,
+        )
+    click.echo(f"publish: documents of {table} {period} wait for another destination: {found}; {next_step}", err=True)
 
 
 def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:

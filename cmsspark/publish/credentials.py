@@ -3,8 +3,8 @@
 STOMP: ``{"username", "password", "producer", "topic", "host_and_ports"}``; with TLS also ``ca`` (a file or a folder of
 certificates to trust; nothing else is trusted), and ``cert`` and ``key`` where the broker requires a client
 certificate. ``host`` and ``port`` may stand for ``host_and_ports``, and ``ckey`` for ``key``: files of CMS jobs have
-them. HTTP: ``{"username", "password", "url"}``; the producer is the path of ``url``. A file that others than its
-owner can use is refused.
+them. HTTP: ``{"username", "password", "url"}``; the producer is the path of ``url``. ``name`` identifies the
+destination whatever its addresses are. A file that others than its owner can use is refused.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cert: Text | None = None
     key: Text | None = None
     ckey: Text | None = None
+    name: Text | None = None
     type: Text | None = None
     version: Text = "1"
 
@@ -68,6 +69,7 @@ class Broker(msgspec.Struct, frozen=True):
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    name: str | None = None
 
     def __repr__(self) -> str:
         return f"<Broker {self.where}>"
@@ -113,6 +115,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    name: str | None = None
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.where}>"
@@ -168,6 +171,7 @@ def read_broker(path: Path) -> Broker:
         version=file.version,
         username=file.username,
         password=file.password,
+        name=file.name,
         **file.files(path.parent),
     )
 
@@ -203,6 +207,7 @@ def read_endpoint(path: Path) -> Endpoint:
         type=file.type,
         username=file.username,
         password=file.password,
+        name=file.name,
         **file.files(path.parent),
     )
 

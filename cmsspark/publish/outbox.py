@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cmsspark import clock
-from cmsspark.errors import NotReady
+from cmsspark.errors import DataError, NotReady
 from cmsspark.publish.batch_log import FILE_NAME, OPEN, Batch, BatchLog, BatchLogDamaged, BatchState
 from cmsspark.publish.compaction import CONFIRMED, compact, finish_compaction
 from cmsspark.publish.documents import DocumentSpec
@@ -76,6 +77,27 @@ class Outbox:
             finally:
                 self._batch_log.close()
                 self._batch_log = None
+
+    def move_to(self, target: Outbox) -> None:
+        """Make this outbox that of another destination, which counts as sent what this one was sent.
+
+        Raises DataError (65) where the other destination has documents of the day, NotReady (75) where one of the two
+        is in use.
+        """
+        for folder in (self.folder, target.folder):
+            with disk_errors(folder):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(self.folder / "lock"), _locked(target.folder / "lock"):
+            if target.spool.snapshots():
+                raise DataError(
+                    "both destinations have documents of this day",
+                    where=target.folder,
+                    found=f"{len(target.spool.snapshots())} snapshots",
+                    next_step="publish the day again, then cmsspark outbox discard for the old destination",
+                )
+            with disk_errors(target.folder):
+                shutil.rmtree(target.folder)
+                os.rename(self.folder, target.folder)
 
     def _open_log(self) -> BatchLog:
         path = self.folder / FILE_NAME

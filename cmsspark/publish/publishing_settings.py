@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from cmsspark.errors import SettingsError
 from cmsspark.publish.sinks import SINKS
 from cmsspark.settings import Settings
 
@@ -18,6 +19,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     ``amq`` and ``spool`` are paths; :func:`publishing_settings` makes them absolute. ``patience``: seconds without any
     confirmed batch before the command gives up. ``require_tls``: never send a password unencrypted to another host.
+    ``http_metadata``, ``http_top_level``: where documents over HTTP have producer, type, type_prefix, timestamp, _id.
     """
 
     sink: Literal[tuple(SINKS)] | None = None  # type: ignore[valid-type]  # a tuple of them
@@ -27,11 +29,19 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     type: Text | None = None
     patience: Annotated[float, msgspec.Meta(gt=0)] = 300.0
     require_tls: bool = False
+    http_metadata: bool = True
+    http_top_level: bool = True
 
 
 def publishing_settings(settings: Settings) -> PublishingSettings:
     """The checked ``publishing`` part. Raises SettingsError (78) with file and line."""
     section = settings.section(PublishingSettings, "publishing")
+    if not (section.http_metadata or section.http_top_level):
+        raise SettingsError(
+            "a document over HTTP needs its producer and type",
+            where=settings.where("publishing", "http_top_level"),
+            found="http_metadata and http_top_level both false",
+        )
     return msgspec.structs.replace(section, amq=_path(settings, section.amq), spool=_path(settings, section.spool))
 
 

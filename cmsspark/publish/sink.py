@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from cmsspark.errors import NotAllowed
 from cmsspark.publish.batch_log import Batch
+from cmsspark.publish.publishing_settings import PublishingSettings
 
 
 class RetryableError(Exception):
@@ -49,16 +50,15 @@ class ForbiddenError(NotAllowed):
 class Sink(Protocol):
     """A destination that confirms.
 
-    ``slug`` names it in paths, ``where`` names it for people (without secrets). ``open`` and ``send`` raise
-    RetryableError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the whole batch is
-    confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch to ``stage``:
-    the sink may write it ahead, uncommitted.
+    ``outbox_name`` is the name of its folder in the outbox, ``where`` names it for people (without secrets). ``open``
+    and ``send`` raise RetryableError, or ForbiddenError (77) for what no retry cures; ``send`` returns only when the
+    whole batch is confirmed. While it waits for the confirmation it may call ``meanwhile``, which hands the next batch
+    to ``stage``: the sink may write it ahead, uncommitted.
     """
 
     where: str
 
-    @property
-    def slug(self) -> str: ...
+    def outbox_name(self, state_dir: Path) -> str: ...
     def open(self) -> None: ...
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]) -> None: ...
     def stage(self, batch: Batch, documents: Sequence[bytes]) -> None: ...
@@ -69,9 +69,8 @@ class Sink(Protocol):
 class SinkOptions:
     """What a sink may need to know beside its credentials.
 
-    ``spool``: the folder of the file sink; ``type`` and ``producer``: of the documents; ``patience``: seconds to wait
-    for a destination that shows life and confirms nothing; ``log`` receives a line for each problem waited out;
-    ``require_tls``: never send a password unencrypted to another host.
+    ``spool``: the folder of the file sink; ``type`` and ``producer``: of the documents; ``settings``: the
+    ``publishing`` part of the settings; ``log`` receives a line for each problem waited out.
     """
 
     table: str
@@ -79,9 +78,8 @@ class SinkOptions:
     producer: str
     type: str
     spool: Path
-    patience: float = 300.0
+    settings: PublishingSettings = field(default_factory=PublishingSettings)
     log: Callable[[str], None] = lambda text: None
-    require_tls: bool = False
 
 
 class Clock(Protocol):

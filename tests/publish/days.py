@@ -112,12 +112,15 @@ class Clock:
 class ListSink:
     """Confirms everything, unless ``script`` has an exception for this send; ``arrived`` is what is there."""
 
-    slug = where = "a list"
+    where = "a list"
 
     def __init__(self, *script: BaseException | None) -> None:
         self.script = list(script)
         self.arrived: list[bytes] = []
         self.opened = 0
+
+    def outbox_name(self, state_dir: Path) -> str:
+        return "somewhere"
 
     def open(self) -> None:
         self.opened += 1

@@ -284,9 +284,9 @@ def test_published_documents_are_those_of_the_store_through_the_command(activemq
 
 def test_an_outbox_of_one_destination_is_not_another_s(activemq: ActiveMQ, tmp_path: Path) -> None:
     one, two = sink_to(activemq, tmp_path, "one"), sink_to(activemq, tmp_path, "two")
-    assert one.slug != two.slug
+    assert one.outbox_name(tmp_path) != two.outbox_name(tmp_path)
     for sink, queue in ((one, "one"), (two, "two")):
-        with Outbox(tmp_path, sink.slug, "data_aggregation", SPEC.period).held() as outbox:
+        with Outbox(tmp_path, sink.outbox_name(tmp_path), "data_aggregation", SPEC.period).held() as outbox:
             fill(outbox, rows(2))
             Publisher(outbox, sink).run()
         check_arrived(bodies(activemq.consume(queue, 3)), wanted(2))

@@ -19,14 +19,17 @@ import pytest
 from cmsspark.errors import NotAllowed, NotReady
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint
+from cmsspark.publish.documents import canonical
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher, RetryPolicy
 from cmsspark.publish.sink import RejectedError, RetryableError
 from cmsspark.publish.sinks.http import HttpSink, HttpTimeouts
+from cmsspark.publish.validate import METADATA
 from tests.activemq import Certificates, free_port
 from tests.publish.days import Clock, fill, outbox_in, rows
 from tests.publish.fake_http import Answer, FakeServer, http_server
 
+ROOT = Path(__file__).parents[2]
 BATCH = Batch(1, 1, "part-0001.jsonl", 0, 0, 3, "")
 DOCUMENTS = [b'{"a":1}', b'{"b":"\xc3\xa9"}', b'{"c":3}']
 LARGE = [b'{"x":"' + b"x" * 990_000 + b'"}'] * 12
@@ -67,6 +70,27 @@ def test_a_batch_is_one_json_array_posted_to_the_producer_s_path() -> None:
         assert request.headers["Authorization"] == f"Basic {SECRETS[2]}"
         assert request.headers["Host"] == f"127.0.0.1:{fake.port}"
         assert fake.stored == [json.loads(document) for document in DOCUMENTS]
+
+
+@pytest.mark.parametrize(("has_metadata", "has_top_level"), [(True, True), (True, False), (False, True)])
+def test_producer_and_type_stand_under_metadata_at_the_top_or_both(has_metadata: bool, has_top_level: bool) -> None:
+    metadata = {"_id": "x", "producer": "p", "timestamp": 5, "type": "t", "type_prefix": "agg"}
+    document = {"nacc": 3, "timestamp": 5, "metadata": metadata}
+    with http_server() as fake:
+        sink = HttpSink(endpoint(fake.port), PATIENT, has_metadata=has_metadata, has_top_level=has_top_level)
+        sink.open()
+        sink.send(BATCH, [canonical(document)])
+        sink.close()
+        (stored,) = fake.stored
+    assert stored.get("metadata") == (metadata if has_metadata else None)
+    assert {key: stored[key] for key in metadata if key in stored} == (metadata if has_top_level else {"timestamp": 5})
+    assert stored["nacc"] == 3
+
+
+def test_no_column_of_a_document_has_a_name_of_the_metadata() -> None:
+    reserved = {*METADATA["properties"], "metadata"} - {"timestamp"}
+    for file in (ROOT / "schemas" / "documents").glob("*.json"):
+        assert not reserved & json.loads(file.read_text())["properties"].keys() - {"metadata"}, file
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])

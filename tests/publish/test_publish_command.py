@@ -172,6 +172,7 @@ def test_settings_are_checked_with_their_line(place: Place) -> None:
     assert "cmsspark.yaml, line 4" in done.stderr
     assert place.publish(settings="publishing: {sink: pigeon}\n").returncode == 78
     assert place.publish(settings="publishing: {patience: soon}\n").returncode == 78
+    assert place.publish(settings="publishing: {http_metadata: false, http_top_level: false}\n").returncode == 78
 
 
 def test_single_people_s_tables_and_unknown_jobs_are_not_published(place: Place) -> None:
@@ -309,3 +310,36 @@ def test_a_password_that_travels_in_the_open_is_announced_or_refused(place: Plac
     assert done.returncode == 77
     here = place.publish("--amq", place.credentials(free_port()), settings="publishing: {patience: 0.1}\n")
     assert "unencrypted" not in here.stderr
+
+
+def test_resume_at_another_broker_names_what_waits_and_a_move_sends_it(place: Place) -> None:
+    place.store(rows(3))
+    gone = place.credentials(1, host_and_ports="no-such-host.invalid:61313")
+    assert place.publish("--amq", gone, settings="publishing: {patience: 0.1}\n").returncode == 75
+    with broker() as fake:
+        here = place.credentials(fake.port)
+        done = place.publish("--amq", here, "--resume")
+        assert done.returncode == 75
+        assert "4 for stomp-test-" in done.stderr
+        command = done.stderr.rpartition("cmsspark outbox move ")[2].split()
+        assert place("outbox", "move", *command).returncode == 0
+        assert place.publish("--amq", here, "--resume").returncode == 0
+        assert len(fake.stored) == 4
+
+
+def test_a_broker_that_is_added_does_not_lose_what_waits(place: Place) -> None:
+    place.store(rows(3))
+    credentials = place.credentials(free_port())
+    assert place.publish("--amq", credentials, settings="publishing: {patience: 0.1}\n").returncode == 75
+    with broker() as fake:
+        more = place.credentials(1, host_and_ports=f"127.0.0.1:{free_port()},localhost:{fake.port}")
+        done = place.publish("--amq", more, "--resume")
+        assert done.returncode == 0, done.stderr
+        assert len(fake.stored) == 4
+
+
+def test_a_destination_to_move_is_named_clearly(place: Place) -> None:
+    place.store(rows(1))
+    place.publish()
+    assert place("outbox", "move", "--from", "no", "--to", "file").returncode == 66
+    assert place("outbox", "move", "--from", "file", "--to", "file").returncode == 2

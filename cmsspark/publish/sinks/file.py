@@ -35,8 +35,7 @@ class FileSink:
         self.where = str(self.folder)
         self._root = folder.absolute()
 
-    @property
-    def slug(self) -> str:
+    def outbox_name(self, state_dir: Path) -> str:
         """From the folder and a mark in it: a folder that was emptied is a new destination, which has nothing yet."""
         mark = self._root / ".spool"
         try:

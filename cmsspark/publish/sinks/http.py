@@ -6,7 +6,7 @@ with deadlines on every step and on the whole exchange.
 
 from __future__ import annotations
 
-import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +22,8 @@ from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.connection import Address, ConnectionLost, addresses, connect, connection_lost
 from cmsspark.publish.credentials import Endpoint, read_endpoint
 from cmsspark.publish.deadline_socket import DeadlineSocket
+from cmsspark.publish.destinations import Destination, folder_of, slug_of
+from cmsspark.publish.documents import canonical
 from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, SinkOptions, SystemClock
 
 _NOT_ALLOWED: Final = (401, 403, 407)
@@ -53,8 +55,9 @@ def read_credentials(path: Path | None) -> Endpoint:
 
 def build(credentials: Endpoint, options: SinkOptions) -> HttpSink:
     """The sink that posts to ``credentials``."""
-    defaults = HttpTimeouts()
-    return HttpSink(credentials, replace(defaults, whole=min(defaults.whole, options.patience)))
+    defaults, settings = HttpTimeouts(), options.settings
+    timeouts = replace(defaults, whole=min(defaults.whole, settings.patience))
+    return HttpSink(credentials, timeouts, has_metadata=settings.http_metadata, has_top_level=settings.http_top_level)
 
 
 class HttpSink:
@@ -62,9 +65,13 @@ class HttpSink:
 
     def __init__(
         self, endpoint: Endpoint, timeouts: HttpTimeouts | None = None, clock: Clock | None = None,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.time, *, has_metadata: bool = True, has_top_level: bool = True,
     ) -> None:  # fmt: skip
-        """``now``: the wall clock, in seconds since 1970: servers may give a date for the next attempt."""
+        """``now``: the wall clock, in seconds since 1970: servers may give a date for the next attempt.
+
+        ``has_metadata``, ``has_top_level``: whether a document has its metadata under that key, and at its top level.
+        """
+        self._has_metadata, self._has_top_level = has_metadata, has_top_level
         self._endpoint = endpoint
         self._timeouts = timeouts or HttpTimeouts()
         self._clock = clock or SystemClock()
@@ -73,8 +80,13 @@ class HttpSink:
         self._socket: DeadlineSocket | None = None
         self._failed: dict[Address, float] = {}
         self.where = endpoint.where
-        plain = re.sub(r"[^A-Za-z0-9.-]", "-", f"{endpoint.host}{endpoint.path}")
-        self.slug = f"http-{plain}-{hashlib.sha256(endpoint.where.encode()).hexdigest()[:8]}"
+
+    def outbox_name(self, state_dir: Path) -> str:
+        """The folder of this path, producer and host, or of the endpoint's ``name``."""
+        endpoint = self._endpoint
+        destination = Destination("http", endpoint.path, endpoint.producer, (endpoint.host,), endpoint.name)
+        slug = slug_of("http", f"{endpoint.host}{endpoint.path}", endpoint.where)
+        return folder_of(state_dir, destination, iter((slug,)))
 
     def open(self) -> None:
         """Connect to the first address that answers; those that failed recently are tried last."""
@@ -115,7 +127,7 @@ class HttpSink:
         """Post a batch as one JSON array, and wait for the complete answer."""
         link = self._link()
         link.deadline, link.is_sent = self._clock.monotonic() + self._timeouts.whole, False
-        content = b"[" + b",".join(documents) + b"]"
+        content = b"[" + b",".join(map(self._body, documents)) + b"]"
         try:
             answer, body_text = self._exchange(link, content, meanwhile)
         except (OSError, HTTPException) as error:
@@ -128,6 +140,19 @@ class HttpSink:
         if answer.will_close or not 200 <= answer.status < 300:
             self.close()
         self._judge(answer, body_text)
+
+    def _body(self, document: bytes) -> bytes:
+        """A document of the spool as the server expects it.
+
+        MONIT's page on HTTP asks for producer and type at the top level; its older form has them under ``metadata``.
+        """
+        if not self._has_top_level:
+            return document
+        body = json.loads(document)
+        metadata = body.get("metadata", {})
+        if not self._has_metadata:
+            body.pop("metadata", None)
+        return canonical({**body, **metadata})
 
     def _link(self) -> DeadlineSocket:
         """The connection's socket; opens another where the server closed an idle one."""

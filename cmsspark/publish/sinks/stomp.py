@@ -9,7 +9,6 @@ broker works on the first one's COMMIT. Only one COMMIT is ever on its way.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from cmsspark.errors import NotAllowed
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.credentials import Broker, read_broker
+from cmsspark.publish.destinations import Destination, folder_of, stomp_slugs
 from cmsspark.publish.sink import Clock, RejectedError, RetryableError, SinkOptions, SystemClock
 from cmsspark.publish.stomp_connection import StallTimer, StompConnection
 from cmsspark.publish.stomp_login import NOT_ALLOWED, StompConnector, StompTimeouts, error_text, not_allowed
@@ -45,7 +45,7 @@ def build(credentials: Broker, options: SinkOptions) -> StompSink:
     require TLS.
     """
     exposed = credentials.exposed_host
-    if exposed is not None and options.require_tls:
+    if exposed is not None and options.settings.require_tls:
         raise NotAllowed(
             "a password must not be sent unencrypted",
             where=credentials.where,
@@ -57,7 +57,7 @@ def build(credentials: Broker, options: SinkOptions) -> StompSink:
             f"warning: the password is sent to {exposed} unencrypted; `ca` and a TLS port in the credentials file "
             "prevent that, `require_tls: true` under publishing refuses it"
         )
-    timeouts = StompTimeouts(stall=options.patience)
+    timeouts = StompTimeouts(stall=options.settings.patience)
     return StompSink(credentials, options.type, options.producer, timeouts, log=options.log)
 
 
@@ -90,9 +90,13 @@ class StompSink:
         self._staged: tuple[tuple[int, int], str] | None = None
         self._staging_error: ConnectionLost | None = None
         self.where = broker.where
-        name = f"{broker.destination} {sorted(broker.addresses)}"
-        plain = re.sub(r"[^A-Za-z0-9.-]", "-", broker.destination.split("/", 2)[2])
-        self.slug = f"stomp-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+    def outbox_name(self, state_dir: Path) -> str:
+        """The folder of this topic, producer and brokers, or of the broker's ``name``."""
+        broker = self._broker
+        hosts = tuple(sorted({host for host, _ in broker.addresses}))
+        destination = Destination("stomp", broker.destination, self._headers["producer"], hosts, broker.name)
+        return folder_of(state_dir, destination, stomp_slugs(broker.destination, broker.addresses))
 
     def open(self) -> None:
         """Connect and log in at the first address that answers; those that failed recently are tried last."""
