@@ -1,8 +1,8 @@
 """The jobs on dumps against DuckDB: ``python -m bench.dumps`` from the top of a checkout.
 
-Makes dumps of millions of files, runs each job by ``run_spark`` (processes; with ``--engines`` also Spark) and by DuckDB
-on the same files, in turns, two threads each; checks that both agree in every cell; prints medians and writes them to
-a file. Ends with 1 where anything differs or fails.
+Makes dumps of millions of files, runs each job by ``run_spark`` (processes; with ``--engines`` also Spark) and by
+DuckDB on the same files, in turns, two threads each; checks that both agree in every cell; prints medians and writes
+them to a file. Ends with 1 where anything differs or fails.
 """
 
 from __future__ import annotations

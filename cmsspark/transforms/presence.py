@@ -19,9 +19,10 @@ import numpy.typing as npt
 from cmsspark.buffers import flags, is_there, to_numpy
 from cmsspark.names import KINDS, site_and_kind
 from cmsspark.transforms.catalogue import Hashes, hashes_in, name_hash
-from cmsspark.transforms.dataset_contents import Each, KnownDatasets, Part
+from cmsspark.transforms.dataset_contents import KnownDatasets
 from cmsspark.transforms.exact_integers import Longs, joined, rounded
 from cmsspark.transforms.partitions import ROWS, PartitionedRun, PartitionRange, ranges
+from cmsspark.transforms.parts import Each, Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
