@@ -1,4 +1,8 @@
-"""A job on dumps by processes of this host: its dumps' part files, where rows are kept meanwhile, and its table."""
+"""A job on dumps by processes of this host: its dumps' part files, where rows are kept meanwhile, and its table.
+
+What the processes work with is imported here, before they are made, once for all. Polars is not: it has threads, which
+a fork does not copy.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,7 @@ from cmsspark.sinks.store import Run
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.sqoop import read_table
 from cmsspark.storage import local_path
-from cmsspark.transforms import dump_frames
-from cmsspark.transforms.dataset_contents import Each, Part
+from cmsspark.transforms.parts import Each, Part
 from cmsspark.transforms.presence import REPLICA_COLUMNS
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ def _read_part(table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]
 
 def write_by_processes(job: DumpJob, day: date, dumps: Sequence[Dump], folder: Path, each: Each, staged: Run) -> int:
     """Write the job's table into the run and return its rows. ``each`` is ``map``, or something like it."""
+    from cmsspark.transforms import dump_frames
+
     frames = dump_frames.read_frames(parts_of(job, dumps), folder, each)
     trim()
     rows = dump_frames.to_arrow(job.build(frames, day), stored_table(job.name).arrow())

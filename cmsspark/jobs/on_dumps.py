@@ -146,10 +146,9 @@ class _Work:
 
 def _run_by_processes(work: _Work, dumps: list[Dump]) -> store.CurrentTable:
     from cmsspark.jobs import by_processes
+    from cmsspark.jobs.dump_parts import spill_folder, write_by_processes
 
     with by_processes.crew() as workers:
-        # Not before the processes are made: Polars has threads, which a fork does not copy.
-        from cmsspark.jobs.dump_parts import spill_folder, write_by_processes
 
         def write(staged: store.Run) -> int:
             with spill_folder(work.request.settings.cache_dir) as folder:

@@ -96,12 +96,10 @@ def columns_of(const uint8_t[::1] content, int width, wanted):
     cdef Bytes at = &content[0]
     cdef Bytes end = at + size
     cdef Bytes line_end
-    cdef Py_ssize_t rows = 0, place
-    cdef uint8_t bad = 0
+    cdef Py_ssize_t rows = 0
     cdef int column
-    for place in range(size):
-        bad |= (at[place] == 34) | (at[place] == 92) | (at[place] == 13) | (at[place] == 0)
-    if bad:
+    # The C library's search looks at many bytes at once: four searches are quicker than one loop.
+    if memchr(at, 34, size) or memchr(at, 92, size) or memchr(at, 13, size) or memchr(at, 0, size):
         return None
     # Places must ascend: a line is gone through once.
     order = sorted(range(len(wanted)), key=lambda number: wanted[number][0])

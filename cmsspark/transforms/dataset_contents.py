@@ -6,7 +6,7 @@ what was summed go to partitions on disk. There, rows of the same name are found
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.buffers import array, is_there, to_numpy
+from cmsspark.buffers import array, from_numpy, is_there, to_numpy
 from cmsspark.errors import DataError
 from cmsspark.transforms.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
 from cmsspark.transforms.exact_integers import Longs, joined, sums_by_group
 from cmsspark.transforms.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges
+from cmsspark.transforms.parts import Each, Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: The tables of one part, read when it is called. It must pickle where ``each`` has other processes.
-Part = Callable[[], "Iterator[pa.Table]"]
-#: ``map``, or something like it: results in order, whoever worked them out.
-Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 #: Columns of FILES that are read, in this order.
 FILE_COLUMNS: Final = ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size")
@@ -195,7 +191,7 @@ def _facts(known: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[str, 
     stays = places >= 0
     if not stays.all():
         rows = np.flatnonzero(stays)
-        table, places = table.take(_indices(rows)), places[rows]
+        table, places = table.take(from_numpy(rows)), places[rows]
     names = _names(table)
     sizes = to_numpy(table["file_size"], np.float64)
     if len(sizes) and not (np.abs(sizes) < 2.0**63).all():
@@ -233,12 +229,6 @@ def _names(table: pa.Table) -> pa.ChunkedArray:
         for name, file_id in zip(names.to_pylist(), table["file_id"].to_pylist(), strict=True)
     ]
     return pa.chunked_array([array(texts, "string")])
-
-
-def _indices(rows: npt.NDArray[np.intp]) -> pa.Array:
-    from cmsspark.buffers import from_numpy
-
-    return from_numpy(rows.astype(np.int64))
 
 
 def _surplus(part: PartitionRange) -> Contents:

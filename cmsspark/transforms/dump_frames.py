@@ -16,9 +16,10 @@ import polars as pl
 
 from cmsspark.errors import DataError
 from cmsspark.names import DERIVED, KINDS
-from cmsspark.transforms.dataset_contents import Each, KnownDatasets, Part, dataset_contents, known_of
+from cmsspark.transforms.dataset_contents import KnownDatasets, dataset_contents, known_of
 from cmsspark.transforms.exact_integers import rounded
 from cmsspark.transforms.partitions import ROWS
+from cmsspark.transforms.parts import Each, Part, read_whole
 from cmsspark.transforms.presence import presence, whole_milliseconds
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def read_frames(
     """
     small = [(name, part) for name in parts if name not in _LARGE for part in parts[name]]
     pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in small}
-    for (name, _), tables in zip(small, each(_read_whole, [part for _, part in small]), strict=True):
+    for (name, _), tables in zip(small, each(read_whole, [part for _, part in small]), strict=True):
         pieces[name] += tables
     frames = {name: _frame(tables) for name, tables in pieces.items()}
     known, names = (
@@ -59,10 +60,6 @@ def read_frames(
         blocks = parts.get("BLOCKS")
         frames["presence"] = _presence(parts[REPLICAS], blocks, known, names, folder, each, rows)
     return frames
-
-
-def _read_whole(part: Part) -> list[pa.Table]:
-    return list(part())
 
 
 def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:

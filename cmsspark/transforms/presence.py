@@ -19,9 +19,10 @@ import numpy.typing as npt
 from cmsspark.buffers import flags, is_there, to_numpy
 from cmsspark.names import KINDS, site_and_kind
 from cmsspark.transforms.catalogue import Hashes, hashes_in, name_hash
-from cmsspark.transforms.dataset_contents import Each, KnownDatasets, Part
+from cmsspark.transforms.dataset_contents import KnownDatasets
 from cmsspark.transforms.exact_integers import Longs, joined, rounded
 from cmsspark.transforms.partitions import ROWS, PartitionedRun, PartitionRange, ranges
+from cmsspark.transforms.parts import Each, Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -239,7 +240,7 @@ def _rows_of_range(storage: _Storage, task: _Task) -> dict[str, npt.NDArray[Any]
     kinds = sites * len(KINDS) + storage.kinds[nodes]
     blocks = _column(replicas, "block", np.uint64)
     # A node has one site and one kind, so rows are ordered by (dataset, site, kind, block, node).
-    order = np.lexsort((nodes, blocks, kinds))
+    order = _ordered(kinds, blocks, nodes)
     kinds, blocks, nodes = kinds[order], blocks[order], nodes[order]
     measures = {name: _column(replicas, name, np.int64)[order] for name in _MEASURES}
     there = _column(replicas, "there", np.uint8)[order]
@@ -251,6 +252,19 @@ def _rows_of_range(storage: _Storage, task: _Task) -> dict[str, npt.NDArray[Any]
         there = np.bitwise_or.reduceat(there, starts)
         kinds, blocks = kinds[starts], blocks[starts]
     return _summed(storage, task, kinds, blocks, measures, there)
+
+
+def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]:
+    """The rows in the order of (kind, block, node)."""
+    order = np.lexsort((blocks, kinds))
+    in_order, of_blocks = kinds[order], blocks[order]
+    same = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
+    if same.any():
+        # Few blocks are on several nodes of one kind at a site: only their rows are ordered by node.
+        several = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows = order[several]
+        order[several] = rows[np.lexsort((nodes[rows], blocks[rows], kinds[rows]))]
+    return order
 
 
 def _summed(
