@@ -31,12 +31,12 @@ MEASURE = """
 import json, sys, time
 from datetime import date
 from pathlib import Path
-from cmsspark.jobs.snapshots import open_snapshots
+from cmsspark.pipeline.catalogue_snapshots import open_snapshots
 from cmsspark.sources.dumps import dump_at
 from cmsspark.sources.reader import Reader
 from cmsspark.storage import LocalFiles
-from cmsspark.transforms.catalogue import Catalogue
-from cmsspark.transforms.fold import StreamAggregator
+from cmsspark.kernel.catalogue import Catalogue
+from cmsspark.kernel.fold import StreamAggregator
 
 stream, form, day, dbs, cache, rounds, *paths = sys.argv[1:]
 day = date.fromisoformat(day)

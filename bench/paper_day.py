@@ -20,9 +20,9 @@ from bench import inputs, report
 from bench.daily import Bench, arguments, run_spark
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost
-from cmsspark.sinks.store import current
 from cmsspark.sources.registry import STREAMS
 from cmsspark.storage import LocalFiles
+from cmsspark.store.results import current
 
 COPIES = 16
 BEGIN, END = "<!-- the paper's day: written by bench/paper_day.py -->", "<!-- end of the paper's day -->"

@@ -20,8 +20,8 @@ from bench.inputs import DAY, Day, provide
 from bench.meter import Cost, measure
 from bench.report import cost, machine
 from cmsspark import clock
+from cmsspark.demo.history import store_history
 from cmsspark.demo.past import History
-from cmsspark.jobs.history import store_history
 from cmsspark.pseudonyms import Pseudonyms
 
 LAST = date(2025, 12, 31)

@@ -11,23 +11,35 @@ from cmsspark import __version__, errors
 
 #: name → (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "path": ("cmsspark.jobs.stored", "path_command", "Print the URI of a table's current result for a day."),
-    "manifest": ("cmsspark.jobs.stored", "manifest_command", "Print the manifest of a table's current result as JSON."),
-    "outbox": ("cmsspark.jobs.outbox_command", "command", "See what waits to be published, and act on it."),
+    "path": ("cmsspark.commands.path", "path_command", "Print the URI of a table's current result for a day."),
+    "manifest": (
+        "cmsspark.commands.path",
+        "manifest_command",
+        "Print the manifest of a table's current result as JSON.",
+    ),
+    "outbox": ("cmsspark.commands.outbox_command", "command", "See what waits to be published, and act on it."),
     "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day or period to MONIT, or to a file spool."),
-    "runs": ("cmsspark.jobs.runs_command", "runs_command", "List runs of jobs, the latest first."),
-    "show": ("cmsspark.jobs.runs_command", "show_command", "Show all that is known of one run."),
-    "status": ("cmsspark.jobs.status", "command", "Days by jobs at a glance: done, published, failed, missing."),
-    "daily": ("cmsspark.jobs.daily", "command", "Bring the last days up to date: run, publish, tell. For cron."),
-    "diff": ("cmsspark.jobs.diff", "command", "Compare two days, or two runs of one day."),
+    "runs": ("cmsspark.commands.runs", "runs_command", "List runs of jobs, the latest first."),
+    "show": ("cmsspark.commands.runs", "show_command", "Show all that is known of one run."),
+    "status": ("cmsspark.commands.status", "command", "Days by jobs at a glance: done, published, failed, missing."),
+    "daily": ("cmsspark.commands.daily", "command", "Bring the last days up to date: run, publish, tell. For cron."),
+    "diff": ("cmsspark.commands.diff", "command", "Compare two days, or two runs of one day."),
     "period": ("cmsspark.jobs.period", "command", "Make a week, a month or any range from its stored days."),
-    "periods": ("cmsspark.jobs.periods", "command", "List stored weeks, months and ranges, and which are stale."),
-    "view": ("cmsspark.jobs.view", "command", "Make a named view of any week, month or range; its time is printed."),
-    "ask": ("cmsspark.jobs.ask", "command", "Who reads a dataset, what is read or lies at a site, what is unused."),
-    "prune": ("cmsspark.jobs.prune", "command", "Remove runs that count no more from the store."),
-    "report": ("cmsspark.jobs.report", "command", "Where every record of a day went: text, JSON or a page."),
-    "help": ("cmsspark.jobs.help", "command", "Show help on a topic (exit-codes) or on a command."),
-    "demo": ("cmsspark.jobs.demo", "command", "Make a small CMS, run its day and show the result."),
+    "periods": (
+        "cmsspark.pipeline.stored_days",
+        "command",
+        "List stored weeks, months and ranges, and which are stale.",
+    ),
+    "view": (
+        "cmsspark.commands.view",
+        "command",
+        "Make a named view of any week, month or range; its time is printed.",
+    ),
+    "ask": ("cmsspark.commands.ask", "command", "Who reads a dataset, what is read or lies at a site, what is unused."),
+    "prune": ("cmsspark.commands.prune", "command", "Remove runs that count no more from the store."),
+    "report": ("cmsspark.commands.report", "command", "Where every record of a day went: text, JSON or a page."),
+    "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),
+    "demo": ("cmsspark.commands.demo", "command", "Make a small CMS, run its day and show the result."),
 }
 
 

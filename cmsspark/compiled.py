@@ -26,9 +26,15 @@ from typing import Final
 from zipimport import zipimporter
 
 #: A module comes after those whose classes it uses.
-NAMES: Final = ("hashed", "sources.packed", "sources.plain_avro", "sources.plain_csv", "sources.shaped")
+NAMES: Final = (
+    "hashed",
+    "sources.formats.packed",
+    "sources.formats.plain_avro",
+    "sources.formats.plain_csv",
+    "sources.formats.template_reader",
+)
 #: What they share.
-SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/packed.pxd")
+SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/formats/packed.pxd")
 #: Why there is none.
 OFF, MISSING, STALE = "off", "missing", "stale"
 

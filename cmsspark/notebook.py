@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from cmsspark import days, pseudonyms
 from cmsspark.jobs import job_of_table
-from cmsspark.jobs.options import settings_of, store_of
-from cmsspark.session import session as _session
+from cmsspark.pipeline.options import settings_of, store_of
+from cmsspark.runners.session import session as _session
 from cmsspark.sources.registry import STREAMS
 from cmsspark.storage import files_for
 
@@ -60,14 +60,14 @@ def accesses(
     """
     from pyspark.sql import functions as F
 
-    from cmsspark.jobs.day import stream_files
-    from cmsspark.jobs.inputs import resolve
-    from cmsspark.jobs.request import DayRequest
-    from cmsspark.jobs.snapshots import open_snapshots
+    from cmsspark.pipeline.catalogue_snapshots import open_snapshots
+    from cmsspark.pipeline.inputs import resolve
+    from cmsspark.pipeline.log_day import stream_files
+    from cmsspark.pipeline.request import DayRequest
+    from cmsspark.runners import scan
+    from cmsspark.runners.dump_tables import dump_table
     from cmsspark.sources.folders import Layout
     from cmsspark.sources.reader import Reader
-    from cmsspark.sources.tables import dump_table
-    from cmsspark.transforms import scan
 
     settings = settings_of(settings_file)
     request = DayRequest(
@@ -109,7 +109,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
         True
     """
     from cmsspark.schemas import stored_table
-    from cmsspark.sinks.store import current, spark_location
+    from cmsspark.store.results import current, spark_location
 
     spark = session()
     store = store_of(fout, settings_of(settings_file))

@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """One local session for all tests that need a JVM."""
-    from cmsspark.session import session
+    from cmsspark.runners.session import session
 
     started = session(
         "cmsspark tests",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cmsspark import access
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.runs.reconciliation import StreamBins
+from cmsspark.checks.reconciliation import StreamBins
 
 
 def test_the_unmatched_bins_are_those_of_a_reconciliation() -> None:

@@ -99,4 +99,4 @@ def test_what_changed_is_compiled_and_where_that_fails_nothing_old_stays(checkou
         os.utime(changed, (1, 1))
         assert build(cc) == compiled and are_of_these_sources()
         assert added in (checkout / "build" / "cmsspark" / "sources" / "plain_csv.c").read_text()
-    assert set(NAMES) - set(libraries()) == {"sources.plain_csv"}
+    assert set(NAMES) - set(libraries()) == {"sources.formats.plain_csv"}

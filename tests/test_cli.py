@@ -102,4 +102,4 @@ def test_help_loads_no_other_command_and_no_spark() -> None:
         f"command.main(['help', 'exit-codes'], standalone_mode=False); {check}"
     )
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert ended.stderr.strip() == "['cmsspark.jobs.help']"
+    assert ended.stderr.strip() == "['cmsspark.commands.help']"

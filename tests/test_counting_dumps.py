@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.errors import CmssparkError
-from cmsspark.sources import sqoop
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import choose_dbs_dump, choose_phedex_dump
+from cmsspark.sources.formats import sqoop_csv
 from cmsspark.sources.layout import Layout
 from cmsspark.storage import LocalFiles
 from tests.corpus import hostile, judged, tables
@@ -140,7 +140,7 @@ CSV: tuple[tuple[str, list[list[str | None]]], ...] = (
 def test_rule_19_csv_is_read_by_the_letter(text: str, rows: list[list[str | None]]) -> None:
     assert list(catalogue.csv_rows(text)) == rows
     lines = text.encode().splitlines(keepends=True)
-    assert list(sqoop.records(lines, "case")) == [
+    assert list(sqoop_csv.records(lines, "case")) == [
         [(field or "null" * (field is None)).encode() for field in row] for row in rows
     ]
 

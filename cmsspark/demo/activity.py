@@ -13,9 +13,9 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from cmsspark.days import start_ms
-from cmsspark.demo.dumps import orphan_lfns
 from cmsspark.demo.people import T2, T3, Person
 from cmsspark.demo.world import Floats, Ints, World, guids
+from cmsspark.demo.write_dumps import orphan_lfns
 
 Stream = Literal["aaa", "eos", "cmssw", "crab"]
 #: The streams that the demo writes.

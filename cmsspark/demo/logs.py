@@ -14,11 +14,11 @@ import numpy as np
 
 from cmsspark.demo.activity import STREAMS, Activity, Stream, draw
 from cmsspark.demo.avro_records import CMSSW_SCHEMA, CRAB_SCHEMA, cmssw_avro_records, crab_records
-from cmsspark.demo.dumps import DbsLayout
 from cmsspark.demo.eos_records import EosForms, eos_lines
 from cmsspark.demo.json_records import aaa_lines, cmssw_lines
 from cmsspark.demo.world import World
 from cmsspark.demo.write import Compression, write_avro, write_lines
+from cmsspark.demo.write_dumps import DbsLayout
 
 #: Records a part file holds.
 PER_PART: Final = 12_500

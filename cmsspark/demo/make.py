@@ -19,9 +19,9 @@ from isal import isal_zlib
 
 from cmsspark.days import start_ms
 from cmsspark.demo.activity import STREAMS, Stream
-from cmsspark.demo.dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
 from cmsspark.demo.logs import Counts, Layout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world
+from cmsspark.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
 
 #: What part of a day's records each stream has.
 SHARES: Final[dict[Stream, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125}

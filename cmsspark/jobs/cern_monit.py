@@ -14,9 +14,10 @@ import click
 
 from cmsspark.errors import UsageError
 from cmsspark.jobs import Job, find_job
-from cmsspark.jobs.options import settings_of, store_options
-from cmsspark.jobs.period_options import when_options
-from cmsspark.jobs.publication import (
+from cmsspark.periods import Period, When, options
+from cmsspark.pipeline.options import settings_of, store_options
+from cmsspark.pipeline.period_options import when_options
+from cmsspark.pipeline.publication import (
     PublishRequest,
     check_results,
     public_tables,
@@ -24,7 +25,6 @@ from cmsspark.jobs.publication import (
     record_publication,
     show_documents,
 )
-from cmsspark.periods import Period, When, options
 from cmsspark.publish.publishing_settings import publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.settings import Settings

@@ -6,16 +6,16 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import days
-from cmsspark.columns import derived
-from cmsspark.jobs.on_dumps import DumpJob, Tables
+from cmsspark.pipeline.dump_day import DumpJob, Tables
+from cmsspark.runners import datasets
+from cmsspark.runners.spark_columns import derived
 from cmsspark.schemas import stored_table
-from cmsspark.transforms import datasets
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame
 
-    from cmsspark.transforms.dump_frames import Frames
+    from cmsspark.kernel.dump_frames import Frames
 
 DBS: Final = {
     "DATASETS": (
@@ -43,7 +43,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_events.yaml``: one row for each dataset name; datasets without files have counts of 0."""
     import polars as pl
 
-    from cmsspark.transforms import dump_frames
+    from cmsspark.kernel import dump_frames
 
     rows = (
         dump_frames.attributes(frames)

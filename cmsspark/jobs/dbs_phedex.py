@@ -6,16 +6,16 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import days
-from cmsspark.columns import derived
-from cmsspark.jobs.on_dumps import DumpJob, Tables
+from cmsspark.pipeline.dump_day import DumpJob, Tables
+from cmsspark.runners import datasets, replicas
+from cmsspark.runners.spark_columns import derived
 from cmsspark.schemas import stored_table
-from cmsspark.transforms import datasets, replicas
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame
 
-    from cmsspark.transforms.dump_frames import Frames
+    from cmsspark.kernel.dump_frames import Frames
 
 DBS: Final = {
     "DATASETS": ("dataset_id", "dataset", "is_dataset_valid", "dataset_access_type_id", "acquisition_era_id"),
@@ -33,7 +33,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_phedex.yaml``. Joins go to tables with each dataset once and keep every replica row."""
     import polars as pl
 
-    from cmsspark.transforms import dump_frames
+    from cmsspark.kernel import dump_frames
 
     rows = (
         frames["presence"]

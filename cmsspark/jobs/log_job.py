@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.jobs import Job
-from cmsspark.jobs.options import StreamsType, engine_option, job_options, settings_of, store_of
+from cmsspark.pipeline.options import StreamsType, engine_option, job_options, settings_of, store_of
 from cmsspark.sources.registry import STREAMS, streams_of_day
 
 if TYPE_CHECKING:
-    from cmsspark.jobs.request import DayRequest
+    from cmsspark.pipeline.request import DayRequest
     from cmsspark.settings import Settings
 
 #: Options of the command that are no part of a request.
@@ -28,7 +28,7 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
     Without ``streams`` these are the job's streams that are expected to have logs of the day; a job whose streams all
     lie outside of it keeps them, so that the error names what is not there.
     """
-    from cmsspark.jobs.request import DayRequest
+    from cmsspark.pipeline.request import DayRequest
 
     day = options["day"]
     rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
@@ -64,8 +64,8 @@ def command_of(job: Job) -> click.Command:
     @engine_option
     def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
         # Not at import: `--help` must answer at once.
-        from cmsspark.jobs import report
-        from cmsspark.jobs.day import run
+        from cmsspark.commands import report
+        from cmsspark.pipeline.log_day import run
 
         settings = settings_of(settings_file)
         request = day_request(job, options, settings, store_of(fout, settings))

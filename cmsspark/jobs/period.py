@@ -14,16 +14,16 @@ import click
 
 from cmsspark import periods as calendar
 from cmsspark.jobs import JOBS
-from cmsspark.jobs import periods as stored
-from cmsspark.jobs.attended import Attended, attended
-from cmsspark.jobs.options import settings_of, store_of, store_options
-from cmsspark.jobs.period_options import needed, period_options
-from cmsspark.jobs.periods import StoredDays
-from cmsspark.jobs.provenance import versions
-from cmsspark.jobs.stored_columns import files_of
 from cmsspark.periods import Period
+from cmsspark.pipeline import stored_days as stored
+from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.period_options import needed, period_options
+from cmsspark.pipeline.provenance import versions
+from cmsspark.pipeline.run_context import Attended, attended
+from cmsspark.pipeline.stored_columns import files_of
+from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.schemas import stored_table
-from cmsspark.sinks import store
+from cmsspark.store import results
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,7 +65,7 @@ def run(
     *,
     allow_missing: bool = False,
     say: Callable[[str], None] | None = None,
-) -> store.CurrentTable:
+) -> results.CurrentTable:
     """Make the period's table and store it; on any failure the previous result stays.
 
     Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot stand together,
@@ -82,8 +82,8 @@ def build(days: StoredDays) -> Made:
     """The period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
     import polars as pl
 
+    from cmsspark.kernel.rollup import Rollup, roll_up
     from cmsspark.names import DERIVED
-    from cmsspark.transforms.rollup import Rollup, roll_up
 
     key_id = days.key_id()
     asked = Rollup((*KEYS, *DERIVED), _MEASURES)
@@ -102,14 +102,14 @@ def build(days: StoredDays) -> Made:
 
 def _run(
     period: Period, fout: str, allow_missing: bool, tell: Callable[[str], None], run_of_period: Attended
-) -> store.CurrentTable:
+) -> results.CurrentTable:
     began = time.monotonic()
     files = files_of(fout, f"cmsspark {NAME}")
     run_of_period.lock(files)
     days = stored.look(files, fout, period)
     days.check(allow_missing=allow_missing)
     made = build(days)
-    staged = store.stage(files, fout, NAME, period, run_of_period.check)
+    staged = results.stage(files, fout, NAME, period, run_of_period.check)
     try:
         count = staged.write_arrow(made.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
         done = staged.commit(_manifest(made, time.monotonic() - began))

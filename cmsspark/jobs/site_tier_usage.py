@@ -6,16 +6,16 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import days
-from cmsspark.columns import derived
-from cmsspark.jobs.on_dumps import DumpJob, Tables
+from cmsspark.pipeline.dump_day import DumpJob, Tables
+from cmsspark.runners import datasets, replicas
+from cmsspark.runners.spark_columns import derived
 from cmsspark.schemas import stored_table
-from cmsspark.transforms import datasets, replicas
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import Column, DataFrame
 
-    from cmsspark.transforms.dump_frames import Frames
+    from cmsspark.kernel.dump_frames import Frames
 
 DBS: Final = {
     "DATASETS": ("dataset_id", "dataset"),
@@ -31,7 +31,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     """
     import polars as pl
 
-    from cmsspark.transforms import dump_frames
+    from cmsspark.kernel import dump_frames
 
     keys = ("site_tier", "kind", "data_tier")
     here = frames["presence"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
@@ -62,7 +62,7 @@ def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
     """
     import polars as pl
 
-    from cmsspark.transforms import dump_frames
+    from cmsspark.kernel import dump_frames
 
     share = pl.min_horizontal(1.0, pl.col("present_bytes") / pl.col("dataset_bytes"))
     exact = pl.when(pl.col("dataset_bytes") > 0).then(pl.col("events") * share)

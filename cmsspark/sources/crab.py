@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmsspark.access import AccessBatch, Group, Remote
-from cmsspark.sources.avro import avro_text
-from cmsspark.sources.decoder import Coder, named
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
-from cmsspark.sources.known_avro import AvroNeeds, KnownAvro
-from cmsspark.sources.strict_json import MAX_LONG, Malformed
+from cmsspark.sources.formats.avro import avro_text
+from cmsspark.sources.formats.fast_avro import AvroNeeds, KnownAvro
+from cmsspark.sources.formats.json_lines import Coder, named
+from cmsspark.sources.formats.strict_json import MAX_LONG, Malformed
 
 #: Lines of nothing, or of seconds of which whole milliseconds are exact in a float.
 _PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from cmsspark.runners.dump_tables import dump_table
 from cmsspark.schemas import input_table
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.sqoop import read_table
-from cmsspark.sources.tables import dump_table
+from cmsspark.sources.formats.sqoop_csv import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

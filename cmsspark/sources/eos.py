@@ -18,13 +18,13 @@ import msgspec
 
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.schemas import Column, input_table
-from cmsspark.sources import strict_json
-from cmsspark.sources.chunk import Content
-from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, parts_of
 from cmsspark.sources.fields import Apps, Remembered
+from cmsspark.sources.formats import strict_json
+from cmsspark.sources.formats.chunk import Content
+from cmsspark.sources.formats.json_lines import JsonDecoder, Long, Metadata, add_bytes, named, parts_of
+from cmsspark.sources.formats.line_template import RequiredFields
+from cmsspark.sources.formats.strict_json import Fields, Malformed, last, long_text
 from cmsspark.sources.sample import FormatVersions, RecordSchema
-from cmsspark.sources.shapes import RequiredFields
-from cmsspark.sources.strict_json import Fields, Malformed, last, long_text
 
 SITE: Final = "T2_CH_CERN"
 

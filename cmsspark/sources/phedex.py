@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from cmsspark.buffers import array, scalar
-from cmsspark.columns import milliseconds, node_kind, node_site
 from cmsspark.names import site_and_kind
+from cmsspark.runners.dump_tables import dump_table
+from cmsspark.runners.spark_columns import milliseconds, node_kind, node_site
 from cmsspark.schemas import input_table
 from cmsspark.sources.dumps import Dump
+from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.registry import REPLICAS
-from cmsspark.sources.sqoop import read_table
-from cmsspark.sources.tables import dump_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,9 @@ from typing import IO, Any
 
 from cmsspark.access import AccessBatch, Group
 from cmsspark.compiled import unavailable_reason
-from cmsspark.sources import avro, damaged, lines
-from cmsspark.sources.damaged import Damage
 from cmsspark.sources.fields import Apps
+from cmsspark.sources.formats import avro, damaged, lines
+from cmsspark.sources.formats.damaged import Damage
 from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Note, Sampler
 

@@ -168,7 +168,7 @@ class Sampler:
             self.new[schema.name, shown] = (count + records, first)
 
     def notes(self) -> Iterator[Note]:
-        """What was seen, for :mod:`cmsspark.runs.drift`."""
+        """What was seen, for :mod:`cmsspark.checks.drift`."""
         for (version, field, kind), count in self.seen.items():
             yield "sample", "seen", count, json.dumps({"form": version, "field": field, "type": kind})
         for (version, field), (count, example) in self.new.items():

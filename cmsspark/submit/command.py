@@ -14,10 +14,11 @@ from typing import Final, Literal
 from cmsspark.errors import UsageError
 from cmsspark.jobs import Job
 from cmsspark.settings import Settings
-from cmsspark.submit import avro
+from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import Host
-from cmsspark.submit.options import (
+from cmsspark.submit.profiles import Profile, lay_profile, load_profile
+from cmsspark.submit.spark_options import (
     BUILT_IN,
     COMMAND_LINE,
     Options,
@@ -27,7 +28,6 @@ from cmsspark.submit.options import (
     lay_settings,
     spark_submit_words,
 )
-from cmsspark.submit.profiles import Profile, lay_profile, load_profile
 
 Mode = Literal["python", "client", "cluster"]
 
@@ -251,7 +251,7 @@ def _add_files(
     if request.has("--avro") and job is not None:
         notes.append("spark-avro: left out, our own jobs read Avro without it")
     elif request.has("--avro"):
-        found = avro.locate(host.spark, settings.jars)
+        found = spark_avro.locate(host.spark, settings.jars)
         if found.option:
             options.lay(found.option, found.value, "--avro")
         notes.append(found.note)

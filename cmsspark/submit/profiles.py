@@ -20,7 +20,7 @@ from cmsspark.errors import UsageError
 from cmsspark.resources import read_text, resource
 from cmsspark.settings import spark_options
 from cmsspark.submit.host import Host
-from cmsspark.submit.options import Options
+from cmsspark.submit.spark_options import Options
 
 GIB: Final = 1 << 30
 #: What ``when`` may ask for.

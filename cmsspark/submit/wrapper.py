@@ -16,15 +16,15 @@ from cmsspark import __version__, errors, pseudonyms
 from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.jobs import JOBS, Job, find_job, load_command
-from cmsspark.jobs.options import store_of
+from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import avro, class_archive, former, yarn
+from cmsspark.submit import class_archive, deprecated_options, spark_avro, yarn
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, Places, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.package import ship
-from cmsspark.submit.run import run
+from cmsspark.submit.run_command import run
 
 USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
 
@@ -50,7 +50,7 @@ def run_spark(words: Sequence[str], environ: Mapping[str, str]) -> int:
     job = built_in(request.job)
     if request.has("--help"):
         return _say(job_help(request.job, job))
-    if job is None and avro.declares_avro(Path(request.job)):
+    if job is None and spark_avro.declares_avro(Path(request.job)):
         request.given.setdefault("--avro", [])
     return submit(request, job, environ)
 
@@ -92,13 +92,13 @@ def with_engine(
     if spark.mode == "python":
         return spark, ""
     # Not at import: `--help` must answer at once.
-    from cmsspark.jobs.engine import SPARK
-    from cmsspark.submit import engine
+    from cmsspark.pipeline.engine import SPARK
+    from cmsspark.submit import engine_choice
 
-    choice = engine.choose(request, job, options, settings, spark)
+    choice = engine_choice.choose(request, job, options, settings, spark)
     if job is None or choice.engine == SPARK:
         return spark, choice.reason
-    return engine.by_processes(spark, host, job, request.arguments), ""
+    return engine_choice.by_processes(spark, host, job, request.arguments), ""
 
 
 def instead(spark: Command) -> str:
@@ -150,7 +150,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         return load_command(job).make_context(f"run_spark {job.name}", list(arguments)).params
     except click.UsageError as error:
         said = error.format_message()
-        next_step = former.advice(said) or f"run_spark {job.name} --help"
+        next_step = deprecated_options.advice(said) or f"run_spark {job.name} --help"
         raise UsageError(said, where=f"run_spark {job.name}", next_step=next_step) from None
 
 

@@ -17,7 +17,7 @@ from cmsspark.sources.reader import Reader
 from tests.bad import make
 from tests.bad.make import Bad
 from tests.corpus.hostile import DAY
-from tests.jobs.places import Place
+from tests.pipeline.places import Place
 
 FILES = make.small()
 FOLDERS = {"aaa": "aaa enr", "cmssw": "cmssw json", "eos": "eos to 2019", "crab": "crab avro"}

@@ -19,7 +19,7 @@ from tests.bad.make import FORMS, GOOD
 from tests.corpus import cases_avro
 from tests.corpus.avro_files import CRAB_FIELDS, container
 from tests.corpus.json_lines import aaa
-from tests.jobs.places import Place
+from tests.pipeline.places import Place
 
 DAY = date(2019, 6, 15)
 

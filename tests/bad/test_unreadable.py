@@ -12,8 +12,8 @@ import pytest
 from cmsspark import errors
 from cmsspark.access import AccessBatch
 from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.runners.scan import Task, TaskContext, _DirectTask
 from cmsspark.storage import LocalFiles
-from cmsspark.transforms.scan import Task, TaskContext, _DirectTask
 from tests.corpus.hostile import DAY
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.submit.run import descendants, with_signal
+from cmsspark.submit.run_command import descendants, with_signal
 from tests.cluster.conftest import DAY, World, assert_same, containers, executors
 from tests.cluster.daemons import until
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cmsspark.commands.demo import command
 from cmsspark.demo.show import WIDTH
 from cmsspark.errors import OutputError, run_click
-from cmsspark.jobs.demo import command
 
 
 def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark import demo
-from cmsspark.jobs.day import run
-from cmsspark.jobs.request import DayRequest
+from cmsspark.pipeline.log_day import run
+from cmsspark.pipeline.request import DayRequest
 from cmsspark.schemas import stored_table
 from cmsspark.settings import Settings
 from tests.corpus import hostile

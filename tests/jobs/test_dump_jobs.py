@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.jobs import dbs_events, dbs_phedex, phedex, site_tier_usage
-from cmsspark.jobs.on_dumps import DumpJob
+from cmsspark.jobs import dbs_events, dbs_phedex, phedex_snapshot, site_tier_usage
+from cmsspark.kernel import dump_frames
+from cmsspark.kernel.presence import REPLICA_COLUMNS
 from cmsspark.names import site_and_kind
+from cmsspark.pipeline.dump_day import DumpJob
 from cmsspark.schemas import input_table, stored_table
-from cmsspark.sources.sqoop import arrow_schema
-from cmsspark.transforms import dump_frames
-from cmsspark.transforms.presence import REPLICA_COLUMNS
+from cmsspark.sources.formats.sqoop_csv import arrow_schema
 
 DAY = date(2026, 1, 15)
 #: What processes and Spark say of a sum beyond 64 bits.
@@ -161,7 +161,7 @@ def build(request: pytest.FixtureRequest) -> Build:
 def built(build: Build) -> Built:
     """The rows of each job on the hand-made tables."""
     made: Built = {}
-    for job in (dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex.JOB):
+    for job in (dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex_snapshot.JOB):
         made[job.name] = build(job)
         for column in stored_table(job.name).columns:
             assert column.nullable or all(row[column.name] is not None for row in made[job.name]), column.name
@@ -297,19 +297,19 @@ def test_a_sum_beyond_64_bits_fails_and_never_wraps(build: Build, events: int) -
     assert row["events"] == events
     snapshot = [(A, f"{A}#1", 1, events, node, 1, events, 1) for node in ("T2_A", "T2_A_Disk")]
     with pytest.raises(Exception, match=TOO_LARGE):
-        build(phedex.JOB, snapshot=snapshot)
+        build(phedex_snapshot.JOB, snapshot=snapshot)
 
 
 def test_sums_of_sites_beyond_64_bits_fail_too(build: Build) -> None:
     snapshot = [(A, f"{A}#1", 1, 2**62, node, 1, 2**62, 1) for node in ("T2_A", "T2_B")]
-    assert len(build(phedex.JOB, snapshot=snapshot)) == 2
+    assert len(build(phedex_snapshot.JOB, snapshot=snapshot)) == 2
     with pytest.raises(Exception, match=TOO_LARGE):
         build(site_tier_usage.JOB, snapshot=snapshot)
 
 
 def test_a_snapshot_is_laid_out_once_for_all_its_groups(spark: Any) -> None:
     plan = (
-        phedex.build_in_spark(tables_of(spark, phedex.JOB, DBS, SNAPSHOT), DAY)
+        phedex_snapshot.build_in_spark(tables_of(spark, phedex_snapshot.JOB, DBS, SNAPSHOT), DAY)
         ._jdf.queryExecution()
         .executedPlan()
         .toString()
@@ -317,7 +317,7 @@ def test_a_snapshot_is_laid_out_once_for_all_its_groups(spark: Any) -> None:
     assert plan.count("Exchange hashpartitioning") == 1
 
 
-@pytest.mark.parametrize("job", [dbs_phedex, site_tier_usage, dbs_events, phedex])
+@pytest.mark.parametrize("job", [dbs_phedex, site_tier_usage, dbs_events, phedex_snapshot])
 def test_help_tells_what_a_job_makes(job: Any) -> None:
     shown = CliRunner().invoke(job.command, ["--help"])
     assert shown.exit_code == 0

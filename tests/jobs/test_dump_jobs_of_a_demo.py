@@ -15,14 +15,15 @@ from click.testing import CliRunner
 
 from cmsspark.demo.make import make
 from cmsspark.errors import DataError, InputMissing, NotReady
-from cmsspark.jobs import dbs_events, dbs_phedex, on_dumps, phedex, site_tier_usage
-from cmsspark.jobs.on_dumps import DumpJob
-from cmsspark.jobs.request import JobRequest
+from cmsspark.jobs import dbs_events, dbs_phedex, phedex_snapshot, site_tier_usage
+from cmsspark.pipeline import dump_day
+from cmsspark.pipeline.dump_day import DumpJob
+from cmsspark.pipeline.request import JobRequest
 from cmsspark.schemas import input_table
 from cmsspark.settings import Settings, load_settings
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.folders import Layout, choose_dbs_dump, choose_phedex_dump
-from cmsspark.sources.sqoop import read_table
+from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.storage import LocalFiles
 
 DAY = date(2026, 1, 15)
@@ -86,7 +87,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def stored(
     job: DumpJob, demo: Path, out: Path, settings: Settings, engine: str = "auto"
 ) -> tuple[pa.Table, dict[str, Any]]:
-    done = on_dumps.run(job, JobRequest(job.name, DAY, str(out), settings, str(demo), engine=engine), lambda _: None)
+    done = dump_day.run(job, JobRequest(job.name, DAY, str(out), settings, str(demo), engine=engine), lambda _: None)
     assert not list(settings.cache_dir.glob("dumps/*"))
     return pq.read_table(Path(done.path) / job.name), done.manifest
 
@@ -164,7 +165,7 @@ def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
     assert set(manifest["dumps"]) == {"dbs"}
     assert manifest["engine"] == engine
     assert manifest.get("compiled") == (True if engine == "processes" else None)
-    found, manifest = stored(phedex.JOB, demo, tmp_path, settings, engine)
+    found, manifest = stored(phedex_snapshot.JOB, demo, tmp_path, settings, engine)
     names = ["dataset_name", "site_name", "kind", "present_bytes", "present_file_count"]
     expected = sql.execute(
         "select dataset, site, kind, sum(bytes)::bigint, sum(files)::bigint from nodes group by all"
@@ -174,7 +175,7 @@ def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
 
 
 @pytest.mark.parametrize(
-    "job", [dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex.JOB], ids=lambda job: job.name
+    "job", [dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex_snapshot.JOB], ids=lambda job: job.name
 )
 def test_no_plan_has_a_cartesian_product_or_reads_columns_that_the_job_does_not_name(
     spark: Any, demo: Path, job: DumpJob
@@ -194,12 +195,12 @@ def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
 ) -> None:
     root, out = tmp_path / "cms", tmp_path / "out"
     make(root, DAY, records=50, files=200, datasets=10, seed=6)
-    before, _ = stored(phedex.JOB, root, out, settings, engine)
+    before, _ = stored(phedex_snapshot.JOB, root, out, settings, engine)
     current = (out / "phedex" / DAY.isoformat() / "CURRENT").read_text()
     (part, *_) = sorted(root.glob("project/awg/cms/phedex/**/part-*"))
     part.write_bytes(b"1,2,3\n")
     with pytest.raises(DataError) as raised:
-        stored(phedex.JOB, root, out, settings, engine)
+        stored(phedex_snapshot.JOB, root, out, settings, engine)
     assert part.name in str(raised.value.where)
     assert (out / "phedex" / DAY.isoformat() / "CURRENT").read_text() == current
     assert before.num_rows > 0
@@ -208,7 +209,7 @@ def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
 
 def test_a_missing_or_half_written_dump_is_told_before_anything_starts(tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(InputMissing):
-        stored(phedex.JOB, tmp_path / "nothing", tmp_path / "out", settings)
+        stored(phedex_snapshot.JOB, tmp_path / "nothing", tmp_path / "out", settings)
     root = tmp_path / "cms"
     make(root, DAY, records=50, files=200, datasets=10, seed=6)
     for part in root.glob("project/awg/cms/dbs/PROD_GLOBAL/*/PHYSICS_GROUPS/*"):
@@ -219,7 +220,7 @@ def test_a_missing_or_half_written_dump_is_told_before_anything_starts(tmp_path:
 
 def test_the_command_stores_the_day(spark: Any, demo: Path, tmp_path: Path) -> None:
     arguments = ["--date", "20260115", "--root", str(demo), "--fout", str(tmp_path), "--format", "csv"]
-    shown = CliRunner().invoke(phedex.command, arguments, catch_exceptions=False)
+    shown = CliRunner().invoke(phedex_snapshot.command, arguments, catch_exceptions=False)
     assert shown.exit_code == 0
     (manifest,) = tmp_path.glob("phedex/2026-01-15/runs/*/manifest.json")
     told = json.loads(manifest.read_text())

@@ -18,18 +18,17 @@ from hypothesis import strategies as st
 from cmsspark.cli import command
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady, UsageError
 from cmsspark.jobs import period as job
-from cmsspark.jobs import periods as stored
 from cmsspark.periods import Period, between, named, week
+from cmsspark.pipeline import stored_days as stored
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.publish.validate import validator_for
-from cmsspark.runs import lease
 from cmsspark.schemas import stored_table
 from cmsspark.settings import load_settings
-from cmsspark.sinks import store
 from cmsspark.storage import Entry, LocalFiles
-from tests.jobs.partial_days import KEY, Row, counted, partial, store_partials, user
-from tests.transforms.test_rollup import FIRST, ROWS
+from cmsspark.store import lease, results
+from tests.kernel.test_rollup import FIRST, ROWS
+from tests.pipeline.partial_days import KEY, Row, counted, partial, store_partials, user
 
 WEEK = week("2026-W01", date(2026, 11, 21))  # 29 December to 4 January: two years, two months
 MEASURES = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
@@ -45,7 +44,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def rows_of(found: store.CurrentTable) -> list[Row]:
+def rows_of(found: results.CurrentTable) -> list[Row]:
     return [
         row
         for part in sorted(Path(found.path, job.TABLE).glob("*.parquet"))
@@ -53,7 +52,7 @@ def rows_of(found: store.CurrentTable) -> list[Row]:
     ]
 
 
-def run(place: Path, period: Period = WEEK, **options: Any) -> store.CurrentTable:
+def run(place: Path, period: Period = WEEK, **options: Any) -> results.CurrentTable:
     return job.run(period, str(place), load_settings(), say=lambda text: None, **options)
 
 
@@ -103,7 +102,7 @@ def test_a_period_is_stored_as_days_are_and_says_which_runs_it_was_made_of(tmp_p
     done = run(tmp_path)
     (row,) = rows_of(done)
     assert (row["nacc"], row["distinct_users"], row["day_count"]) == (14, 1, 7)
-    manifest = store.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK).manifest
+    manifest = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK).manifest
     assert manifest["days"] == {day.isoformat(): "r1" for day in WEEK.days}
     assert (manifest["period"], manifest["partial"], manifest["pseudonym_key_id"]) == ("2026-W01", False, KEY)
     assert (tmp_path / "period" / "2026-W01" / "CURRENT").is_file()
@@ -189,7 +188,7 @@ def test_a_part_that_is_gone_or_damaged_is_told_and_the_result_before_stays(tmp_
     assert part.name in fails(DataError, tmp_path)
     part.unlink()
     assert "1 rows where 3 were written" in fails(DataError, tmp_path)
-    now = store.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK)
+    now = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK)
     assert now.manifest["run"] == before and len(list(Path(now.path).parent.parent.iterdir())) == 1
 
 
@@ -261,7 +260,7 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
     done = job.run(WEEK, there, load_settings(), say=lambda text: None)
     assert done.path.startswith(there)
     (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
-    assert rows_of(store.CurrentTable(str(far_run), {})) == rows_of(run(near))
+    assert rows_of(results.CurrentTable(str(far_run), {})) == rows_of(run(near))
     for place in (there, str(near)):
         said("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
         assert "2026-W01" in said("periods", "--fout", place)

@@ -11,9 +11,9 @@ import fastavro
 import pytest
 
 from cmsspark.access import AccessBatch
-from cmsspark.sources import avro, known_avro
 from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.fields import Apps
+from cmsspark.sources.formats import avro, fast_avro
 
 DAY = date(2019, 6, 15)
 APPS = Apps.load()
@@ -96,7 +96,7 @@ def same(content: bytes) -> Counted:
     found, wanted = Counted(content), slowly(content)
     assert found.__dict__ == wanted.__dict__
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_avro, "_plain_avro", None)
+        patch.setattr(fast_avro, "_plain_avro", None)
         assert Counted(content).__dict__ == wanted.__dict__
     return found
 

@@ -13,9 +13,9 @@ import pytest
 
 from cmsspark.access import AccessBatch
 from cmsspark.errors import DataError
-from cmsspark.sources import lines
-from cmsspark.sources.decoder import JsonDecoder
-from cmsspark.sources.known import COMPILED
+from cmsspark.sources.formats import lines
+from cmsspark.sources.formats.fast_json import COMPILED
+from cmsspark.sources.formats.json_lines import JsonDecoder
 from tests.sources.test_decoders import DECODERS, told
 
 #: For tests of the compiled module; in CI a skipped test is a failed one.

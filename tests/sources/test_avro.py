@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark.errors import DataError
-from cmsspark.sources import avro, avro_blocks, known_avro
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder, milliseconds
-from cmsspark.sources.strict_json import Malformed
+from cmsspark.sources.formats import avro, avro_blocks, fast_avro
+from cmsspark.sources.formats.strict_json import Malformed
 from tests.sources.avro_rows import (
     APPS,
     CODECS,
@@ -172,7 +172,7 @@ CHECKED = ("snappy", "bzip2", "xz")
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each of the ways in which an Avro file is read."""
     if request.param != "as installed":
-        monkeypatch.setattr(known_avro, "_plain_avro", None)
+        monkeypatch.setattr(fast_avro, "_plain_avro", None)
     if request.param == "fastavro":
         monkeypatch.setattr(avro, "_with_polars", lambda content, columns, records: None)
     return str(request.param)

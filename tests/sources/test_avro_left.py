@@ -9,9 +9,9 @@ import pytest
 
 from cmsspark.access import AccessBatch
 from cmsspark.errors import DataError
-from cmsspark.sources import avro, known_avro
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.crab import CrabDecoder, milliseconds
+from cmsspark.sources.formats import avro, fast_avro
 from tests.sources.avro_rows import (
     APPS,
     CODECS,
@@ -47,7 +47,7 @@ both_ways = pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=nee
 @both_ways
 def test_a_number_that_is_none_costs_its_own_record_only(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not is_compiled:
-        monkeypatch.setattr(known_avro, "_plain_avro", None)
+        monkeypatch.setattr(fast_avro, "_plain_avro", None)
     decoder = Counting(DAY, APPS)
     rows = [job(number, WrapWC="nan" if number == 150 else "5") for number in range(300)]
     counted = Counted(container(crab_schema(), rows), decoder)
@@ -103,7 +103,7 @@ def test_a_count_that_the_block_cannot_hold_is_damage(
     is_compiled: bool, codec: str, kind: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr(known_avro, "_plain_avro", None)
+        monkeypatch.setattr(fast_avro, "_plain_avro", None)
     row = {"FileName": None if kind == "null" else "/store/a"}
     content = container(schema_of({"FileName": kind}), [row] * 3, codec)
     at = content.index(content[-16:]) + 16
@@ -144,7 +144,7 @@ def test_records_that_are_all_alike_are_no_damage(codec: str) -> None:
 @needs_compiled
 @pytest.mark.parametrize("kind", ["double", "float"])
 def test_whole_numbers_as_floats_are_read_by_compiled_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_avro, "rows_of", None)
+    monkeypatch.setattr(fast_avro, "rows_of", None)
     fields = {"FILE_LFN": "string", "READ_BYTES": kind, "READ_BYTES_AT_CLOSE": ["null", kind]}
     sizes = [0.0, -0.0, 1.0, 2.0**24, 2.0**62, 2.0**63 - 2.0**39]
     rows = [{"FILE_LFN": "/store/a", "READ_BYTES": size, "READ_BYTES_AT_CLOSE": None} for size in sizes]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cmsspark.access import RAW_LIMIT
 from cmsspark.sources.aaa import AaaDecoder, RawRecord
-from cmsspark.sources.chunk import Chunk
-from cmsspark.sources.decoder import FEW, REFUSED, TRIES
 from cmsspark.sources.fields import Apps
+from cmsspark.sources.formats.chunk import Chunk
+from cmsspark.sources.formats.json_lines import FEW, REFUSED, TRIES
 
 GOOD = b'{"data":{"file_lfn":"/store/a","read_bytes":1}}\n'
 #: Lines from { to } that msgspec refuses.

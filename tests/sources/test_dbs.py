@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cmsspark.errors import DataError
 from cmsspark.schemas import Column, Table, input_table
-from cmsspark.sources import sqoop
 from cmsspark.sources.dbs import read_table_arrow
-from cmsspark.sources.records import records, value
+from cmsspark.sources.formats import sqoop_csv
+from cmsspark.sources.formats.csv_records import records, value
 from cmsspark.sources.registry import DUMPS
 
 AUDIT = b"1.5e9,me,null,null"
@@ -26,12 +26,12 @@ SMALL = Table("small", "", (Column("id", "long"), Column("text", "string"), Colu
 
 
 def read(content: bytes, table: Table = SMALL, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    pieces = list(sqoop.read_table(io.BytesIO(content), table, columns or table.names, "part-0"))
+    pieces = list(sqoop_csv.read_table(io.BytesIO(content), table, columns or table.names, "part-0"))
     return pa.concat_tables(pieces).to_pylist() if pieces else []
 
 
 def read_slowly(content: bytes, table: Table = SMALL) -> list[dict[str, Any]]:
-    found = records(sqoop._split(content), "part-0")
+    found = records(sqoop_csv._split(content), "part-0")
     return [
         {column.name: value(field, column, "part-0", row) for column, field in zip(table.columns, fields, strict=False)}
         for row, fields in enumerate(found, 1)

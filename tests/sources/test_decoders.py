@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cmsspark.access import AccessBatch, Quarantined
-from cmsspark.sources import strict_json
 from cmsspark.sources.aaa import AaaDecoder
 from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.decoder import JsonDecoder
 from cmsspark.sources.eos import EosDecoder
 from cmsspark.sources.fields import Apps
-from cmsspark.sources.strict_json import Malformed
+from cmsspark.sources.formats import strict_json
+from cmsspark.sources.formats.json_lines import JsonDecoder
+from cmsspark.sources.formats.strict_json import Malformed
 from tests.sources import json_records
 
 DAY = date(2019, 6, 15)

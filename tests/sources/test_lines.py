@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cmsspark.access import RAW_LIMIT
 from cmsspark.errors import DataError
-from cmsspark.sources import lines
 from cmsspark.sources.aaa import AaaDecoder
 from cmsspark.sources.fields import Apps
+from cmsspark.sources.formats import lines
 
 BOM = b"\xef\xbb\xbf"
 RECORD = b'{"data":{"file_lfn":"/store/data/a.root","read_bytes":5}}'

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cmsspark.errors import DataError
 from cmsspark.schemas import Column, Table
-from cmsspark.sources import sqoop
-from cmsspark.sources.plain_csv import columns_of
-from cmsspark.sources.sqoop import read_table
+from cmsspark.sources.formats import sqoop_csv
+from cmsspark.sources.formats.plain_csv import columns_of
+from cmsspark.sources.formats.sqoop_csv import read_table
 
 TABLE = Table("T", "", tuple(Column(name, kind) for name, kind in (("a", "long"), ("b", "string"), ("c", "long"))))
 WANTED = [(1, True), (2, False)]
@@ -56,7 +56,7 @@ def test_with_compiled_code_and_without_it_a_dump_reads_the_same(
     text = text if is_closed else text.rstrip(b"\r\n")
     found = read(text, columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqoop, "_plain_csv", None)
+        patch.setattr(sqoop_csv, "_plain_csv", None)
         assert found == read(text, columns)
 
 
@@ -71,8 +71,8 @@ def test_what_is_not_plain_is_refused_wherever_it_stands(bad: bytes) -> None:
 
 
 def test_refusal_in_a_later_piece_repeats_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqoop, "_PLAIN_BLOCK", 1 << 16)
-    monkeypatch.setattr(sqoop, "SAMPLE", 1 << 10)
+    monkeypatch.setattr(sqoop_csv, "_PLAIN_BLOCK", 1 << 16)
+    monkeypatch.setattr(sqoop_csv, "SAMPLE", 1 << 10)
     lines = [b"%d,/store/%d,%d" % (number, number, number) for number in range(30_000)]
     for quoted in (100, 20_000, 29_999):
         lines[quoted] = b'%d,"/store/%d",%d' % (quoted, quoted, quoted)
@@ -120,7 +120,7 @@ def test_with_compiled_code_and_without_it_a_double_is_the_same(numbers: list[st
 
     found = rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqoop, "_plain_csv", None)
+        patch.setattr(sqoop_csv, "_plain_csv", None)
         assert found == rows()
 
 

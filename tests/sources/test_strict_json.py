@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.sources.strict_json import (
+from cmsspark.sources.formats.strict_json import (
     MAX_LONG,
     Malformed,
     Nested,

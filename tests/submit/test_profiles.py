@@ -9,8 +9,8 @@ import pytest
 
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.resources import read_yaml
-from cmsspark.submit.options import check_name
 from cmsspark.submit.profiles import driver_memory, load_profile
+from cmsspark.submit.spark_options import check_name
 from tests.submit.hosts import GIB, HOST, command
 
 NAMES = ("common", "cluster", "local", "yarn", "k8s")

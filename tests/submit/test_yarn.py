@@ -15,8 +15,8 @@ import pytest
 from cmsspark.errors import NotReady, UsageError
 from cmsspark.submit import yarn
 from cmsspark.submit.command import START_WITHIN_S, Command
-from cmsspark.submit.options import Options
-from cmsspark.submit.run import run
+from cmsspark.submit.run_command import run
+from cmsspark.submit.spark_options import Options
 from tests.submit.hosts import command
 
 ID = "application_1700000000000_0001"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from cmsspark import errors
-from cmsspark.session import cause_of, session
+from cmsspark.runners.session import cause_of, session
 
 
 def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

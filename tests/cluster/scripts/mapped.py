@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cmsspark.session import session
-from cmsspark.transforms.shipped import place, ship
+from cmsspark.runners.session import session
+from cmsspark.runners.shipped import place, ship
 
 spark = session("a mapped catalogue")
 name = ship(spark, Path(sys.argv[1]))

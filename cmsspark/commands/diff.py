@@ -1,0 +1,175 @@
+"""``cmsspark diff A B``: two days, or two runs of one day: what appeared, vanished, changed most."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark import days
+from cmsspark.errors import UsageError
+from cmsspark.jobs import find_job
+from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.reports.terminal import NOTHING, number, table, terminal_width
+from cmsspark.storage import Files, LocalFiles, files_for, is_local, local_path
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cmsspark.checks.differences import Change, Grouped, Impact
+    from cmsspark.schemas import Table
+    from cmsspark.store.results import CurrentTable
+
+COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "stream", "app": "app"}
+MEASURES: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: a day's current result, or a run of it."""
+
+    day: date
+    run: str | None
+
+    @classmethod
+    def of(cls, text: str) -> Side:
+        """``20260115`` or ``20260115@RUN``. Raises UsageError (2)."""
+        day, at, run = text.partition("@")
+        if at and not run:
+            raise UsageError(f"a run is wanted after the @ of {text!r}", next_step="cmsspark runs lists them")
+        return cls(days.parse_day(day), run or None)
+
+
+@click.command("diff")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--job", "job_name", default="data_aggregation", show_default=True, help="Whose results.")
+@click.option("--by", type=click.Choice(list(COLUMNS)), multiple=True, help="[default: dataset, site and stream]")
+@click.option("--measure", type=click.Choice(MEASURES), default="nacc", show_default=True, help="What is compared.")
+@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="So many of the largest changes.")
+@click.option("--publish-impact", is_flag=True, help="Also how many documents would change (two runs of one day).")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@store_options
+def command(
+    before: str, after: str, job_name: str, by: tuple[str, ...], measure: str, top: int, publish_impact: bool,
+    as_json: bool, fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """Compare A with B: each a day (20260115), or a run of a day (20260115@RUN, the beginning of its id will do).
+
+    Groups that appeared, vanished, or changed most, by dataset, site and stream; the sums of all measures.
+    """
+    from cmsspark.checks import differences
+    from cmsspark.schemas import stored_table
+
+    job = find_job(job_name)
+    if not job.streams:
+        raise UsageError(f"{job.name} counts no accesses", next_step="diff compares the jobs on log streams")
+    sides = Side.of(before), Side.of(after)
+    if publish_impact and sides[0].day != sides[1].day:
+        raise UsageError("documents of two days are different documents", next_step="give two runs of one day: DAY@RUN")
+    schema = stored_table(job.tables[0])
+    place = store_of(fout, settings_of(settings_file))
+    found = [_stored(place, job.name, schema.name, side) for side in sides]
+    rows = [_rows(one, schema) for one in found]
+    sums = differences.totals(rows[0], rows[1], MEASURES)
+    groups = [
+        differences.grouped(rows[0], rows[1], COLUMNS[name], measure, top)
+        for name in by or ("dataset", "site", "stream")
+    ]
+    impact = _impact(rows, schema) if publish_impact else None
+    names = [f"{side.day}@{one.manifest.get('run')}" for side, one in zip(sides, found, strict=True)]
+    if as_json:
+        click.echo(json.dumps(_told(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
+    else:
+        _print(names, sums, groups, measure, impact)
+
+
+def _stored(place: str, job: str, table: str, side: Side) -> CurrentTable:
+    from cmsspark.store import results
+
+    files: Files = LocalFiles()
+    if not is_local(place):
+        from cmsspark.runners.session import small_session
+
+        files = files_for(place, small_session("cmsspark diff"))
+    if side.run is None:
+        return results.current(files, place, job, table, side.day)
+    return results.run_table(files, place, job, table, side.day, side.run)
+
+
+def _rows(found: CurrentTable, schema: Table) -> pl.DataFrame:
+    """The columns that are compared, or published. Raises DataError (65) where a part cannot be read."""
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cmsspark.pipeline.stored_rows import stored_rows, unreadable
+
+    kinds = {"string": pl.String, "long": pl.Int64, "int": pl.Int32, "double": pl.Float64, "date": pl.Date}
+    columns = {column.name: kinds[column.type] for column in schema.columns}
+    told = found.manifest["tables"][schema.name]
+    if told.get("format", "parquet") != "parquet" or not is_local(found.path):
+        return pl.DataFrame(list(stored_rows(found, schema)), schema=columns, orient="row")
+    read = [pl.DataFrame(schema=columns)]
+    for part in sorted(Path(local_path(found.path)).glob("part-*.parquet")):
+        try:
+            with pq.ParquetFile(part) as file:
+                rows = pl.from_arrow(file.read(columns=schema.names))
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(part, error) from None
+        assert isinstance(rows, pl.DataFrame)
+        read.append(rows.select(schema.names))
+    return pl.concat(read)
+
+
+def _impact(rows: list[pl.DataFrame], schema: Table) -> Impact:
+    from cmsspark.checks import differences
+    from cmsspark.publish.documents import key_columns
+
+    published = [one.drop("day") for one in rows]
+    return differences.impact(published[0], published[1], key_columns(schema))
+
+
+def _told(
+    names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None
+) -> dict[str, Any]:
+    return {
+        "a": names[0],
+        "b": names[1],
+        "measure": measure,
+        "totals": [change.as_dict() for change in sums],
+        "by": [group.as_dict() for group in groups],
+        "documents": None if impact is None else impact.__dict__,
+    }
+
+
+def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None) -> None:
+    click.echo(f"A {names[0]}\nB {names[1]}\n")
+    _table([_line(change) for change in sums], ("", "A", "B", "B - A", ""))
+    for group in groups:
+        click.echo(
+            f"\n{measure} by {group.column}: {group.appeared:,} appeared, {group.vanished:,} vanished, "
+            f"{group.changed:,} changed, {group.same:,} the same"
+        )
+        if group.largest:
+            _table([_line(change) for change in group.largest])
+    if impact is not None:
+        told = f"{impact.new:,} new, {impact.changed:,} changed, {impact.gone:,} gone, {impact.unchanged:,} unchanged"
+        click.echo(f"\ndocuments: {told}")
+
+
+def _line(change: Change) -> tuple[str, ...]:
+    share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.after is not None else ""
+    if change.before is None and change.after is None:
+        return (change.key, NOTHING, NOTHING, "", "")
+    word = "new" if change.before is None else "gone" if change.after is None else share
+    return (change.key, number(change.before), number(change.after), number(change.delta, "+"), word)
+
+
+def _table(rows: list[tuple[str, ...]], headings: tuple[str, ...] = ("",) * 5) -> None:
+    lines = table(headings, rows, width=terminal_width())
+    click.echo("\n".join(lines if any(headings) else lines[1:]))

@@ -1,0 +1,180 @@
+"""``cmsspark outbox``: what waits to be published, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cmsspark.errors import InputMissing, UsageError
+from cmsspark.pipeline.options import DayType, settings_of
+from cmsspark.publish.destinations import OutboxLocation, locations
+from cmsspark.reports.terminal import echo_table
+from cmsspark.secrets import safe_text
+
+if TYPE_CHECKING:
+    from cmsspark.publish.outbox import Outbox
+
+
+def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--settings", "settings_file", metavar="FILE", help="Settings (else CMSSPARK_SETTINGS)."),
+        click.option("--to", metavar="NAME", help="Only destinations whose name begins so."),
+        click.option("--table", metavar="TABLE", help="Only this table."),
+        click.option("--date", "day", type=DayType(), help="Only this day."),
+    ):
+        command = option(command)
+    return command
+
+
+def _chosen(settings_file: str | None, day: date | None, table: str | None, to: str | None) -> list[OutboxLocation]:
+    """The outboxes that the options choose. Raises InputMissing (66) where there is none."""
+    state_dir = settings_of(settings_file).state_dir
+    chosen = list(locations(state_dir, day, table, to))
+    if not chosen:
+        existing = sorted({f"{location.table} {location.period}" for location in locations(state_dir)})
+        raise InputMissing(
+            "no outbox matches the options", where=state_dir / "outbox", found=", ".join(existing) or "none at all"
+        )
+    return chosen
+
+
+@click.group("outbox")
+def command() -> None:
+    """What waits to be published: list, show, retry, discard, rebuild, move."""
+
+
+@command.command("list")
+@_filter_options
+def list_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+    """One line for each day of a table at a destination."""
+    from cmsspark.publish.batch_log import FILE_NAME, BatchLog
+    from cmsspark.publish.outbox import totals_of
+
+    rows: list[tuple[object, ...]] = []
+    for location in locations(settings_of(settings_file).state_dir, day, table, to):
+        if not (location.folder / FILE_NAME).exists():
+            note = "no batch log: cmsspark outbox rebuild"
+            rows.append((location.period, location.table, None, None, None, None, location.destination, note))
+            continue
+        log = BatchLog(location.folder / FILE_NAME)
+        try:
+            totals = totals_of(log)
+        finally:
+            log.close()
+        counts = (totals.confirmed, totals.waiting + totals.stalled, totals.in_doubt, totals.refused)
+        rows.append((location.period, location.table, *counts, location.destination, ""))
+    headings = ("day", "table", "confirmed", "to send", "in doubt", "refused", "destination", "")
+    echo_table(headings, rows, left=(0, 1, 6, 7), whole=(0, 7))
+
+
+@command.command("show")
+@_filter_options
+def show_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+    """Each snapshot of the spool, what became of it, and why documents were refused."""
+    from cmsspark.publish.batch_log import BatchState
+
+    for location in _chosen(settings_file, day, table, to):
+        with _locked_outbox(location) as outbox:
+            click.echo(f"{location.table} {location.period} to {location.destination}\n  {location.folder}")
+            for number in outbox.spool.snapshots():
+                manifest = outbox.spool.manifest(number)
+                counts = sorted(outbox.batch_log.counts(number).items())
+                states = ", ".join(
+                    f"{documents:,} {state}" for state, (_, documents) in counts if state != BatchState.SPLIT
+                )
+                click.echo(
+                    f"  g{number:04d} of {manifest['spooled_at']}: {states or 'nothing to send'}; "
+                    f"{manifest['unchanged']:,} unchanged, {manifest['gone']:,} gone, "
+                    f"{manifest['quarantined']:,} made no valid document"
+                )
+                if manifest["quarantined"]:
+                    click.echo(f"        why: {outbox.spool.folder(number) / 'quarantine.jsonl'}")
+            for state in (BatchState.QUARANTINED, BatchState.STALLED, BatchState.IN_DOUBT):
+                for batch, reason in outbox.batch_log.reasons(state):
+                    click.echo(f"  batch {batch} {state}: {safe_text(reason)}")
+
+
+@command.command("retry")
+@_filter_options
+def retry_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+    """Make STALLED batches ready again; ``cmsspark publish --resume`` sends them."""
+    for location in _chosen(settings_file, day, table, to):
+        with _locked_outbox(location) as outbox:
+            click.echo(f"{location.table} {location.period}: {outbox.batch_log.release():,} batches are ready again")
+
+
+@command.command("discard")
+@_filter_options
+@click.confirmation_option(prompt="Give up what is still to be sent?")
+def discard_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+    """Give up what is still to be sent; publishing the day again sends it anew."""
+    for location in _chosen(settings_file, day, table, to):
+        with _locked_outbox(location) as outbox:
+            click.echo(f"{location.table} {location.period}: {outbox.batch_log.discard():,} batches were given up")
+
+
+@command.command("rebuild")
+@_filter_options
+def rebuild_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
+    """Make the batch log anew from the spool; what is not known to be confirmed will be sent again."""
+    for location in _chosen(settings_file, day, table, to):
+        with _locked_outbox(location) as outbox:
+            outbox.rebuild()
+            totals = outbox.totals()
+            name = f"{location.table} {location.period}"
+            click.echo(f"{name}: {totals.confirmed:,} confirmed, {totals.in_doubt:,} in doubt")
+
+
+@command.command("move")
+@click.option("--from", "source", metavar="NAME", required=True, help="The destination whose documents are moved.")
+@click.option("--to", "target", metavar="NAME", required=True, help="The destination that they are for.")
+@click.option("--table", metavar="TABLE", help="Only this table.")
+@click.option("--date", "day", type=DayType(), help="Only this day.")
+@click.option("--settings", "settings_file", metavar="FILE", help="Settings (else CMSSPARK_SETTINGS).")
+def move_command(source: str, target: str, table: str | None, day: date | None, settings_file: str | None) -> None:
+    """Give a destination's outboxes to another: for a broker that has only other addresses now.
+
+    What was sent counts as sent to the new one. Names are those of `cmsspark outbox list`, or how they begin.
+    """
+    from cmsspark.publish.outbox import Outbox
+
+    state_dir = settings_of(settings_file).state_dir
+    old, new = (_one_destination(state_dir, name) for name in (source, target))
+    if old == new:
+        raise UsageError("--from and --to are two destinations", found=old)
+    chosen = list(locations(state_dir, day, table, old))
+    if not chosen:
+        raise InputMissing("no outbox matches the options", where=state_dir / "outbox" / old)
+    for location in chosen:
+        _outbox_of(location).move_to(Outbox(state_dir, new, location.table, location.period))
+        click.echo(f"{location.table} {location.period}: moved to {new}")
+
+
+def _one_destination(state_dir: Path, name: str) -> str:
+    """The destination whose name begins so. Raises InputMissing (66) where there is none, or more than one."""
+    root = state_dir / "outbox"
+    names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
+    matching = [found for found in names if found == name] or [found for found in names if found.startswith(name)]
+    if len(matching) != 1:
+        raise InputMissing(
+            f"{'several destinations begin' if matching else 'no destination begins'} with {name!r}",
+            where=root,
+            found=", ".join(matching or names) or "none at all",
+            next_step="cmsspark outbox list shows the names; a new destination has one after its first publish",
+        )
+    return matching[0]
+
+
+def _locked_outbox(location: OutboxLocation) -> AbstractContextManager[Outbox]:
+    return _outbox_of(location).held()
+
+
+def _outbox_of(location: OutboxLocation) -> Outbox:
+    from cmsspark.publish.outbox import Outbox
+
+    return Outbox(location.folder.parents[3], location.destination, location.table, location.period)

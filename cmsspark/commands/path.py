@@ -1,0 +1,49 @@
+"""``cmsspark path`` and ``cmsspark manifest``: where a day's or period's result is, and what it was made from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from cmsspark.jobs import job_of_table
+from cmsspark.periods import When
+from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.period_options import when_options
+from cmsspark.storage import Files, LocalFiles, files_for, is_local
+from cmsspark.store.results import CurrentTable, current
+
+
+def find(table: str, day: When, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
+    """The file system and the current result of ``table``. Local stores need no JVM; others start one."""
+    job = job_of_table(table)
+    store = store_of(fout, settings_of(settings_file))
+    files = LocalFiles() if is_local(store) else files_for(store, _session())
+    return files, current(files, store, job.name, job.name if table in job.aliases else table, day)
+
+
+def _session() -> Any:
+    from cmsspark.runners.session import small_session
+
+    return small_session("cmsspark path")
+
+
+@click.command("path")
+@click.argument("table")
+@when_options
+@store_options
+def path_command(table: str, when: When, fout: str | None, settings_file: str | None) -> None:
+    """Print the URI of TABLE's current result; pandas, DuckDB and Spark read it as it is."""
+    files, found = find(table, when, fout, settings_file)
+    click.echo(files.uri(found.path))
+
+
+@click.command("manifest")
+@click.argument("table")
+@when_options
+@store_options
+def manifest_command(table: str, when: When, fout: str | None, settings_file: str | None) -> None:
+    """Print the manifest of TABLE's current result as JSON: inputs, dumps, rows, reconciliation, versions."""
+    _, found = find(table, when, fout, settings_file)
+    click.echo(json.dumps(found.manifest, indent=1, ensure_ascii=False))

@@ -1,0 +1,286 @@
+"""Building the catalogue's snapshots from a dump's parts; :mod:`cmsspark.kernel.catalogue` reads them.
+
+Parts are worked on one by one, or by several processes at once: ``each`` is ``map``, or something like it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.buffers import array, flags, from_numpy, is_there, to_numpy
+from cmsspark.kernel.catalogue import (
+    Hash,
+    Hashes,
+    Longs,
+    Numbers,
+    Report,
+    check_hash,
+    hashes_in,
+    name_hash,
+    replica_keys,
+    starts_of,
+)
+from cmsspark.kernel.file_runs import ROWS, Column, FileRows, Run, Slice, slices
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The tables of one part, read when it is called. It must pickle where ``each`` has other processes.
+Part = Callable[[], "Iterator[pa.Table]"]
+#: ``map``, or something like it: results in order, whoever worked them out.
+Each = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
+
+_NO_BLOCK: Final = -1
+
+
+@dataclass
+class _Pairs:
+    """(block, dataset) pairs by their number: the block's id (-1: none) and the dataset's number."""
+
+    blocks: Longs
+    datasets: Numbers
+
+    @classmethod
+    def of(cls, blocks: Longs, datasets: Numbers) -> tuple[Numbers, _Pairs]:
+        """The pair number of each row, and the pairs."""
+        block_codes, block_values = _coded(blocks)
+        width = int(datasets.max()) + 1 if len(datasets) else 1
+        numbers, values = _coded(block_codes.astype(np.int64) * width + datasets)
+        return numbers, cls(block_values[values // width], (values % width).astype(np.int32))
+
+
+def build_catalogue(
+    folder: Path,
+    files: Iterable[Part],
+    datasets: Iterable[pa.Table],
+    hash_name: Hash = name_hash,
+    each: Each = map,
+    rows: int = ROWS,
+) -> Report:
+    """Write a snapshot to ``folder``, where 28 bytes for each file lie meanwhile. Some 60 MB are held, and 200 bytes
+    for each pair of block and dataset.
+
+    ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64, nullable); ``datasets``: tables
+    of (dataset_id int64, name string). Raises whatever the readers raise.
+    """
+    known, numbers = _write_datasets(folder, datasets)
+    report = Report()
+    spool = folder / "runs"
+    spool.mkdir()
+    runs: list[Run] = []
+    pairs_of: list[_Pairs] = []
+    for of_part, counted in each(partial(_file_runs, known, numbers, hash_name, spool, rows), files):
+        for one, pairs in of_part:
+            runs.append(one)
+            pairs_of.append(pairs)
+        for name, count in counted.__dict__.items():
+            setattr(report, name, getattr(report, name) + count)
+    whole, numbers_of = _same_pairs(pairs_of)
+    colliding: dict[int, dict[int, int]] = {}
+    hashes, pairs_column = Column(folder / "hashes.npy", np.uint64), Column(folder / "pairs.npy", np.int32)
+    for part in slices(runs, rows):
+        found = _merged(part, numbers_of, report, colliding)
+        hashes.append(found[0])
+        pairs_column.append(found[1])
+    hashes.close()
+    pairs_column.close()
+    shutil.rmtree(spool)
+    np.save(folder / "starts.npy", starts_of(_pieces(folder / "hashes.npy", rows), hashes.rows))
+    np.save(folder / "pair_blocks.npy", whole.blocks)
+    np.save(folder / "pair_datasets.npy", whole.datasets)
+    meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return report
+
+
+def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part], each: Each = map) -> int:
+    """Write the disk replicas' keys to ``folder`` and return how many there are.
+
+    ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``: of (block_name, site), disk
+    only. Replicas of blocks that DBS does not name are left out: no file leads to them.
+    """
+    names, ids = _columns(each(_block_rows, blocks), np.uint64, np.int64)
+    wanted, sites = _columns(each(_replica_rows, replicas), np.uint64, np.uint64)
+    order = np.argsort(names)
+    names, ids = names[order], ids[order]
+    first = np.searchsorted(names, wanted, "left")
+    # A name may have several ids: each of them lies there.
+    counts = np.searchsorted(names, wanted, "right") - first
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = ids[np.repeat(first, counts) + offsets]
+    # numpy's unique hashes numbers, which takes ten times as long as sorting them.
+    keys = np.sort(replica_keys(found, np.repeat(sites, counts)))
+    keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))] if len(keys) else keys
+    np.save(folder / "replicas.npy", keys)
+    (folder / "meta.json").write_text(json.dumps({"replicas": len(keys)}))
+    return len(keys)
+
+
+def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, Numbers]:
+    """Names in a memory-mappable file; the dataset ids in order, and the number of each. Rows without a name are no
+    datasets.
+    """
+    import pyarrow as pa
+
+    names: list[str] = []
+    numbers: dict[int, int] = {}
+    for table in datasets:
+        for dataset_id, name in zip(table[0].to_pylist(), table[1].to_pylist(), strict=True):
+            if dataset_id is not None and name is not None and dataset_id not in numbers:
+                numbers[dataset_id] = len(names)
+                names.append(name)
+    whole = pa.table({"name": array(names, "string").cast(pa.large_string())})
+    with pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    known = sorted(numbers)
+    return np.array(known, np.int64), np.array([numbers[key] for key in known], np.int32)
+
+
+def _file_runs(
+    known: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
+) -> tuple[list[tuple[Run, _Pairs]], Report]:
+    """The rows of a part of FILES that can match: named, of a dataset in DATASETS. Each run has pairs of its own."""
+    report = Report()
+    runs: list[tuple[Run, _Pairs]] = []
+    pieces: list[tuple[Any, ...]] = []
+    held = 0
+    for table in part():
+        for start in range(0, table.num_rows, rows):
+            pieces.append(_that_can_match(known, numbers, hash_name, table.slice(start, rows), report))
+            held += len(pieces[-1][0])
+            if held >= rows:
+                runs.append(_run_of(pieces, spool))
+                pieces, held = [], 0
+    if held:
+        runs.append(_run_of(pieces, spool))
+    return runs, report
+
+
+def _that_can_match(
+    known: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report
+) -> tuple[Any, ...]:
+    """Hashes, second hashes, file ids, block ids and dataset numbers of the rows that count."""
+    report.files += table.num_rows
+    report.null_lfns += table[0].null_count
+    ids = _longs(table, 2)
+    place = np.minimum(np.searchsorted(known, ids), max(len(known) - 1, 0))
+    is_known = (known[place] == ids) if len(known) else np.zeros(len(ids), np.bool_)
+    is_known &= is_there(table[2])
+    is_named = is_there(table[0])
+    report.orphans += int((is_named & ~is_known).sum())
+    stays = is_named & is_known
+    if not stays.all():
+        table, place = table.filter(flags(stays)), place[stays]
+    hashes, checks = hashes_in(table[0], hash_name), hashes_in(table[0], check_hash)
+    return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[place]
+
+
+def _run_of(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[Run, _Pairs]:
+    hashes, checks, file_ids, blocks, datasets = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    rows_pairs, pairs = _Pairs.of(blocks, datasets)
+    return Run.write(spool, FileRows(hashes, checks, rows_pairs, file_ids)), pairs
+
+
+def _longs(table: pa.Table, column: int) -> Longs:
+    return to_numpy(table[column], np.int64, _NO_BLOCK)
+
+
+def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
+    """The pairs of all runs, and for each run the numbers there of its own."""
+    blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in pairs_of)])
+    datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in pairs_of)])
+    numbers, whole = _Pairs.of(blocks, datasets)
+    ends = np.cumsum([len(pairs.blocks) for pairs in pairs_of])[:-1]
+    return whole, np.split(numbers, ends) if pairs_of else []
+
+
+def _merged(
+    part: Slice, numbers_of: list[Numbers], report: Report, colliding: dict[int, dict[int, int]]
+) -> tuple[Hashes, Numbers]:
+    """The index of a range: its hashes, each once, and their pairs."""
+    unsorted = part.column("hashes")
+    # Sorted runs behind each other: a stable sort merges them, and leaves rows of one hash as the dump has them.
+    order = np.argsort(unsorted, kind="stable")
+    hashes = unsorted[order]
+    own = zip(part.columns("pairs"), numbers_of, strict=True)
+    pairs = np.concatenate([numbers[of_run] for of_run, numbers in own])[order]
+    same = hashes[1:] == hashes[:-1]
+    if not same.any():
+        return hashes, pairs
+    repeated = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
+    rows = order[repeated]
+    checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
+    found = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
+    goes, of_range = _settle(found, report)
+    colliding.update(of_range)
+    keep = np.ones(len(hashes), np.bool_)
+    keep[repeated[goes]] = False
+    return hashes[keep], pairs[keep]
+
+
+def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
+    """An array's values, some at a time."""
+    with file.open("rb") as source:
+        np.lib.format.read_magic(source)
+        np.lib.format.read_array_header_1_0(source)
+        while len(found := np.fromfile(source, np.uint64, rows)):
+            yield found
+
+
+def _coded(values: Longs) -> tuple[Numbers, Longs]:
+    """Each value's number, and the value of each number."""
+    coded = from_numpy(values).dictionary_encode()
+    return to_numpy(coded.indices, np.int32), to_numpy(coded.dictionary, np.int64)
+
+
+def _settle(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[int, int]]]:
+    """Of rows that share their hash with another, in the dump's order: which leave the index, and the names that only
+    share a hash. Of one name the row with the larger file_id counts, then the later.
+    """
+    best: dict[int, dict[int, tuple[int, int]]] = {}
+    columns = (rows.hashes, rows.checks, rows.file_ids)
+    for row, (first, check, file_id) in enumerate(zip(*(one.tolist() for one in columns), strict=True)):
+        of_hash = best.setdefault(first, {})
+        of_hash[check] = max(of_hash.get(check, (-2, -2)), (file_id, row))
+    # One row of each hash stays; other names that share it are told apart beside the index.
+    stays = {next(iter(of_hash.values()))[1] for of_hash in best.values()}
+    colliding = {
+        first: {check: int(rows.pairs[row]) for check, (_, row) in of_hash.items()}
+        for first, of_hash in best.items()
+        if len(of_hash) > 1
+    }
+    report.collisions += sum(len(of_hash) for of_hash in colliding.values())
+    report.duplicates += len(rows.hashes) - sum(len(of_hash) for of_hash in best.values())
+    return [row for row in range(len(rows.hashes)) if row not in stays], colliding
+
+
+def _block_rows(part: Part) -> tuple[Hashes, Longs]:
+    """(hash of the name, id) of each row of BLOCKS that has both."""
+    found = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    for table in part():
+        whole = table.drop_null()
+        found.append((hashes_in(whole[1]), to_numpy(whole[0], np.int64)))
+    return _columns(found, np.uint64, np.int64)
+
+
+def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
+    """(hash of the block's name, hash of the site) of each replica that has both."""
+    found = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
+    for table in part():
+        whole = table.drop_null()
+        found.append((hashes_in(whole[0]), hashes_in(whole[1])))
+    return _columns(found, np.uint64, np.uint64)
+
+
+def _columns(parts: Iterable[tuple[Any, Any]], first: Any, second: Any) -> tuple[Any, Any]:
+    """Two columns out of the parts of both, of these kinds where there are none."""
+    both = [(np.zeros(0, first), np.zeros(0, second)), *parts]
+    return np.concatenate([one for one, _ in both]), np.concatenate([other for _, other in both])

@@ -1,0 +1,234 @@
+"""The dumps' tables as Polars frames: what DBS says of each dataset, and what lies where.
+
+FILES, BLOCKS and the replicas go through partitions on disk; the other tables are read whole. Joins go over keys made
+unique first, so that none multiplies rows. :mod:`cmsspark.kernel.datasets` and ``replicas`` do the same in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from cmsspark.errors import DataError
+from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_of
+from cmsspark.kernel.exact_integers import rounded
+from cmsspark.kernel.partitions import ROWS
+from cmsspark.kernel.parts import Each, Part, read_whole
+from cmsspark.kernel.presence import presence, whole_milliseconds
+from cmsspark.names import DERIVED, KINDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Frames = Mapping[str, pl.DataFrame]
+
+#: The replicas' name among the tables, and the tables that are not read whole.
+REPLICAS: Final = "block_replicas"
+_LARGE: Final = ("FILES", "BLOCKS", REPLICAS)
+#: Rows that are handed over to Arrow at once: texts of one array must stay below 2 GB.
+_SLICE: Final = 1_000_000
+
+
+def read_frames(
+    parts: Mapping[str, Sequence[Part]], folder: Path, each: Each = map, rows: int = ROWS
+) -> dict[str, pl.DataFrame]:
+    """The frames that jobs build on, from the parts of the dumps' tables by name.
+
+    Tables other than FILES, BLOCKS and the replicas come as they are. FILES (with DATASETS) give ``contents``:
+    ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``. Replicas give
+    ``presence``: ``dataset_name``, ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
+    ``present_block_count``, ``full_block_count``, ``newest_replica_ms`` and, with BLOCKS, ``block_count`` and
+    ``is_complete``. ``folder`` takes some 60 bytes for each row of these three meanwhile.
+    Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts raise.
+    """
+    small = [(name, part) for name in parts if name not in _LARGE for part in parts[name]]
+    pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in small}
+    for (name, _), tables in zip(small, each(read_whole, [part for _, part in small]), strict=True):
+        pieces[name] += tables
+    frames = {name: _frame(tables) for name, tables in pieces.items()}
+    known, names = (
+        _known(frames["DATASETS"]) if "DATASETS" in frames else (known_of([], [], 0), pl.Series(dtype=pl.String))
+    )
+    if "FILES" in parts:
+        frames["contents"] = _contents(parts["FILES"], known, names, folder, each, rows)
+    if REPLICAS in parts:
+        blocks = parts.get("BLOCKS")
+        frames["presence"] = _presence(parts[REPLICAS], blocks, known, names, folder, each, rows)
+    return frames
+
+
+def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
+    import pyarrow as pa
+
+    found = pl.from_arrow(pa.concat_tables(tables))
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+def _known(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
+    """The datasets that FILES and BLOCKS may name, and their names by number."""
+    ids = identities(datasets)
+    names = ids["dataset_name"].unique(maintain_order=True)
+    numbered = ids.join(pl.DataFrame({"dataset_name": names}).with_row_index("number"), "dataset_name", "left")
+    known = known_of(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
+    return known, names
+
+
+def _contents(
+    files: Sequence[Part], known: KnownDatasets, names: pl.Series, folder: Path, each: Each, rows: int
+) -> pl.DataFrame:
+    found = dataset_contents(files, known, folder, each, rows=rows)
+    return pl.DataFrame(
+        {
+            "dataset_name": names,
+            "file_count": found.files,
+            "invalid_file_count": found.invalid_files,
+            "events": _nullable(found.events, found.has_events),
+            "dataset_bytes": _nullable(found.bytes, found.has_bytes),
+        }
+    )
+
+
+def _presence(
+    replicas: Sequence[Part],
+    blocks: Sequence[Part] | None,
+    known: KnownDatasets,
+    names: pl.Series,
+    folder: Path,
+    each: Each,
+    rows: int,
+) -> pl.DataFrame:
+    if blocks is None:
+        found = presence(replicas, folder, each, rows=rows)
+    else:
+        found = presence(replicas, folder, each, blocks=blocks, known=known, names=names.to_list(), rows=rows)
+    columns = found.rows
+    texts = {"dataset_name": (found.datasets, "dataset"), "site_name": (found.sites, "site"), "kind": (KINDS, "kind")}
+    named = {
+        name: pl.Series(values, dtype=pl.String).gather(columns[column]) for name, (values, column) in texts.items()
+    }
+    numbers = {name: values for name, values in columns.items() if name.endswith(("_count", "_bytes"))}
+    newest = _nullable(columns["newest_ms"], columns["has_newest"])
+    frame = pl.DataFrame({**named, **numbers, "newest_replica_ms": newest})
+    if blocks is None:
+        return frame.drop("block_count")
+    # No dataset, no blocks of it.
+    count = pl.when(pl.col("dataset_name").is_not_null()).then("block_count")
+    is_complete = (pl.col("block_count") > 0) & (pl.col("full_block_count") == pl.col("block_count"))
+    return frame.with_columns(count).with_columns(is_complete.fill_null(value=False).alias("is_complete"))
+
+
+def _nullable(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> pl.Series:
+    return pl.DataFrame({"values": values, "there": there}).select(pl.when("there").then("values")).to_series()
+
+
+def one_each(rows: pl.DataFrame, key: str, *values: str) -> pl.DataFrame:
+    """``rows`` with each ``key`` once and no null key: of several rows the largest values win, whatever their order."""
+    # Nulls come first, and are the smallest.
+    in_order = rows.filter(pl.col(key).is_not_null()).select(key, *values).sort(values)
+    return in_order.unique(key, keep="last")
+
+
+def identities(datasets: pl.DataFrame) -> pl.DataFrame:
+    """``dataset_id`` (once each), ``dataset_name``: the rows of DATASETS that have both."""
+    named = datasets.filter(pl.col("dataset").is_not_null())
+    return one_each(named, "dataset_id", "dataset").rename({"dataset": "dataset_name"})
+
+
+def releases(frames: Frames) -> pl.DataFrame:
+    """``dataset_name`` (once each), ``release_versions``: releases that made it, sorted, joined by commas."""
+    modules = one_each(frames["OUTPUT_MODULE_CONFIGS"], "output_mod_config_id", "release_version_id")
+    versions = one_each(frames["RELEASE_VERSIONS"], "release_version_id", "release_version")
+    made = (
+        frames["DATASET_OUTPUT_MOD_CONFIGS"]
+        .join(identities(frames["DATASETS"]), "dataset_id")
+        .join(modules, "output_mod_config_id")
+        .join(versions, "release_version_id")
+    )
+    texts = pl.col("release_version").drop_nulls().unique().sort().str.join(",").alias("release_versions")
+    found = made.group_by("dataset_name").agg(texts)
+    return found.with_columns(pl.when(pl.col("release_versions") != "").then("release_versions"))
+
+
+#: Of each table that DATASETS points to: the key, the value, and the value's name in :func:`attributes`.
+_ATTRIBUTES: Final = (
+    ("DATASET_ACCESS_TYPES", "dataset_access_type_id", "dataset_access_type", "access_type"),
+    ("ACQUISITION_ERAS", "acquisition_era_id", "acquisition_era_name", "acquisition_era"),
+    ("PROCESSING_ERAS", "processing_era_id", "processing_version", "processing_version"),
+    ("PHYSICS_GROUPS", "physics_group_id", "physics_group_name", "physics_group"),
+)
+
+
+def attributes(frames: Frames) -> pl.DataFrame:
+    """What DATASETS says of each dataset; of two rows with one name, the larger dataset_id's.
+
+    Columns: ``dataset_name`` (once each), ``is_valid``, ``access_type``, ``acquisition_era``, ``processing_version``,
+    ``physics_group``, ``created_ms``. Tables that the job did not read give no column.
+    """
+    rows = frames["DATASETS"].filter(pl.col("dataset_id").is_not_null())
+    facts = [name for name in rows.columns if name not in ("dataset", "dataset_id")]
+    rows = one_each(rows, "dataset", "dataset_id", *facts).rename({"dataset": "dataset_name"})
+    columns = [pl.col("dataset_name"), (pl.col("is_dataset_valid") == 1).alias("is_valid")]
+    for table, key, value, name in _ATTRIBUTES:
+        if table in frames:
+            rows = rows.join(one_each(frames[table], key, value), key, "left")
+            columns.append(pl.col(value).alias(name))
+    if "PROCESSING_ERAS" in frames:
+        # A version is a whole number; what is none is null.
+        columns = [one.cast(pl.Int64, strict=False) if one.meta.output_name() == "processing_version" else one
+                   for one in columns]  # fmt: skip
+    if "creation_date" in rows.columns:
+        seconds = rows["creation_date"]
+        created, is_time = whole_milliseconds(seconds.fill_null(0.0).to_numpy())
+        rows = rows.with_columns(_nullable(created, is_time & seconds.is_not_null().to_numpy()).alias("created_ms"))
+        columns.append(pl.col("created_ms"))
+    return rows.select(columns)
+
+
+def with_derived(rows: pl.DataFrame, *names: str) -> pl.DataFrame:
+    """``rows`` with these columns of :data:`cmsspark.names.DERIVED`, worked out once for each distinct text."""
+    for name in names:
+        derived = DERIVED[name]
+        texts = rows[derived.source].unique().drop_nulls()
+        values = pl.Series(name, [derived.of(text) for text in texts.to_list()], dtype=pl.String)
+        rows = rows.join(pl.DataFrame([texts, values]), derived.source, "left", maintain_order="left")
+    return rows
+
+
+def whole(values: pl.Series, what: str) -> pl.Series:
+    """Doubles as the nearest integers, halves away from 0. Raises DataError (65) where one leaves 64 bits."""
+    found, fits = rounded(values.fill_null(0.0).to_numpy())
+    if not fits.all():
+        raise _too_large(what)
+    return _nullable(found, values.is_not_null().to_numpy())
+
+
+def exact_sum(name: str) -> pl.Expr:
+    """The sum of a column of integers in 128 bits, null where all are null; :func:`in_64_bits` brings it back."""
+    return pl.when(pl.col(name).count() > 0).then(pl.col(name).cast(pl.Int128).sum()).alias(name)
+
+
+def in_64_bits(rows: pl.DataFrame) -> pl.DataFrame:
+    """``rows`` with their 128-bit sums in 64 bits. Raises DataError (65) where one does not fit."""
+    for name, kind in rows.schema.items():
+        if kind == pl.Int128 and rows[name].abs().max() is not None and rows[name].abs().max() >= 2**63:  # type: ignore[operator]
+            raise _too_large(name)
+    return rows.cast({pl.Int128: pl.Int64})
+
+
+def _too_large(what: str) -> DataError:
+    return DataError(f"the sum of {what} does not fit 64 bits", next_step="look for absurd sizes in the dump")
+
+
+def to_arrow(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """``rows`` as an Arrow table with the columns and types of ``schema``."""
+    import pyarrow as pa
+
+    oldest = pl.CompatLevel.oldest()
+    pieces = [one.select(schema.names).to_arrow(compat_level=oldest).cast(schema) for one in rows.iter_slices(_SLICE)]
+    return pa.concat_tables(pieces) if pieces else schema.empty_table()

@@ -1,0 +1,92 @@
+"""The catalogue snapshots of a run: opened from the cache, or built from the dumps that were chosen."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from cmsspark.kernel.catalogue import Catalogue, Report, open_or_build
+from cmsspark.kernel.catalogue_build import Each, Part, build_catalogue, build_replicas
+from cmsspark.sources.dbs import read_table_arrow
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.phedex import disk_replicas_of
+from cmsspark.sources.registry import REPLICAS
+from cmsspark.storage import Files, is_local, local_path
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Folders of the snapshots, whether either was built just now, and what the catalogue's build found."""
+
+    catalogue: Path
+    replicas: Path | None
+    built: bool
+    report: Report
+
+
+def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, each: Each = map) -> Snapshots:
+    """The snapshots of these dumps; without PhEDEx there is none of replicas. ``each`` works on parts, as ``map`` does.
+
+    Raises DataError (65) naming a damaged file of a dump.
+    """
+    identity = dbs.fingerprint(("FILES", "DATASETS"))
+    catalogue, built = open_or_build(
+        cache,
+        "catalogue",
+        identity,
+        lambda folder: _build_catalogue(files, dbs, folder, each),
+    )
+    if phedex is None:
+        return Snapshots(catalogue, None, built, Catalogue(catalogue).report)
+    both = dbs.fingerprint(("BLOCKS",)) + phedex.fingerprint()
+    replicas, built_too = open_or_build(
+        cache,
+        "replicas",
+        both,
+        lambda folder: _build_replicas(files, dbs, phedex, folder, each),
+    )
+    return Snapshots(catalogue, replicas, built or built_too, Catalogue(catalogue).report)
+
+
+def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
+    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
+    build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=each)
+
+
+def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path, each: Each) -> None:
+    blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
+    found = [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
+    build_replicas(folder, blocks, found, each)
+
+
+def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:
+    return [partial(_rows_of, files, table, columns, part.path) for part in dump.tables[table]]
+
+
+def _rows_of(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
+    """Arrow tables of one part of a DBS table."""
+    with open_part(files, path) as stream:
+        yield from read_table_arrow(stream, table, columns, path)
+
+
+def _replicas_of(files: Files, path: str) -> Iterator[Any]:
+    """Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
+    with open_part(files, path) as stream:
+        yield from disk_replicas_of(stream, path)
+
+
+def open_part(files: Files, path: str) -> IO[bytes]:
+    """The file, open on this host; a remote one is fetched and gone when it is closed."""
+    if is_local(path):
+        return open(local_path(path), "rb")
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
+        target = Path(folder) / "part"
+        files.fetch(path, target)
+        # An open file outlives its name.
+        return target.open("rb")

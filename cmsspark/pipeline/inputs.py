@@ -1,0 +1,148 @@
+"""What a job on log streams reads: each stream's files and the dumps, fixed once before anything is read.
+
+Imports neither pyspark nor Arrow: ``run_spark`` chooses the engine with the same functions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import date
+from typing import Final
+from urllib.parse import unquote
+
+from cmsspark.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
+from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.settings import Settings
+from cmsspark.sources import folders
+from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
+from cmsspark.storage import Files, is_local, local_path
+from cmsspark.store import results
+
+#: A FILES dump larger than this on disk is joined by shuffle: some 200 million files, an index of 2.4 GB a host.
+INDEX_DUMP_BYTES: Final = 30_000_000_000
+#: The key below ``spark`` in the settings that sets another limit.
+INDEX_DUMP_BYTES_KEY: Final = "spark.cmsspark.indexDumpBytes"
+
+
+def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
+    """Fix what is read: each stream's files, and the dumps. Raises InputMissing (66) and NotReady (75)."""
+    streams: list[DayInput] = []
+    missing: list[str] = []
+    warnings: list[str] = []
+    for stream in request.streams:
+        try:
+            streams.append(folders.resolve_day(files, layout, stream, request.day, allow_tmp=request.allow_tmp))
+        except (InputMissing, NotReady) as error:
+            if not request.allow_missing:
+                raise
+            missing.append(stream)
+            warnings.append(f"{stream} is left out: {error.wanted}")
+    if not streams:
+        raise InputMissing(
+            f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
+        )
+    kept = _kept_dumps(request, layout, files)
+    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
+    phedex = None
+    if any(one.stream in STREAMS_NEEDING_REPLICAS for one in streams):
+        try:
+            phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
+        except (InputMissing, NotReady) as error:
+            if not request.allow_missing:
+                raise
+            missing.append("phedex")
+            left_out = f"phedex is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
+            warnings.append(f"{left_out}: {error.wanted}")
+    accepted = accepted_files(request.accept_damaged, streams)
+    inputs = Inputs(files, streams, missing, dbs, phedex, warnings, accepted)
+    for texts in (*(one.warnings for one in streams), *(dump.warnings for dump in inputs.dumps)):
+        warnings += texts
+    return inputs
+
+
+def resolve_dbs_dump(request: DayRequest, layout: Layout, files: Files) -> Dump:
+    """The DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
+    kept = _kept_dumps(request, layout, files, ("dbs",))
+    return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
+
+
+def uses_index(request: DayRequest, dbs: Dump) -> bool:
+    """Whether files find their dataset in the index: as ``--join`` says, or where FILES is small enough for an index
+    on each host. Raises SettingsError (78) where the limit is no number.
+    """
+    if request.join != "auto":
+        return request.join == "index"
+    return files_dump_bytes(dbs) <= index_dump_bytes(request.settings)
+
+
+def files_dump_bytes(dbs: Dump) -> int:
+    """Bytes on disk of the dump's FILES table."""
+    return sum(file.size for file in dbs.tables["FILES"])
+
+
+def index_dump_bytes(settings: Settings) -> int:
+    """The largest FILES table, in bytes on disk, that an index is made of. Raises SettingsError (78)."""
+    value = settings.spark.get(INDEX_DUMP_BYTES_KEY)
+    if value is None:
+        return INDEX_DUMP_BYTES
+    try:
+        return int(value)
+    except ValueError:
+        raise SettingsError(
+            f"{INDEX_DUMP_BYTES_KEY} is a number of bytes",
+            where=settings.where("spark", INDEX_DUMP_BYTES_KEY),
+            found=repr(value),
+            next_step=f"write a whole number, such as {INDEX_DUMP_BYTES}",
+        ) from None
+
+
+def _kept_dumps(
+    request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str] = ("dbs", "phedex")
+) -> dict[str, Dump]:
+    """The dumps that the day's current result was made with: the choice stays until it is refreshed (rule 17).
+
+    Dumps of other folders than this run's are not kept: with another root all inputs are others.
+    """
+    if request.refresh_dumps or not request.fout:
+        return {}
+    try:
+        before = results.current(files, request.fout, request.job, request.tables[0], request.day)
+    except (InputMissing, DataError):
+        return {}
+    kept = {}
+    for kind, dump in before.manifest.get("dumps", {}).items():
+        if kind not in kinds or not any(place.holds(dump["folder"]) for place in layout.places[kind]):
+            continue
+        dump_day = date.fromisoformat(dump["day"]) if dump["day"] else None
+        dump_there = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, DUMPS["dbs"].for_streams)
+        if dump_there is not None:
+            kept[kind] = dump_there
+    return kept
+
+
+def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozenset[str]:
+    """The listed files that ``--accept-damaged`` names, by path or by their name alone.
+
+    Raises UsageError (2) for one that is not in the day's list, or stands for several.
+    """
+    listed = [file.path for one in streams for file in one.files]
+    accepted = set()
+    for name in named:
+        wanted = spellings(name)
+        fits = [path for path in listed if path in wanted or ("/" not in name and path.endswith(f"/{name}"))]
+        if len(fits) != 1:
+            raise UsageError(
+                f"--accept-damaged names {name!r}, a file of the day's logs is wanted",
+                where=", ".join(one.folder for one in streams),
+                found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
+                next_step="give the path that the error about its damage shows",
+            )
+        accepted.add(fits[0])
+    return frozenset(accepted)
+
+
+def spellings(path: str) -> set[str]:
+    """A path as it may stand in a list of files: Spark names files by URIs with ``%20`` for a space."""
+    return {path, os.path.abspath(local_path(path))} if is_local(path) else {path, unquote(path)}

@@ -1,0 +1,171 @@
+"""One day of streams: resolved, scanned, checked and stored. The jobs on log streams are this with other choices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cmsspark import pseudonyms
+from cmsspark.checks import reconciliation
+from cmsspark.kernel.catalogue_build import Each
+from cmsspark.memory import trim
+from cmsspark.pipeline import catalogue_snapshots, day_result, engine, reuse
+from cmsspark.pipeline.inputs import resolve, uses_index
+from cmsspark.pipeline.provenance import is_all_local
+from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.pipeline.run_context import Attended, attended
+from cmsspark.pipeline.scan_summary import ScanResult
+from cmsspark.runners import local
+from cmsspark.runners.scan import StreamFiles, TaskContext
+from cmsspark.runners.session import cause_of
+from cmsspark.sources.folders import Layout
+from cmsspark.sources.reader import Reader
+from cmsspark.sources.registry import DUMPS
+from cmsspark.storage import LocalFiles, files_for
+from cmsspark.store import results
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run(request: DayRequest, say: Any = None) -> results.CurrentTable:
+    """Count the day and store its tables; return the run's location and manifest.
+
+    Raises UsageError (2) and SettingsError (78) where the engine cannot be had; InputMissing (66), NotReady (75),
+    DataError (65), OutputError (73): the previous result stays.
+    """
+    tell = say or (lambda text: click.echo(text, err=True))
+    reconciliation.parse_tolerances(request.max_malformed, request.streams)
+    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
+    is_local = is_all_local(layout, (*request.streams, *DUMPS), request.fout)
+    choice = engine.choose(request, layout)
+    engine.check_session(choice)
+    with attended(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
+        # What is missing on the local disk is told before anything starts; so is who else works on the day.
+        if is_local:
+            run_of_day.lock(LocalFiles())
+        if choice.engine == engine.PROCESSES:
+            done = _run_by_processes(request, layout, tell, run_of_day)
+        else:
+            done = _run_by_spark(request, layout, is_local, tell, run_of_day)
+        run_of_day.manifest = done.manifest
+        return done
+
+
+def _run_by_processes(request: DayRequest, layout: Layout, tell: Any, run_of_day: Attended) -> results.CurrentTable:
+    with local.crew() as crew:
+        inputs = resolve(request, layout, LocalFiles())
+        earlier = reuse.find(request, inputs)
+        if earlier is not None:
+            tell(f"taken from {reuse.SOURCE} of the day, run {earlier.manifest['run']}; --recount reads the logs")
+            return Work(request, inputs, None, tell, run_of_day).take(earlier)
+        engine.check_index(request, inputs)
+        work = Work(request, inputs, _snapshots(request, inputs, tell, crew.map), tell, run_of_day)
+        return work.count(lambda kit: local.count(crew, stream_files(inputs), kit))
+
+
+def _run_by_spark(
+    request: DayRequest, layout: Layout, is_local: bool, tell: Any, run_of_day: Attended
+) -> results.CurrentTable:
+    inputs = resolve(request, layout, LocalFiles()) if is_local else None
+    with ThreadPoolExecutor(1) as pool:
+        # The session starts while the catalogue is opened or built.
+        starting = pool.submit(_session, request.job)
+        if inputs is None:
+            files = files_for("hdfs://", starting.result())
+            run_of_day.lock(files)
+            inputs = resolve(request, layout, files)
+        opened = _snapshots(request, inputs, tell) if uses_index(request, inputs.dbs) else None
+        spark = starting.result()
+    work = Work(request, inputs, opened, tell, run_of_day)
+    streams, dumps = stream_files(inputs), inputs.dumps
+    return work.count(lambda kit: spark.count(spark, streams, dumps, kit, request.feed))
+
+
+@dataclass
+class Work:
+    """A run with its inputs at hand. ``opened`` None: Spark's shuffle join attaches the datasets."""
+
+    request: DayRequest
+    inputs: Inputs
+    opened: catalogue_snapshots.Snapshots | None
+    tell: Any
+    run_of_day: Attended
+
+    def count(self, count: Callable[[TaskContext], ScanResult]) -> results.CurrentTable:
+        """Count, check and store."""
+
+        def counted_day(run_now: results.Run) -> results.CurrentTable:
+            counted = count(self.context())
+            report = self.opened.report.__dict__ if self.opened else None
+            outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
+            done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
+            counted.close()
+            return done
+
+        return self._in_a_run(counted_day)
+
+    def take(self, earlier: results.CurrentTable) -> results.CurrentTable:
+        """Take what another job has counted."""
+        streams = self.request.streams
+        outcome = reuse.outcome_of(earlier, streams)
+        return self._in_a_run(
+            lambda run_now: self._stored(run_now, outcome, lambda run, table: reuse.write(earlier, streams, run, table))
+        )
+
+    def _stored(
+        self, run_now: results.Run, outcome: day_result.Outcome, write: Callable[[results.Run, str], int]
+    ) -> results.CurrentTable:
+        began = self.run_of_day.began_ticks
+        return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.tell, began)
+
+    def _in_a_run(self, work: Callable[[results.Run], results.CurrentTable]) -> results.CurrentTable:
+        """Work in a run's folder; the store stays as it was where that fails."""
+        request = self.request
+        # Before anything is read: a store that cannot be written must not cost an hour first.
+        run_now = results.stage(self.inputs.files, request.fout, request.job, request.day, self.run_of_day.check)
+        try:
+            return work(run_now)
+        except BaseException as error:
+            run_now.abandon()
+            if isinstance(error, Exception):
+                raise cause_of(error) from None
+            raise
+
+    def context(self) -> TaskContext:
+        """What tasks need besides their files."""
+        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE)
+        opened = self.opened
+        catalogue = str(opened.catalogue) if opened else None
+        replicas = str(opened.replicas) if opened and opened.replicas else None
+        reader = partial(Reader, line_limit=self.request.settings.max_line_bytes)
+        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=self.inputs.accepted)
+
+
+def _session(job: str) -> SparkSession:
+    from cmsspark.runners.session import session
+
+    return session(f"cmsspark {job}")
+
+
+def _snapshots(request: DayRequest, inputs: Inputs, tell: Any, each: Each = map) -> catalogue_snapshots.Snapshots:
+    began = time.monotonic()
+    cache = request.settings.cache_dir / "catalogue"
+    opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, each)
+    if opened.built:
+        trim()
+        tell(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
+    return opened
+
+
+def stream_files(inputs: Inputs) -> list[StreamFiles]:
+    """The files of each stream as the scan takes them."""
+    return [
+        StreamFiles(one.stream, one.form, tuple((file.path, file.size) for file in one.files)) for one in inputs.streams
+    ]

@@ -1,0 +1,184 @@
+"""What is to be done for a day and a job: nothing, a run because it is missing or stale, or only publishing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final
+
+from cmsspark.checks import readiness
+from cmsspark.checks.readiness import Listing, Rules, Verdict
+from cmsspark.checks.reconciliation import TRAILING_DAYS
+from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
+from cmsspark.jobs import Job
+from cmsspark.schemas import stored_table
+from cmsspark.sources import folders
+from cmsspark.sources.folders import DayInput, Dump, Layout
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, streams_of_day
+from cmsspark.storage import Files
+from cmsspark.store import results
+from cmsspark.store.run_history import Published
+
+#: What a source's policy may be: wait for it, count without it, or take its ``.tmp`` folder.
+POLICIES: Final = ("require", "partial", "tmp")
+
+
+@dataclass(frozen=True)
+class Task:
+    """``why`` it is to be done: missing, stale (and of what), unpublished. ``runs`` is False where it is only to be
+    published; ``options`` go to the job; ``error`` is what kept from looking.
+    """
+
+    day: date
+    job: Job
+    why: str
+    runs: bool = True
+    options: tuple[str, ...] = ()
+    verdict: Verdict = field(default_factory=Verdict)
+    error: CmssparkError | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a planner looks. ``published``: what the ledger knows; None where nothing is published at all."""
+
+    files: Files
+    layout: Layout
+    fout: str
+    rules: Rules
+    policies: Mapping[str, str]
+    published: Sequence[Published] | None
+    now_ms: int
+
+    def task(self, job: Job, day: date) -> Task | None:
+        """What is to be done, or None."""
+        try:
+            manifest = self._manifest(job, day)
+            why = "missing" if manifest is None else self._stale(job, day, manifest)
+            if why:
+                verdict, options = self._ready(job, day, manifest)
+                return Task(day, job, why, True, options, verdict)
+            if manifest and not self._is_published(job, day, manifest):
+                return Task(day, job, "unpublished", runs=False)
+        except CmssparkError as error:
+            return Task(day, job, "cannot be looked at", error=error)
+        return None
+
+    def _manifest(self, job: Job, day: date) -> dict[str, Any] | None:
+        try:
+            return results.current(self.files, self.fout, job.name, job.tables[0], day).manifest
+        except (InputMissing, DataError):
+            return None  # none, or a damaged one: it is made again
+
+    def _stale(self, job: Job, day: date, manifest: Mapping[str, Any]) -> str:
+        """What has changed since the day was counted: a schema or a log, never only a better dump. Else empty."""
+        for table, told in manifest["tables"].items():
+            if table in job.tables and told.get("schema", "") not in ("", stored_table(table).fingerprint()):
+                return f"stale: the schema of {table} has changed"
+        read = {one.get("stream"): one for one in manifest.get("inputs", ())}
+        for stream in streams_of_day(day, job.streams):
+            try:
+                now = self._resolve(stream, day)
+            except (InputMissing, NotReady):
+                continue  # logs are deleted some day; what was counted stays
+            if stream not in read:
+                return f"stale: {stream} has arrived"
+            if _seen(read[stream]["files"]) != _seen([[f.path, f.size, f.mtime_ms] for f in now.files]):
+                return f"stale: the files of {stream} have changed"
+            if read[stream]["is_tmp"] and not now.is_tmp:
+                return f"stale: {stream} is final now"
+        return ""
+
+    def _resolve(self, stream: str, day: date) -> DayInput:
+        is_allowed = self.policies.get(stream) == "tmp"
+        return folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=is_allowed)
+
+    def _ready(self, job: Job, day: date, manifest: Mapping[str, Any] | None) -> tuple[Verdict, tuple[str, ...]]:
+        verdicts, options = [], set()
+        found = []
+        before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
+        for stream in streams_of_day(day, job.streams):
+            try:
+                one = self._resolve(stream, day)
+            except (InputMissing, NotReady) as error:
+                if self.policies.get(stream) == "partial":
+                    verdicts.append(Verdict(warnings=(f"{stream} is left out: {error.wanted}",)))
+                    options.add("--allow-missing")
+                else:
+                    verdicts.append(readiness.missing(self._lacking(stream, day, error), self.now_ms))
+                continue
+            found.append(one)
+            options |= {"--allow-tmp"} if one.is_tmp else set()
+            sizes = [_sizes(earlier, stream) for earlier in before]
+            verdicts.append(readiness.judge_stream(_listing(one), sizes, day, self.now_ms, self.rules))
+            names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
+            verdicts.append(readiness.judge_parts(stream, _names(file.path for file in one.files), names))
+        if job.streams and not found:
+            verdicts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
+        # The dumps of a day that was counted stay those it was counted with.
+        if manifest is None:
+            verdicts += self._dumps_ready(job, day, [one.stream for one in found])
+        return readiness.together(verdicts), tuple(sorted(options))
+
+    def _lacking(self, stream: str, day: date, error: CmssparkError) -> str:
+        try:
+            still_open = folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=True)
+        except (InputMissing, NotReady):
+            return _in_a_line(error)
+        return f"{stream}: {still_open.folder} is not final yet"
+
+    def _dumps_ready(self, job: Job, day: date, streams: Sequence[str]) -> list[Verdict]:
+        try:
+            dumps = self._dumps(job, day, streams)
+        except (InputMissing, NotReady) as error:
+            return [readiness.missing(_in_a_line(error), self.now_ms)]
+        return [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+
+    def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:
+        if not job.streams:
+            chosen: list[Dump] = importlib.import_module(job.module).JOB.choose(self.files, self.layout, day)
+            return chosen
+        dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
+        if set(streams) & set(STREAMS_NEEDING_REPLICAS):
+            dumps.append(folders.choose_phedex_dump(self.files, self.layout, day))
+        return dumps
+
+    def _is_published(self, job: Job, day: date, manifest: Mapping[str, Any]) -> bool:
+        if self.published is None:
+            return True
+        run = manifest.get("run")
+        sent = {one.table for one in self.published if one.stored_run == run and one.day == day and not one.waiting}
+        return set(public_tables(job)) <= sent
+
+
+def public_tables(job: Job) -> list[str]:
+    """The tables of a job that are published; none of single people's."""
+    return [table for table in job.tables if not stored_table(table).is_private]
+
+
+def _seen(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
+    """Names, sizes and times: the root may be spelled in several ways, and a folder loses its ``.tmp``."""
+    return sorted((str(path).rsplit("/", 1)[-1], size, mtime_ms) for path, size, mtime_ms in files)
+
+
+def _files(manifest: Mapping[str, Any], stream: str) -> list[Sequence[Any]]:
+    return [file for one in manifest.get("inputs", ()) if one.get("stream") == stream for file in one["files"]]
+
+
+def _sizes(manifest: Mapping[str, Any], stream: str) -> list[int]:
+    return [size for _, size, _ in _files(manifest, stream)]
+
+
+def _names(paths: Iterable[str]) -> list[str]:
+    return [path.rsplit("/", 1)[-1] for path in paths]
+
+
+def _listing(one: DayInput) -> Listing:
+    newest = max((file.mtime_ms for file in one.files), default=0)
+    return Listing(one.stream, tuple(file.size for file in one.files), newest)
+
+
+def _in_a_line(error: CmssparkError) -> str:
+    return error.wanted if error.found is None else f"{error.wanted}, found {error.found}"

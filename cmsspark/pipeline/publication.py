@@ -1,0 +1,279 @@
+"""Publishing a job's stored result: rows of the store, through an outbox, to a sink that confirms."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
+from cmsspark.jobs import Job
+from cmsspark.periods import When, first_day
+from cmsspark.pipeline.options import store_of
+from cmsspark.settings import Settings
+
+if TYPE_CHECKING:
+    from cmsspark.publish.documents import DocumentSpec
+    from cmsspark.publish.outbox import Outbox, Totals
+    from cmsspark.publish.publishing_settings import PublishingSettings
+    from cmsspark.publish.sink import Sink
+    from cmsspark.publish.spooling import SpoolResult
+    from cmsspark.store.results import CurrentTable
+
+DEFAULT_PRODUCER: Final = "cms-spark"
+
+
+@dataclass(frozen=True)
+class PublishRequest:
+    """What to publish and where to: the command line before the settings.
+
+    ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials file; ``spool``: the folder of
+    the file sink; ``limit``: only so many rows.
+    """
+
+    day: When
+    job: Job
+    settings: Settings
+    options: PublishingSettings
+    fout: str | None
+    sink: str
+    amq: Path | None
+    spool: Path
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class PublishResult:
+    """What publishing one table came to. ``spooled`` is None when an earlier run was resumed."""
+
+    table: str
+    where: str
+    spooled: SpoolResult | None
+    totals: Totals
+    snapshot: Path | None
+    quarantined: int
+
+
+def public_tables(job: Job) -> list[str]:
+    """The tables of a job that are published. Raises UsageError (2) where there is none."""
+    from cmsspark.schemas import stored_table
+
+    tables = [table for table in job.tables if not stored_table(table).is_private]
+    if not tables:
+        raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
+    return tables
+
+
+def _open_sink(
+    request: PublishRequest, table: str, log: Callable[[str], None] = lambda text: None
+) -> tuple[DocumentSpec, Sink]:
+    """What the documents have in common, and the sink they go to."""
+    from cmsspark.publish.documents import DocumentSpec
+    from cmsspark.publish.sink import SinkOptions
+    from cmsspark.publish.sinks import SINKS
+    from cmsspark.schemas import stored_table
+
+    module = SINKS[request.sink].load()
+    credentials = module.read_credentials(request.amq)
+    producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
+    kind = (credentials.type if credentials else None) or request.options.type or table
+    spec = DocumentSpec(stored_table(table), request.day, producer, kind)
+    options = SinkOptions(table, spec.period, producer, kind, request.spool, request.options, log)
+    return spec, module.build(credentials, options)
+
+
+def _stored(request: PublishRequest, table: str) -> CurrentTable:
+    from cmsspark.storage import LocalFiles, files_for, is_local
+    from cmsspark.store.results import current
+
+    store = store_of(request.fout, request.settings)
+    if is_local(store):
+        files: Any = LocalFiles()
+    else:
+        from cmsspark.runners.session import session
+
+        spark = session("cern_monit")
+        if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
+            raise UsageError(
+                "publishing keeps its outbox on one host, so its driver cannot run somewhere on the cluster",
+                next_step="use --deploy-mode client",
+            )
+        files = files_for(store, spark)
+    return current(files, store, request.job.name, table, request.day)
+
+
+def show_documents(request: PublishRequest) -> None:
+    """Print the documents as JSON Lines on stdout, and on stderr where they would be sent.
+
+    Raises DocumentsQuarantined (3) where rows make no valid document.
+    """
+    from cmsspark.pipeline.stored_rows import stored_rows
+    from cmsspark.publish.documents import BadDocument, canonical, document
+    from cmsspark.publish.validate import validator_for
+
+    bad = 0
+    for table in public_tables(request.job):
+        spec, sink = _open_sink(request, table)
+        count = 0
+        for row in islice(stored_rows(_stored(request, table), spec.table), request.limit):
+            try:
+                made = document(spec, row)
+                validator_for(table).check(made)
+                click.echo(canonical(made))
+                count += 1
+            except BadDocument as error:
+                bad += 1
+                click.echo(f"would be quarantined: {error}", err=True)
+        click.echo(
+            f"{count:,} documents of {table} for {spec.period} would go to {sink.where}; nothing was sent", err=True
+        )
+    if bad:
+        raise DocumentsQuarantined(f"{bad:,} rows make no valid document")
+
+
+def publish_table(request: PublishRequest, table: str, *, resume: bool = False) -> PublishResult:
+    """Spool what has changed of a table's day, send what is open, and report how far it came.
+
+    Prints what became of the documents also when it raises: NotReady (75), NotAllowed (77), DataError (65).
+    """
+    from cmsspark.publish.outbox import Outbox
+    from cmsspark.publish.progress import Progress
+    from cmsspark.publish.publisher import Publisher, RetryPolicy
+
+    progress = Progress(0, sys.stderr)
+    spec, sink = _open_sink(request, table, lambda text: progress.log(text))
+    state_dir = request.settings.state_dir
+    name = sink.outbox_name(state_dir)
+    with Outbox(state_dir, name, table, spec.period).held() as outbox:
+        for note in outbox.notes:
+            progress.log(note)
+        spooled = None if resume else _fill(request, outbox, spec)
+        snapshot_no = outbox.unfinished() if spooled is None else spooled.snapshot_no
+        before = outbox.totals(snapshot_no)
+        progress = Progress(before.open + before.confirmed, sys.stderr, done=before.confirmed)
+        policy = RetryPolicy(request.options.patience)
+        try:
+            Publisher(outbox, sink, policy, log=progress.log, progress=progress.confirmed).run()
+            if snapshot_no is not None:
+                outbox.note_confirmed(snapshot_no)
+        finally:
+            progress.end()
+            result = _result(outbox, sink, spooled, snapshot_no)
+            _print(result)
+        outbox.compact()
+    _report_others(request, name, table, spec.period, is_error=resume and snapshot_no is None)
+    return result
+
+
+def _report_others(request: PublishRequest, name: str, table: str, period: str, *, is_error: bool) -> None:
+    """Name other destinations of the same sink where documents of the day are still open.
+
+    With ``is_error`` raises NotReady (75): there was nothing to resume here.
+    """
+    from cmsspark.publish.destinations import locations
+
+    others = {
+        location.destination: location.open_documents()
+        for location in locations(request.settings.state_dir, table=table, to=f"{request.sink}-")
+        if location.period == period and location.destination != name
+    }
+    still = {other: count for other, count in others.items() if count}
+    if not still:
+        return
+    found = ", ".join(f"{count:,} for {other}" for other, count in still.items())
+    next_step = f"if it is the same destination: cmsspark outbox move --from {next(iter(still))} --to {name}"
+    if is_error:
+        raise NotReady(
+            f"nothing of {table} {period} is open for {name}, but documents wait for another destination",
+            where=request.settings.state_dir / "outbox",
+            found=found,
+            next_step=next_step,
+        )
+    click.echo(f"publish: documents of {table} {period} wait for another destination: {found}; {next_step}", err=True)
+
+
+def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
+    from cmsspark.pipeline.stored_rows import stored_rows
+
+    stored = _stored(request, spec.table.name)
+    source = f"{stored.manifest.get('run')} {spec.producer} {spec.type} {request.limit or ''}".strip()
+    rows = stored_rows(stored, spec.table)
+    try:
+        return outbox.fill(spec, rows, stored.manifest, source=source, limit=request.limit)
+    except FileNotFoundError as error:
+        raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
+
+
+def _result(outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None) -> PublishResult:
+    quarantined = 0 if spooled is None else spooled.quarantined
+    if spooled is None and snapshot_no is not None:
+        quarantined = int(outbox.spool.manifest(snapshot_no)["quarantined"])
+    folder = None if snapshot_no is None else outbox.spool.folder(snapshot_no)
+    return PublishResult(outbox.table, sink.where, spooled, outbox.totals(snapshot_no), folder, quarantined)
+
+
+def _print(result: PublishResult) -> None:
+    totals, spooled = result.totals, result.spooled
+    if spooled is not None and spooled.snapshot_no is None:
+        click.echo(f"{result.table}: nothing has changed since it was published to {result.where}")
+        return
+    if spooled is None and result.snapshot is None:
+        click.echo(f"{result.table}: nothing is open in the outbox for {result.where}")
+        return
+    heads = ("table", "sent", "confirmed", "in doubt", "to send", "quarantined")
+    counts = (
+        totals.confirmed + totals.in_doubt, totals.confirmed, totals.in_doubt, totals.waiting + totals.stalled,
+        result.quarantined + totals.refused,
+    )  # fmt: skip
+    cells = (result.table, *(f"{count:,}" for count in counts))
+    widths = [max(len(head), len(cell)) for head, cell in zip(heads, cells, strict=True)]
+    for line in (heads, cells):
+        first, *rest = (f"{text:{'<' if n == 0 else '>'}{widths[n]}}" for n, text in enumerate(line))
+        click.echo("  ".join((first, *rest)))
+    if spooled is not None and (spooled.unchanged or spooled.gone):
+        click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
+    click.echo(f"to {result.where}")
+
+
+def record_publication(request: PublishRequest, results: list[PublishResult]) -> None:
+    """Enter in the run history what became of each table's documents; an error there changes nothing else."""
+    from cmsspark.pipeline.run_context import note_published
+
+    if request.limit is not None:
+        return
+    for result in results:
+        totals = result.totals
+        if result.snapshot is not None:
+            run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
+        elif result.spooled is not None:
+            run = str(_stored(request, result.table).manifest.get("run"))
+        else:
+            continue  # nothing was open
+        refused = result.quarantined + totals.refused
+        outcome = (run, result.where, totals.confirmed, totals.open, refused)
+        note_published(request.settings.state_dir, request.job.name, result.table, first_day(request.day), *outcome)
+
+
+def check_results(results: list[PublishResult]) -> None:
+    """Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
+    refused.
+    """
+    still = sum(result.totals.open for result in results)
+    if still:
+        raise NotReady(
+            f"{still:,} documents are not confirmed yet",
+            next_step="they are in the outbox: the same command with --resume sends them",
+        )
+    bad = sum(result.quarantined + result.totals.refused for result in results)
+    if bad:
+        raise DocumentsQuarantined(
+            f"{bad:,} documents were refused and kept aside; all others are confirmed",
+            where=", ".join(str(result.snapshot) for result in results if result.snapshot),
+            next_step="cmsspark outbox show says why",
+        )

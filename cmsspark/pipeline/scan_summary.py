@@ -1,0 +1,116 @@
+"""What a scan tells beside its accesses: where each record went, accepted damage, and samples of the logs' fields."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from cmsspark.checks import drift, reconciliation
+from cmsspark.checks.reconciliation import StreamBins
+from cmsspark.kernel.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, SideRow
+from cmsspark.kernel.prefixes import OTHER
+from cmsspark.pipeline.inputs import spellings
+from cmsspark.sources.sample import needed_of
+from cmsspark.store.results import Run
+
+#: Prefixes of unmatched files that a manifest names of each stream.
+PREFIXES_TOLD: Final = 20
+
+
+class ScanResult(Protocol):
+    """A day that an engine has counted: its side rows (see ``Aggregated.side_rows``) and its tables."""
+
+    engine: str
+
+    def side_rows(self) -> Iterable[SideRow]: ...
+    def quarantined(self) -> Iterator[tuple[str, str]]: ...
+    def write(self, run: Run, table: str, fmt: str) -> int: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class ScanSummary:
+    """What a scan's side rows tell. ``damaged``: entries of the manifest, one for each such file."""
+
+    bins: dict[str, StreamBins]
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+    sampled: dict[str, drift.Seen] = field(default_factory=dict)
+    #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
+    prefixes: dict[str, Counter[str]] = field(default_factory=dict)
+    #: How many readers were at work, each a task's or a process's: by compiled code, or why not.
+    readers: Counter[str] = field(default_factory=Counter)
+    #: What any counted access has, by stream: bytes, site, user, app.
+    has: dict[str, set[str]] = field(default_factory=dict)
+    #: Malformed records that are counted and not kept, by stream.
+    not_kept: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
+        """Take in the side rows of a scan."""
+        binned: list[tuple[str, str, int, str | None]] = []
+        found = cls({})
+        for kind, stream, what, count, detail in rows:
+            if kind == "damaged":
+                told = json.loads(detail or "")
+                told["file"] = next((path for path in accepted if path in spellings(told["file"])), told["file"])
+                found.damaged.append({"stream": stream, **told, "records_read": count})
+            elif kind == "sample":
+                found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
+            elif kind == "prefix":
+                found.prefixes.setdefault(stream, Counter())[what] += count
+            elif kind == "reader":
+                found.readers[what] += count
+            elif kind == HAS:
+                found.has.setdefault(stream, set()).add(what)
+            elif kind == QUARANTINE_CUT:
+                found.not_kept[stream] += count
+            else:
+                binned.append((stream, what, count, detail))
+        found.bins = reconciliation.from_rows(binned, streams)
+        found.damaged.sort(key=lambda one: str(one["file"]))
+        return found
+
+    def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+        """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
+        return drift.check(self.bins, self.sampled, needed_of, lambda stream, what: what in self.has.get(stream, ()))
+
+    def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
+        """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
+        told = {}
+        for stream, counts in sorted(self.prefixes.items()):
+            named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_most_first)
+            rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_TOLD:])
+            told[stream] = [list(one) for one in named[:PREFIXES_TOLD]] + ([[OTHER, rest]] if rest else [])
+        return told
+
+    def compiled(self) -> dict[str, Any]:
+        """For the manifest: whether all was read by compiled code; if not, how many readers did, or why not."""
+        if self.readers.keys() <= {"compiled"}:
+            return {"compiled": True}
+        return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
+
+    def warnings(self) -> list[str]:
+        """Warnings about accepted damage, and about malformed records that are not kept."""
+        damaged = [
+            f"{one['stream']}: {one['file']} is damaged ({one['reason']}); {one['records_read']:,} records before that"
+            f" were read{_unverified(one)}"
+            for one in self.damaged
+        ]
+        return damaged + [
+            f"{stream}: {count:,} malformed records are counted and not in the quarantine, which keeps"
+            f" {QUARANTINE_KEPT_BYTES >> 20} MB of each stream"
+            for stream, count in sorted(self.not_kept.items())
+        ]
+
+
+def _unverified(damage: Mapping[str, Any]) -> str:
+    """What no checksum covers of a damaged file, for a warning."""
+    count = damage.get("unverified_records", 0)
+    return f", {count:,} of them unverified: no checksum covers them, so that any may be altered" if count else ""
+
+
+def _most_first(one: tuple[str, int]) -> tuple[int, str]:
+    return -one[1], one[0]

@@ -1,0 +1,98 @@
+"""Columns of stored tables as Arrow, texts as dictionaries: from Parquet or CSV, from the local disk or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from cmsspark.errors import CmssparkError, InputMissing
+from cmsspark.jobs import job_of_table
+from cmsspark.schemas import Table, stored_table
+from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
+from cmsspark.store import results
+from cmsspark.store.results import CurrentTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def files_of(fout: str, app: str) -> Files:
+    """The file system of a store; one that is not on the local disk takes a small Spark session."""
+    if is_local(fout):
+        return LocalFiles()
+    from cmsspark.runners.session import small_session
+
+    return files_for(fout, small_session(app))
+
+
+def parts_of(files: Files, found: CurrentTable, table: str) -> list[str | CurrentTable]:
+    """What :func:`part_rows` takes: a table's part files; of one in CSV the table itself."""
+    if found.manifest["tables"][table].get("format", "parquet") != "parquet":
+        return [found]
+    names = files.list_dir(found.path)
+    return [one.path for one in names if one.name.startswith("part-") and one.name.endswith(".parquet")]
+
+
+def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Sequence[str]) -> pa.Table:
+    """The columns of one part; of a table in CSV, of all its rows. Raises DataError (65) for what cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cmsspark.pipeline.catalogue_snapshots import open_part
+    from cmsspark.pipeline.stored_rows import stored_rows, unreadable
+
+    if isinstance(part, CurrentTable):
+        wanted = pa.schema([field for field in schema.arrow() if field.name in columns])
+        return pa.Table.from_pylist(list(stored_rows(part, schema)), wanted)
+    texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
+    try:
+        opened: AbstractContextManager[Any] = (
+            nullcontext(local_path(part)) if is_local(part) else open_part(files, part)
+        )
+        with opened as source, pq.ParquetFile(source, read_dictionary=texts) as file:
+            return file.read(columns=list(columns)).select(list(columns))
+    except CmssparkError:
+        raise
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise unreadable(part, error) from None
+
+
+def table_rows(files: Files, found: CurrentTable, table: str, columns: Sequence[str]) -> pa.Table:
+    """The columns of a whole table, texts as texts."""
+    import pyarrow as pa
+
+    schema = stored_table(table)
+    wanted = pa.schema([schema.arrow().field(name) for name in columns])
+    parts = [part_rows(files, part, schema, columns) for part in parts_of(files, found, table)]
+    return pa.concat_tables([wanted.empty_table(), *(part.select(list(columns)).cast(wanted) for part in parts)])
+
+
+def stored_days(files: Files, fout: str, job: str) -> list[date]:
+    """The days that a job has a result of, in order."""
+    base = join(fout, job)
+    found = []
+    for entry in files.list_dir(base) if files.stat(base) is not None else ():
+        try:
+            day = date.fromisoformat(entry.name)
+        except ValueError:
+            continue
+        if day.isoformat() == entry.name and files.stat(join(entry.path, "CURRENT")) is not None:
+            found.append(day)
+    return sorted(found)
+
+
+def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:
+    """The newest stored day of a table, not after ``until``. Raises InputMissing (66) that says what to run."""
+    job = job_of_table(table).name
+    there = stored_days(files, fout, job)
+    fitting = [day for day in there if until is None or day <= until]
+    if not fitting:
+        raise InputMissing(
+            f"no day of {job} is stored" + (f" up to {until}" if until else ""),
+            where=join(fout, job),
+            found=f"days from {there[0]} on" if there else "nothing",
+            next_step=f"run_spark {job} --date {until or 'DAY'} --fout {fout}",
+        )
+    return fitting[-1], results.current(files, fout, job, table, fitting[-1])

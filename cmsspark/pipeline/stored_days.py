@@ -1,0 +1,257 @@
+"""The stored days of a period: which there are, whether they may stand together, and the rows of their partials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.errors import DataError, InputMissing
+from cmsspark.periods import Period, spans
+from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.stored_columns import files_of, part_rows, parts_of
+from cmsspark.schemas import stored_table
+from cmsspark.storage import Files, is_local, join
+from cmsspark.store import results
+from cmsspark.store.results import CurrentTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Whose partials.
+JOB: Final = "data_aggregation"
+TABLE: Final = "partials"
+#: Rows that are folded at once: a hundred bytes each.
+BATCH_ROWS: Final = 8_000_000
+
+
+@dataclass(frozen=True)
+class StoredDays:
+    """What is stored of a period: each day's partials, the days that are missing, and why some are partial."""
+
+    period: Period
+    files: Files
+    fout: str
+    there: dict[date, CurrentTable]
+    missing: tuple[date, ...]
+    partial: dict[date, str] = field(default_factory=dict)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether anything of the period is left out."""
+        return bool(self.missing or self.partial)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is left out, for people."""
+        told = []
+        if self.missing:
+            told.append(f"{len(self.missing)} of {len(self.period.days)} days are left out: {spans(self.missing)}")
+        why: dict[str, list[date]] = {}
+        for day, reason in self.partial.items():
+            why.setdefault(reason, []).append(day)
+        return told + [f"partial ({reason}): {spans(days)}" for reason, days in why.items()]
+
+    def check(self, *, allow_missing: bool) -> None:
+        """Raises InputMissing (66) that names the days that are missing, unless they may be and some day is there."""
+        if not self.missing or (allow_missing and self.there):
+            return
+        first, last = min(self.missing), max(self.missing)
+        last_step = "" if not self.there else "; or --allow-missing, which marks the result partial"
+        raise InputMissing(
+            f"{len(self.missing)} of the {len(self.period.days)} days of {self.period} are not stored: "
+            f"{spans(self.missing)}",
+            where=join(self.fout, JOB),
+            found=f"{len(self.there)} days: {spans(list(self.there))}" if self.there else "none of its days",
+            next_step=f"cmsspark daily --from {first} --to {last}{last_step}",
+        )
+
+    def key_id(self) -> str | None:
+        """The id of the key that all its pseudonyms were made with. Raises DataError (65) where there are several:
+        one person would count as two.
+        """
+        keys: dict[str, list[date]] = {}
+        for day, table in self.there.items():
+            key = table.manifest.get("pseudonym_key_id")
+            if isinstance(key, str):
+                keys.setdefault(key, []).append(day)
+        if len(keys) > 1:
+            raise _two_keys(self.period, "; ".join(f"{key}: {spans(days)}" for key, days in keys.items()))
+        return next(iter(keys), None)
+
+    def check_users(self, users: Sequence[Any]) -> None:
+        """Raises DataError (65) where the pseudonyms themselves name several keys, whatever the manifests say."""
+        keys = sorted({str(user).partition(":")[0] for user in users if user is not None})
+        if len(keys) > 1:
+            raise _two_keys(self.period, f"pseudonyms of {', '.join(keys[:5])}")
+
+    def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
+        """The partials' rows, some days at a time. Raises DataError (65) where a day's are damaged or not all there."""
+        batch: list[tuple[date, CurrentTable]] = []
+        rows = 0
+        for day, table in self.there.items():
+            count = int(table.manifest["tables"][TABLE]["rows"])
+            if batch and rows + count > BATCH_ROWS:
+                yield self._read(batch, columns)
+                batch, rows = [], 0
+            batch.append((day, table))
+            rows += count
+        if batch:
+            yield self._read(batch, columns)
+
+    def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
+        with ExitStack() as stack:
+            schema = stored_table(TABLE)
+            parts = [(day, part) for day, table in batch for part in parts_of(self.files, table, TABLE)]
+            if is_local(self.fout):
+                pool = stack.enter_context(ThreadPoolExecutor(4))
+                read = list(pool.map(lambda one: part_rows(self.files, one[1], schema, columns), parts))
+            else:
+                read = [part_rows(self.files, part, schema, columns) for _, part in parts]
+        found = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
+        for day, table in batch:
+            wanted = int(table.manifest["tables"][TABLE]["rows"])
+            there = sum(rows.num_rows for of, rows in found if of == day)
+            if there != wanted:
+                raise DataError(
+                    f"the {TABLE} of {day} have another number of rows than their manifest says",
+                    where=table.path,
+                    found=f"{there:,} rows where {wanted:,} were written",
+                    next_step=f"run {JOB} again for {day}",
+                )
+        return found
+
+
+def look(files: Files, fout: str, period: Period) -> StoredDays:
+    """What the store has of the period. Raises DataError (65) where a day's result is damaged."""
+    there: dict[date, CurrentTable] = {}
+    missing = []
+    for day in period.days:
+        try:
+            there[day] = results.current(files, fout, JOB, TABLE, day)
+        except InputMissing:
+            missing.append(day)
+    return StoredDays(period, files, fout, there, tuple(missing), _partial(there))
+
+
+def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
+    """The periods that a job has a result of, in order."""
+    from cmsspark.periods import named
+
+    base = join(fout, job)
+    found = []
+    for entry in files.list_dir(base) if files.stat(base) is not None else ():
+        try:
+            when = named(entry.name)
+        except ValueError:
+            continue
+        if isinstance(when, Period) and files.stat(join(entry.path, "CURRENT")) is not None:
+            found.append(when)
+    return sorted(found)
+
+
+def stale(manifest: Mapping[str, Any], runs: Mapping[date, str]) -> list[str]:
+    """What has changed since a period's result was made: days that were run again, arrived, or are gone.
+
+    ``runs``: the run that counts now, of each day of the period that is stored.
+    """
+    made = {date.fromisoformat(day): run for day, run in manifest.get("days", {}).items()}
+    again = [day for day, run in runs.items() if made.get(day, run) != run]
+    groups = (("run again", again), ("new", runs.keys() - made.keys()), ("gone", made.keys() - runs.keys()))
+    return [f"{word}: {spans(list(days))}" for word, days in groups if days]
+
+
+class CurrentRuns:
+    """The run that counts of each day, asked of each day once: its manifest may be large, and is not read."""
+
+    def __init__(self, files: Files, fout: str) -> None:
+        self._files = files
+        self._base = join(fout, JOB)
+        self._known: dict[date, str | None] = {}
+
+    def of(self, period: Period) -> dict[date, str]:
+        """The days of a period that are stored, and their runs."""
+        found = {day: self._run(day) for day in period.days}
+        return {day: run for day, run in found.items() if run is not None}
+
+    def _run(self, day: date) -> str | None:
+        if day not in self._known:
+            path = join(self._base, day.isoformat(), "CURRENT")
+            try:
+                there = self._files.stat(path) is not None
+                self._known[day] = str(json.loads(self._files.read_bytes(path))["run"]) if there else None
+            except (ValueError, KeyError, TypeError):
+                self._known[day] = "damaged"
+        return self._known[day]
+
+
+@click.command("periods")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@store_options
+def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
+    """List the stored weeks, months and ranges: days, rows, and whether days were run again since."""
+    from cmsspark.reports.terminal import echo_table
+
+    place = store_of(fout, settings_of(settings_file))
+    files = files_of(place, "cmsspark periods")
+    runs = CurrentRuns(files, place)
+    found = [_told(files, place, period, runs) for period in stored_periods(files, place, "period")]
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    if not found:
+        click.echo(f"no period is stored in {place}; run_spark period --week last makes one")
+        return
+    rows = []
+    for one in found:
+        state = "partial" if one["partial"] else ""
+        rows.append((one["period"], one["days"], one["rows"], state, "; ".join(one["stale"]) or "up to date"))
+    echo_table(("period", "days", "rows", "", "its days since then"), rows, left=(0, 3, 4), whole=(0, 3), indent="  ")
+
+
+def _told(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:
+    table = "period_aggregation"
+    manifest = results.current(files, fout, "period", table, period).manifest
+    changed = stale(manifest, runs.of(period))
+    if manifest["tables"][table].get("schema") != stored_table(table).fingerprint():
+        changed.append("the schema has changed")
+    return {
+        "period": str(period),
+        "run": manifest.get("run"),
+        "days": len(manifest.get("days", ())),
+        "rows": manifest["tables"][table]["rows"],
+        "partial": bool(manifest.get("partial")),
+        "stale": changed,
+    }
+
+
+def _partial(there: dict[date, CurrentTable]) -> dict[date, str]:
+    """Days that lack something that others of the period have, or that say so themselves; and why."""
+    lacking = {day: set(table.manifest.get("missing_streams") or ()) for day, table in there.items()}
+    streams = {day: set(table.manifest.get("streams") or ()) - lacking[day] for day, table in there.items()}
+    every = set().union(*streams.values())
+    found = {}
+    for day, table in there.items():
+        without = sorted((every - streams[day]) | lacking[day]) if streams[day] else []
+        reasons = [f"without {', '.join(without)}"] if without else []
+        if table.manifest.get("damaged"):
+            reasons.append("damaged files")
+        if any(isinstance(one, dict) and one.get("is_tmp") for one in table.manifest.get("inputs") or ()):
+            reasons.append("a folder that was still being written")
+        if reasons or table.manifest.get("partial"):
+            found[day] = "; ".join(reasons) or "as its manifest says"
+    return found
+
+
+def _two_keys(period: Period, found: str) -> DataError:
+    return DataError(
+        f"{period} has users under two pseudonym keys: one person would count as two",
+        found=found,
+        next_step="run the days of the lost key again, if their logs are there; or ask for a period of one key",
+    )

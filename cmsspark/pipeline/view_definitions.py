@@ -1,0 +1,113 @@
+"""Named views of the accesses: what is counted, by what, read from ``etc/views.yaml`` and from a file of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+
+from cmsspark import config_files, periods
+from cmsspark.config_files import ConfigFile, nearest
+from cmsspark.errors import SettingsError
+from cmsspark.periods import Period
+from cmsspark.resources import read_text
+
+if TYPE_CHECKING:
+    from cmsspark.kernel.rollup import Rollup
+
+BUILT_IN: Final = "etc/views.yaml"
+
+
+@dataclass(frozen=True)
+class View:
+    """A view. ``period``: the last whole week or month where none is given; ``sort``: a key, upwards, or a measure,
+    largest first.
+    """
+
+    name: str
+    about: str
+    rollup: Rollup
+    period: str
+    sort: str
+
+    def last(self, today: date) -> Period:
+        """The period that it is of where none is given."""
+        return periods.week("last", today) if self.period == "week" else periods.month("last", today)
+
+
+def load_views(own: str | None) -> dict[str, View]:
+    """The built-in views, and those of the file ``own``, which come before built-in ones of the same name.
+
+    Raises SettingsError (78) with file and line for what is unknown or of another form.
+    """
+    views = parse_views(read_text(BUILT_IN).encode(), BUILT_IN)
+    if own is None:
+        return views
+    try:
+        content = Path(own).read_bytes()
+    except OSError as error:
+        raise SettingsError("the file of views cannot be read", where=own, found=error.strerror) from None
+    return views | parse_views(content, own)
+
+
+def parse_views(content: bytes, name: str) -> dict[str, View]:
+    """The views of a file's content. Raises SettingsError (78)."""
+    file = config_files.parse(content, name)
+    return {key: _view(file, key) for key in file.values}
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A view as it is written. ``filter``: column → a pattern, or a list of them."""
+
+    keys: Annotated[list[str], msgspec.Meta(min_length=1)]
+    measures: Annotated[list[str], msgspec.Meta(min_length=1)]
+    about: str = ""
+    filter: dict[str, Any] | None = None
+    period: Literal["week", "month"] = "week"
+    sort: str | None = None
+
+
+def _view(file: ConfigFile, name: str) -> View:
+    from cmsspark.kernel.rollup import KEYS, MEASURES, Rollup
+
+    entry = file.convert(_Entry, name)
+    keys = _words(file, entry.keys, KEYS, name, "keys")
+    measures = _words(file, entry.measures, MEASURES, name, "measures")
+    sort = measures[0] if entry.sort is None else entry.sort
+    if sort not in (*keys, *measures):
+        near = nearest(sort, (*keys, *measures))
+        raise file.error("a view is sorted by one of its keys or measures", name, "sort", found=sort, next_step=near)
+    filters = _filters(file, entry.filter or {}, name)
+    return View(name, entry.about, Rollup(keys, measures, filters), entry.period, sort)
+
+
+def _words(file: ConfigFile, words: list[str], known: tuple[str, ...], *key: str) -> tuple[str, ...]:
+    for word in words:
+        if word == "user":
+            raise file.error("a view never has single people", *key, next_step="count them: distinct_users")
+        if word not in known:
+            wanted = f"there is no {word!r} among the {key[-1]}"
+            raise file.error(wanted, *key, next_step=nearest(word, known))
+    if len(set(words)) < len(words):
+        raise file.error(f"each of the {key[-1]} stands once", *key, found=words)
+    return tuple(words)
+
+
+def _filters(file: ConfigFile, columns: Mapping[str, Any], name: str) -> dict[str, tuple[str, ...]]:
+    """Column → patterns; one text stands for a list of one."""
+    from cmsspark.kernel.rollup import KEYS
+
+    filters = {}
+    for column, patterns in columns.items():
+        key = (name, "filter", column)
+        if column not in KEYS[1:]:
+            raise file.error(f"a view cannot filter by {column!r}", *key, next_step=nearest(column, KEYS[1:]))
+        texts = patterns if isinstance(patterns, list) else [patterns]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise file.error("patterns are texts, with * and ?", *key, found=patterns, next_step="put them in quotes")
+        filters[column] = tuple(texts)
+    return filters

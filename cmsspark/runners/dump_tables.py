@@ -1,0 +1,143 @@
+"""A dump's table as a DataFrame: one task for a few part files, read by ``sqoop`` either way.
+
+Files that a worker can open are read by the worker; others, as on HDFS, are read by Spark as lines and handed over.
+Spark's own CSV reader is not used: it leaves ``\\`` outside quotes as it is, and its rows would not be the catalogue's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from cmsspark.errors import DataError
+from cmsspark.runners.read_exact_files import load
+from cmsspark.schemas import Table, input_table
+from cmsspark.sources.dumps import Dump
+from cmsspark.sources.formats.sqoop_csv import read_table
+from cmsspark.sources.listing import InputFile
+from cmsspark.storage import is_local, local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Bytes of dump a task, at most; gzip counts as much wider.
+TASK_BYTES: Final = 128 * 1024 * 1024
+GZIP_FACTOR: Final = 6
+#: A part file that came as lines is kept in memory up to this size, beyond it in a temporary file.
+SPOOL_BYTES: Final = 64 * 1024 * 1024
+
+
+def dump_table(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> DataFrame:
+    """The rows of a dump's table, with ``columns`` in order, typed as in ``schemas/inputs``; any value may be null.
+
+    ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or ``auto``. Raises DataError (65),
+    when run, for what rule 19 does not allow and for damage.
+    """
+    table = input_table(f"{dump.kind}/{name}")
+    files = dump.tables[name]
+    if feed == "auto":
+        feed = "direct" if all(is_local(file.path) for file in files) else "spark"
+    read = _direct if feed == "direct" else _through_spark
+    return read(spark, [file for file in files if file.size], table, tuple(columns))
+
+
+def pack(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
+    """Paths for each task: of about even size, and at least as many tasks as cores where there are as many files."""
+    weighed = [(file.size * (GZIP_FACTOR if file.path.endswith(".gz") else 1), file.path) for file in files]
+    most = min(task_bytes, sum(weight for weight, _ in weighed) // max(1, cores))
+    packed: list[list[str]] = []
+    room = 0
+    for weight, path in sorted(weighed, reverse=True):
+        if not packed or weight > room:
+            packed.append([])
+            room = most
+        packed[-1].append(path)
+        room -= weight
+    return [tuple(paths) for paths in packed]
+
+
+def _schema(table: Table, columns: Sequence[str]) -> str:
+    words = {"string": "string", "long": "bigint", "double": "double"}
+    types = {column.name: words[column.type] for column in table.columns}
+    return ", ".join(f"`{name}` {types[name]}" for name in columns)
+
+
+def _direct(spark: SparkSession, files: Sequence[InputFile], table: Table, columns: tuple[str, ...]) -> DataFrame:
+    tasks = pack(files, spark.sparkContext.defaultParallelism)
+    numbered = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+    return numbered.mapInArrow(_ReadFiles(tasks, table, columns), _schema(table, columns))
+
+
+def _through_spark(
+    spark: SparkSession, files: Sequence[InputFile], table: Table, columns: tuple[str, ...]
+) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if not files:
+        return _direct(spark, files, table, columns)
+    lines = load(spark, "text", [_uri(file.path) for file in files], lineSep="\n")
+    # Bytes, not text: what is no UTF-8 is the reader's business.
+    pairs = lines.select(F.col("file_path"), F.col("value").cast("binary"))
+    return pairs.mapInArrow(_ReadLines(table, columns), _schema(table, columns))
+
+
+def _uri(path: str) -> str:
+    return f"file://{local_path(path)}" if is_local(path) else path
+
+
+@dataclass(frozen=True)
+class _ReadFiles:
+    """Reads the files that each input row names by its number."""
+
+    tasks: list[tuple[str, ...]]
+    table: Table
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for path in self.tasks[number]:
+                    yield from self.read(path)
+
+    def read(self, path: str) -> Iterator[pa.RecordBatch]:
+        try:
+            for piece in read_table(local_path(path), self.table, self.columns, path):
+                yield from piece.to_batches()
+        except OSError as error:
+            raise DataError("a dump's file cannot be read", where=path, found=error.strerror) from None
+
+
+@dataclass(frozen=True)
+class _ReadLines:
+    """Reads the lines (file, line) that Spark has read, file by file: a value may go on over several lines."""
+
+    table: Table
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        runs = (run for batch in batches for run in _runs(batch))
+        for file, same_file in groupby(runs, key=itemgetter(0)):
+            with SpooledTemporaryFile(SPOOL_BYTES) as spool:
+                for _, lines in same_file:
+                    spool.write(b"\n".join(lines) + b"\n")
+                spool.seek(0)
+                stream = cast("IO[bytes]", spool)
+                # Spark has opened a .gz: what is here is plain.
+                for piece in read_table(stream, self.table, self.columns, file.removesuffix(".gz")):
+                    yield from piece.to_batches()
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
+    """The lines of a batch by file, in order."""
+    import pyarrow.compute as pc
+
+    runs = pc.run_end_encode(batch.column(0))
+    start = 0
+    for file, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield file, batch.column(1).slice(start, end - start).to_pylist()
+        start = end

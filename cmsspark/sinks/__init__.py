@@ -1,1 +1,0 @@
-"""Sinks: where results are kept. See :mod:`cmsspark.sinks.store`."""

@@ -1,0 +1,310 @@
+"""Avro log files, without a JVM: only the needed fields, every record counted, damage named.
+
+Plain files are read by compiled code, others, and all where it is missing, by polars, which is fast and refuses most
+damage. Whatever they refuse (a codec or type that they do not know, bad text, a cut file) is read again by fastavro,
+whose word is final.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
+from cmsspark.errors import DataError
+from cmsspark.sources.formats import avro_blocks, fast_avro
+from cmsspark.sources.formats.avro_blocks import Block
+from cmsspark.sources.formats.strict_json import MAX_LONG, Malformed, text
+
+#: Records handed on at once: few enough for the caches, many enough for numpy's fixed costs.
+BATCH = 8192
+
+
+class _Fork:
+    """polars works in threads; a process forked from one that has them waits for them for ever, and fastavro reads."""
+
+    had_polars = False
+
+    @classmethod
+    def note(cls) -> None:
+        """In the child: whether the parent may have such threads."""
+        cls.had_polars = "polars" in sys.modules
+
+
+os.register_at_fork(after_in_child=_Fork.note)
+
+
+def decode(
+    decoder: Any,
+    content: bytes,
+    file: str,
+    look: Callable[[Mapping[str, Any], int], None] = lambda fields, records: None,
+    damaged: Callable[[str], None] | None = None,
+) -> Iterator[AccessBatch]:
+    """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record``
+    and ``take``, and may have ``take_columns``. ``look`` is shown the file's fields with their types, and its number
+    of records.
+
+    An empty file has no records. Raises DataError (65) naming a file that is of another schema, and one that is
+    damaged or no Avro, unless ``damaged`` is there to be told the reason: then the blocks before the damage are read.
+    """
+    if not content:
+        return
+    try:
+        schema, codec = _header(content)
+    except Exception as error:  # fastavro raises many kinds for damage
+        if damaged is None:
+            raise _damaged(error, file) from None
+        damaged(_reason(error))
+        return
+    fields = _fields(schema, decoder.avro_required, file)
+    blocks = _blocks(content, codec, file, damaged)
+    wanted = [field for field in decoder.avro_fields if field in fields]
+    table = None
+    if blocks is not None and _are_plain(fields.values()):
+        try:
+            batch = _compiled(decoder, content, codec, schema, blocks, file)
+        except avro_blocks.Damage:  # polars would not see it where a block only holds more records than it names
+            batch, blocks = None, None
+        if batch is not None:
+            yield batch
+            look(fields, batch.read)
+            return
+        if blocks is not None and not _Fork.had_polars:
+            table = _with_polars(content, wanted, sum(block.records for block in blocks))
+    position = 0
+    for part in table.iter_slices(BATCH) if table is not None else _slow_parts(content, codec, decoder, file, damaged):
+        batch = AccessBatch()
+        if isinstance(part, list):
+            _take_each(decoder, part, batch, range(position, position + len(part)), file)
+        else:
+            _take_columns(decoder, part, batch, position, file)
+        position += batch.read
+        yield batch
+    look(fields, position)
+
+
+def _compiled(
+    decoder: Any, content: bytes, codec: str, schema: Any, blocks: list[Block], file: str
+) -> AccessBatch | None:
+    """All of a plain file by compiled code, but for single records that it leaves; None where the file is not plain."""
+    fields = {field["name"]: field["type"] for field in schema["fields"]}
+    found: tuple[AccessBatch, fast_avro.Left] | None = decoder.known_avro.read(content, codec, fields, blocks)
+    if found is None:
+        return None
+    batch, left = found
+    if left.numbers:
+        rows: Rows = [{name: row.get(name) for name in decoder.avro_fields} for row in fast_avro.rows_of(left, schema)]
+        _take_each(decoder, rows, batch, left.numbers, file)
+    return batch
+
+
+#: Rows of an Avro file, by name.
+Rows = list[Mapping[str, Any]]
+
+
+def _slow_parts(
+    content: bytes, codec: str, decoder: Any, file: str, damaged: Callable[[str], None] | None
+) -> Iterator[Rows]:
+    rows: Rows = []
+    for row in _intact_rows(content, codec, file, damaged):
+        rows.append({name: row.get(name) for name in decoder.avro_fields})
+        if len(rows) == BATCH:
+            yield rows
+            rows = []
+    yield rows
+
+
+def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, file: str) -> None:
+    """Take a frame's records at once where all are text or null and the decoder can; only bad ones by themselves."""
+    import polars
+
+    # Lists from here on, no expressions of polars: lists are what the decoder works with.
+    there = {name: frame[name].to_list() for name in frame.columns}
+    columns = {name: there.get(name) or [None] * frame.height for name in decoder.avro_fields}
+    if hasattr(decoder, "take_columns") and all(kind in (polars.String, polars.Null) for kind in frame.dtypes):
+        batch.read += frame.height
+        for row, reason in decoder.take_columns(columns, batch).items():
+            values = {name: column[row] for name, column in columns.items()}
+            batch.malformed.append(_quarantined(values, reason, position + row, file))
+        return
+    rows: Rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    _take_each(decoder, rows, batch, range(position, position + frame.height), file)
+
+
+def _take_each(decoder: Any, rows: Rows, batch: AccessBatch, numbers: Sequence[int], file: str) -> None:
+    batch.read += len(rows)
+    records = []
+    for number, row in zip(numbers, rows, strict=True):
+        try:
+            records.append(decoder.avro_record(row))
+        except Malformed as error:
+            batch.malformed.append(_quarantined(row, str(error), number, file))
+    decoder.take(records, batch)
+
+
+def _quarantined(row: Mapping[str, Any], reason: str, position: int, file: str) -> Quarantined:
+    raw = repr(row).encode()
+    return Quarantined(file, position, reason, raw[:RAW_LIMIT], len(raw))
+
+
+#: What polars reads without a panic, which would print a trace of its own.
+_PLAIN = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+
+
+def _are_plain(kinds: Collection[Any]) -> bool:
+    """Whether all fields' types are plain, and records take any bytes: else a damaged count would find no end."""
+    return all(map(_is_plain, kinds)) and any(kind != "null" for kind in kinds)
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a field's type is a plain one, or such a one or null."""
+    branches = kind if isinstance(kind, list) else [kind]
+    return len(branches) <= 2 and all(isinstance(branch, str) and branch in _PLAIN for branch in branches)
+
+
+def _header(content: bytes) -> tuple[Any, str]:
+    """The schema and the codec in the file's header. Raises what fastavro raises."""
+    import fastavro
+
+    reader = fastavro.reader(io.BytesIO(content))
+    return reader.writer_schema, reader.codec
+
+
+def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
+    """The names and types of a schema's fields. Raises DataError (65) where the required one is not among them."""
+    fields = {field["name"]: field["type"] for field in schema.get("fields", ())} if isinstance(schema, dict) else {}
+    if required not in fields:
+        raise _other_schema(required, list(fields), file)
+    return fields
+
+
+def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None) -> list[Block] | None:
+    """The file's blocks; None, and told, where they are damaged."""
+    try:
+        return avro_blocks.blocks(content, codec)
+    except avro_blocks.Damage as error:
+        if damaged is None:
+            raise _damaged(error, file) from None
+        damaged(_reason(error))
+        return None
+
+
+def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
+    """The columns as a polars frame; None for what polars does not read, or reads as another number of records."""
+    import polars
+    from polars.exceptions import PanicException, PolarsError
+
+    try:
+        with _quiet():
+            frame = polars.read_avro(io.BytesIO(content), columns=list(columns))
+    except (PolarsError, PanicException, OSError, ValueError, TypeError, NotImplementedError):
+        # PanicException, for flipped bytes, is no Exception. Whatever it was: fastavro has the last word.
+        return None
+    return frame if frame.height == records else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Away with what a panic writes to the process's stderr, past Python: its reader is told in our words."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _intact_rows(
+    content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None
+) -> Iterator[Mapping[str, Any]]:
+    """The rows of a file by fastavro. Damage raises DataError (65); with ``damaged``, the blocks before it count."""
+    try:
+        yield from _rows(content, codec)
+    except avro_blocks.Damage as error:
+        if damaged is None:
+            raise _damaged(error, file) from None
+        damaged(_reason(error))
+
+
+def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of each block that is intact, block by block. Raises Damage, which names the block."""
+    import fastavro
+
+    begin = avro_blocks.first_block(content)
+    blocks: Any = fastavro.block_reader(io.BytesIO(content), handle_unicode_errors="surrogateescape")
+    while True:
+        try:
+            block = next(blocks, None)
+            if block is None:
+                return
+            end = block.offset + block.size
+            if codec == "snappy":
+                packed_end = end - avro_blocks.SYNC
+                check = content[packed_end - avro_blocks.SNAPPY_CHECK : packed_end]
+                avro_blocks.check_snappy(block.bytes_.getbuffer(), check)
+            rows = _rows_of_block(block)
+        except Exception as error:  # fastavro raises many kinds for damage
+            raise avro_blocks.Damage(f"the block at byte {begin}: {_reason(error)}") from None
+        yield from rows
+        begin = end
+
+
+def _rows_of_block(block: Any) -> list[Any]:
+    """The rows of a block that holds as many as its header names. Raises Damage, and what fastavro raises."""
+    size = len(block.bytes_.getbuffer())
+    if block.num_records > size:
+        raise avro_blocks.Damage(f"its header names {block.num_records} records in {size} bytes")
+    rows: list[Any] = list(block)
+    if block.num_records < 0 or block.bytes_.read(1):
+        raise avro_blocks.Damage(f"it holds more than the {block.num_records} records that its header names")
+    return rows
+
+
+def _damaged(error: Exception, file: str) -> DataError:
+    return DataError(
+        "an Avro file cannot be read",
+        where=file,
+        found=_reason(error),
+        next_step="fetch the file again from its source; --accept-damaged reads what is intact",
+    )
+
+
+def _reason(error: Exception) -> str:
+    kind = "" if isinstance(error, avro_blocks.Damage) else f"{type(error).__name__}: "
+    return " ".join(f"{kind}{error}".split())[:300].removesuffix(":")
+
+
+def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:
+    shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+    return DataError(f"an Avro file with the field {required} is wanted", where=file, found=f"fields {shown}")
+
+
+def avro_text(row: Mapping[str, Any], field: str) -> str | None:
+    """Text or null (rule 9). Raises Malformed."""
+    value = row.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Malformed(f"{field}: text is wanted, found {type(value).__name__}")
+    return text(value, field)
+
+
+def avro_long(row: Mapping[str, Any], field: str) -> int | None:
+    """A whole number from 0 to 2^63-1, or null (rule 9). Raises Malformed."""
+    value = row.get(field)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Malformed(f"{field}: a number is wanted, found {type(value).__name__}")
+    if value != int(value) or not 0 <= value <= MAX_LONG:
+        raise Malformed(f"{field}: a whole number from 0 to 2^63-1 is wanted")
+    return int(value)

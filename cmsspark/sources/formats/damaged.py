@@ -1,0 +1,189 @@
+"""Damaged log files, read as far as they are intact: for those that ``--accept-damaged`` names.
+
+What lies before the damage is counted as in any file. Of a gzip file cut within a line, the half line is no record
+(unless it is a whole object that lacks its newline only); of an Avro file, blocks count whole or not at all.
+
+A gzip member has one checksum, at its end. All that came out of the damaged member is therefore unverified: a flipped
+bit may have changed any of its lines, before the place where the decompressor noticed it. These lines are counted, and
+``unverified`` says how many records they are.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+from cmsspark.access import AccessBatch
+from cmsspark.sources.formats import avro, lines, strict_json
+from cmsspark.sources.formats.json_lines import JsonDecoder
+from cmsspark.sources.sample import Note
+
+_STEP: Final = 64 * 1024
+_GZIP: Final = b"\x1f\x8b"
+
+
+@dataclass
+class Damage:
+    """What is wrong with a file: ``reason`` is None while nothing is; ``left_out``: bytes of a half line.
+
+    ``records``: all that were read; ``unverified``: those among them that no checksum covers.
+    """
+
+    file: str
+    reason: str | None = None
+    left_out: int = 0
+    records: int = 0
+    unverified: int = 0
+
+    def notes(self) -> Iterator[Note]:
+        """The damage, for the manifest."""
+        if self.reason is not None:
+            told = {
+                "file": self.file,
+                "reason": self.reason,
+                "left_out_bytes": self.left_out,
+                "unverified_records": self.unverified,
+            }
+            yield "damaged", "damaged", self.records, json.dumps(told)
+
+
+class Intact:
+    """A log file's text up to its damage; ``readinto`` as of a file, at its own pace."""
+
+    def __init__(self, stream: IO[bytes], damage: Damage) -> None:
+        self._stream = stream
+        self._damage = damage
+        head = stream.read(4)
+        stream.seek(0)
+        self._member: Any = zlib.decompressobj(31) if head[:2] == _GZIP else None
+        self._is_gzip = self._member is not None
+        self._begun = False
+        self.at_end = False
+        self._held = memoryview(b"")
+        #: Bytes of text so far, and those of members whose checksum was right.
+        self._made = 0
+        self.verified = 0
+        #: All of it has been handed on.
+        self.is_spent = False
+        self.ends_line = True
+        if not self._is_gzip and head and damage.file.endswith(".gz"):
+            damage.reason = f"no gzip file, though its name says so: its first bytes are {head[:2].hex()}"
+            # Text under a wrong name is intact; anything else is not for us to guess.
+            self.at_end = not head.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill ``room`` with the next bytes and say how many; 0 at the end or at the damage."""
+        self._held = self._held or memoryview(self._next())
+        count = min(len(room), len(self._held))
+        room[:count] = self._held[:count]
+        self._held = self._held[count:]
+        return count
+
+    def _next(self) -> bytes:
+        while not self.at_end:
+            piece = self._stream.read(_STEP)
+            if not piece:
+                self._end("cut short" if self._begun else None)
+                break
+            found = self._inflated(piece) if self._is_gzip else piece
+            self._made += len(found)
+            if found:
+                self.ends_line = found.endswith(b"\n")
+                return found
+        self.is_spent = True
+        return b""
+
+    def _end(self, reason: str | None) -> None:
+        self.at_end = True
+        self._damage.reason = self._damage.reason or reason
+
+    def _inflated(self, piece: bytes) -> bytes:
+        found = b""
+        while piece and not self.at_end:
+            if not self._begun:
+                piece = piece.lstrip(b"\0")  # padding behind a member
+                if not piece:
+                    break
+                self._member, self._begun = zlib.decompressobj(31), True
+            before = self._member.copy()
+            try:
+                found += self._member.decompress(piece)
+            except zlib.error as error:
+                self._end(" ".join(str(error).split()))
+                return found + _bytewise(before, piece)
+            piece = self._member.unused_data
+            self._begun = not self._member.eof
+            if not self._begun:
+                self.verified = self._made + len(found)
+        return found
+
+
+def _bytewise(member: Any, piece: bytes) -> bytes:
+    """What comes out of a member before its damage."""
+    found = bytearray()
+    try:
+        for at in range(len(piece)):
+            found += member.decompress(piece[at : at + 1])
+    except zlib.error:
+        pass
+    return bytes(found)
+
+
+def lines_of(
+    decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: lines.Look, line_limit: int = lines.LINE_LIMIT
+) -> Iterator[AccessBatch]:
+    """Batches of the accesses before the damage, which is told in ``damage``."""
+    source = Intact(stream, damage)
+    line, begin = 1, 0
+    # Of lines that end in members whose checksum was right.
+    verified_records = 0
+    for chunk in lines.chunks(source, damage.file, line_limit=line_limit):
+        is_half = source.is_spent and damage.reason and not source.ends_line
+        batch, cut = AccessBatch(), 0
+        if isinstance(chunk, lines.LongLine):
+            if is_half:
+                damage.left_out = chunk.size
+                break
+            line += chunk.add_to(batch, damage.file, line)
+            size = chunk.size + 1
+            verified_records = damage.records + batch.read if source.verified >= begin + size else verified_records
+        else:
+            if line == 1:
+                look(bytes(chunk))
+            if is_half and not _is_object(bytes(chunk)):
+                damage.left_out = len(chunk) - 1
+                break
+            if source.verified >= begin:
+                cut = bytes(chunk[: source.verified - begin]).rfind(b"\n") + 1
+                line += decoder.add(chunk[:cut], damage.file, line, batch) if cut else 0
+                verified_records = damage.records + batch.read
+            line += decoder.add(chunk[cut:], damage.file, line, batch) if cut < len(chunk) else 0
+            size = len(chunk)
+        damage.records += batch.read
+        begin += size
+        yield batch
+    if source.verified >= begin:
+        verified_records = damage.records
+    damage.unverified = damage.records - verified_records
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        strict_json.parse_object(line.strip())
+    except strict_json.Malformed:
+        return False
+    return True
+
+
+def avro_of(decoder: Any, content: bytes, damage: Damage, look: Callable[[Any, int], None]) -> Iterator[AccessBatch]:
+    """Batches of the accesses in the blocks before the damage. Raises DataError (65) for a file of another schema."""
+
+    def found(reason: str) -> None:
+        damage.reason = reason
+
+    for batch in avro.decode(decoder, content, damage.file, look=look, damaged=found):
+        damage.records += batch.read
+        yield batch

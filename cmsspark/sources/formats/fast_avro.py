@@ -1,0 +1,142 @@
+"""Avro files of plain schemas, read by compiled code; see :mod:`cmsspark.sources.formats.plain_avro`.
+
+Where it was not compiled, or a file is not plain, :mod:`cmsspark.sources.formats.avro` reads in its other ways.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from cmsspark.access import AccessBatch
+from cmsspark.compiled import compiled
+from cmsspark.sources.formats.avro_blocks import SNAPPY_CHECK, Block, Damage, check_snappy
+from cmsspark.sources.formats.fast_json import Numbers
+
+_packed: Final[Any] = compiled("sources.formats.packed")
+_plain_avro: Final[Any] = compiled("sources.formats.plain_avro")
+#: A file of which one record in so many is left, and more than a few, is read quicker in the other ways.
+_LEFT_OF, _FEW = 8, 1000
+
+
+class Left(NamedTuple):
+    """Records that are left to Python: their numbers in the file, and their bytes behind each other."""
+
+    numbers: list[int]
+    content: bytes
+
+
+class AvroNeeds(NamedTuple):
+    """Fields that a stream needs of its Avro records."""
+
+    name: str
+    #: Texts that make an access's group.
+    shared: tuple[str, ...]
+    #: Sizes: the first that is not 0 counts.
+    read: tuple[str, ...] = ()
+    #: CPU and wall time, in seconds as text.
+    times: tuple[str, ...] = ()
+
+
+class KnownAvro:
+    """Reads files whose records have plain fields only into batches."""
+
+    def __init__(
+        self,
+        needs: AvroNeeds,
+        meanings: Sequence[Callable[[str | None], Any]],
+        group: Callable[[tuple[Any, ...]], int],
+    ) -> None:
+        self._needs = needs
+        self._numbers = Numbers(meanings, group)
+        self._readers: dict[tuple[Any, ...], Any] = {}
+
+    def read(
+        self, content: bytes, codec: str, fields: Mapping[str, Any], blocks: Iterable[Block]
+    ) -> tuple[AccessBatch, Left] | None:
+        """The accesses of a file of such ``blocks``, and the records that are left.
+
+        None where the file is not plain, or much of it would be left: nothing of it is read then. Raises Damage where
+        a block does not hold what its header says.
+        """
+        reader = self._reader(fields)
+        unpack = _CODECS.get(codec)
+        if reader is None or unpack is None:
+            return None
+        batch = AccessBatch(packed=_packed.Columns(bool(self._needs.times)))
+        reader.unnamed()
+        records, numbers, parts = 0, [], []
+        for count, begin, end in blocks:
+            block = unpack(memoryview(content)[begin:end])
+            found = None if block is None else reader.read(block, count, batch.packed)
+            if found is None:
+                raise Damage(f"the block whose content begins at byte {begin} is damaged")
+            for row, first, last in found:
+                numbers.append(records + row)
+                parts.append(block[first:last])
+            records += count
+            if len(numbers) > _FEW + records // _LEFT_OF:
+                return None
+        batch.read, batch.no_lfn = records - len(numbers), reader.unnamed()
+        return batch, Left(numbers, b"".join(parts))
+
+    def _reader(self, fields: Mapping[str, Any]) -> Any:
+        """What reads records of these fields; None where they are not plain."""
+        if _plain_avro is None:
+            return None
+        kinds = [tuple(kind) if isinstance(kind, list) else (kind,) for kind in fields.values()]
+        key = tuple(zip(fields, kinds, strict=True))
+        if key not in self._readers:
+            names = (self._needs.name, *self._needs.shared, *self._needs.read, *self._needs.times)
+            places = {name: place for place, name in enumerate(names)}
+            told = [
+                ([_plain_avro.KINDS[one] for one in kind], places.get(name, -1))
+                for name, kind in zip(fields, kinds, strict=True)
+            ]
+            sizes, has_times = len(self._needs.read), bool(self._needs.times)
+            try:
+                made = _plain_avro.Records(told, self._numbers.shared, self._numbers.group, sizes, has_times)
+            except ValueError:
+                made = None
+            self._readers[key] = made
+        return self._readers[key]
+
+
+def rows_of(left: Left, schema: Any) -> list[Mapping[str, Any]]:
+    """The records that were left, by name. Raises what fastavro raises."""
+    import fastavro
+
+    # An array of them, which is read at once: their number, they, and the end.
+    array = io.BytesIO()
+    fastavro.schemaless_writer(array, "long", len(left.numbers))
+    array.write(left.content + b"\0")
+    array.seek(0)
+    kind = {"type": "array", "items": schema}
+    rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
+    return list(rows)
+
+
+def _snappy(block: memoryview) -> Any:
+    """What a block holds; None where it is damaged."""
+    import cramjam
+
+    try:
+        content = bytes(cramjam.snappy.decompress_raw(block[:-SNAPPY_CHECK]))
+        check_snappy(content, block[-SNAPPY_CHECK:])
+    except (cramjam.DecompressionError, Damage):
+        return None
+    return content
+
+
+def _deflate(block: memoryview) -> Any:
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        content = inflate.decompress(block)
+    except zlib.error:
+        return None
+    return content if inflate.eof and not inflate.unused_data else None
+
+
+_CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}

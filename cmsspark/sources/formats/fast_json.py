@@ -1,0 +1,121 @@
+"""The fast line reader: lines that fit a learned template, and which templates are learned.
+
+Where :mod:`cmsspark.sources.formats.template_reader` was not compiled no line fits, and the decoder reads every line.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from cmsspark import days
+from cmsspark.access import AccessBatch
+from cmsspark.compiled import compiled
+from cmsspark.sources.formats.chunk import Content
+from cmsspark.sources.formats.line_template import LineTemplate, RequiredFields, RequiredFieldsOf, learn
+
+_packed: Final[Any] = compiled("sources.formats.packed")
+_shaped: Final[Any] = compiled("sources.formats.template_reader")
+#: Whether this installation has the compiled line reader.
+COMPILED: Final = _shaped is not None
+#: Lines of a chunk that templates are learned from; learning from one costs as much as reading some tens of lines. One
+#: try is earned by so many lines read, and at most so many tries are saved for when new templates appear.
+_TRIES, _LINES_A_TRY, _MOST_TRIES = 4, 1000, 256
+
+
+class Numbers:
+    """Small integers for what shared texts mean: compiled code makes its groups of them.
+
+    ``meanings``: for each of the shared texts, what its value means; ``group``: the number of a group of such meanings.
+    """
+
+    def __init__(
+        self, meanings: Sequence[Callable[[str | None], Any]], group: Callable[[tuple[Any, ...]], int]
+    ) -> None:
+        self._means: list[list[Any]] = [[] for _ in meanings]
+        self._group = group
+        self._unpack = struct.Struct(f"={len(meanings)}q").unpack
+        #: For each of the shared texts: the number of what it means.
+        self.shared = [_numbered(meaning, values) for meaning, values in zip(meanings, self._means, strict=True)]
+
+    def group(self, numbers: bytes) -> int:
+        """The group of such numbers, given as int64 after each other."""
+        places = self._unpack(numbers)
+        return self._group(tuple([values[place] for values, place in zip(self._means, places, strict=True)]))
+
+
+def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callable[[str | None], int]:
+    numbers: dict[Any, int] = {}
+
+    def number(text: str | None) -> int:
+        value = meaning(text)
+        found = numbers.setdefault(value, len(values))
+        if found == len(values):
+            values.append(value)
+        return found
+
+    return number
+
+
+class FastLineReader:
+    """Reads lines that fit a template into batches, and learns templates from the others.
+
+    ``day``: its number, from 1970 on. ``shared``: for each of the shared texts, what its value means; ``group``: the
+    number of a group of such meanings.
+    """
+
+    def __init__(
+        self,
+        day: int,
+        required: RequiredFields,
+        required_of: RequiredFieldsOf,
+        shared: Sequence[Callable[[str | None], Any]],
+        group: Callable[[tuple[Any, ...]], int],
+    ) -> None:
+        self._required_of = required_of
+        self._lines_for_tries = _MOST_TRIES * _LINES_A_TRY
+        # A line with odd values does not fit its own template: the template must not be added again and again.
+        self._templates: set[LineTemplate] = set()
+        numbers = Numbers(shared, group)
+        self._lines: Any = _shaped.Lines(numbers.shared, numbers.group, len(required.read), len(required.written), day)
+
+    def read(self, content: Content, batch: AccessBatch) -> tuple[int, bytes, list[int]]:
+        """Add the accesses of lines that fit to ``batch``.
+
+        Returns the number of all lines, the lines that do not fit, and the number of each of these.
+        """
+        if batch.packed is None:
+            batch.packed = _packed.Columns()
+        lines, left, numbers = self._lines.read(content, batch.packed)
+        known = 0
+        for generation, taken in self._lines.taken():
+            known += taken
+            if generation and taken:
+                batch.generations[generation] = batch.generations.get(generation, 0) + taken
+        batch.read += known
+        write_only, no_lfn, out_of_day = self._lines.bins()
+        batch.write_only += write_only
+        batch.no_lfn += no_lfn
+        for timestamp in out_of_day:
+            batch.count_out_of_day(days.day_number(timestamp))
+        self._lines_for_tries = min(self._lines_for_tries + lines, _MOST_TRIES * _LINES_A_TRY)
+        if left and not self._lines.is_full:
+            self._learn(left)
+        return lines, left, numbers
+
+    def _learn(self, left: bytes) -> None:
+        """Learn templates from the first lines."""
+        for ended in islice(io.BytesIO(left), _TRIES):
+            if self._lines_for_tries < _LINES_A_TRY or self._lines.is_full:
+                return
+            line = ended.removesuffix(b"\n")
+            if not line or self._lines.knows(line):
+                continue
+            self._lines_for_tries -= _LINES_A_TRY
+            template = learn(line, self._required_of)
+            if template is not None and template not in self._templates:
+                self._templates.add(template)
+                self._lines.add(template)

@@ -1,0 +1,259 @@
+"""What the decoders of JSON sources share: chunks of lines in, batches of accesses out.
+
+Lines that fit a learned template are read by :mod:`cmsspark.sources.formats.fast_json`. Others that are plainly one object each are
+decoded at once by msgspec into typed records with the needed fields only. A line that fails is cut out and judged
+alone, as those that are not plain, by :mod:`cmsspark.sources.formats.strict_json`, whose word is final. Records are binned in
+columns: a list for each field is quicker than a loop over records.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from datetime import date
+from itertools import pairwise
+from typing import Annotated, Any
+
+import msgspec
+
+from cmsspark import days
+from cmsspark.access import AccessBatch, Group
+from cmsspark.sources.fields import Apps, Remembered, itself, normalise_lfn, person
+from cmsspark.sources.formats import strict_json
+from cmsspark.sources.formats.chunk import Chunk, Content
+from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
+from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
+from cmsspark.sources.formats.strict_json import Fields, Malformed
+
+#: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
+Long = (
+    Annotated[int, msgspec.Meta(ge=0, le=strict_json.MAX_LONG)]
+    | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
+)
+
+_BLANK_LINE = re.compile(rb"[ \t]*")
+
+#: Texts between these are those that begin with the first: two comparisons are quicker than a slice.
+_STORE, _PAST_STORE = "/store/", "/store0"
+#: What msgspec raises for a line that it does not read.
+REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: Lines that are read one by one rather than tried at once, and tries after which all that are left are.
+FEW, TRIES = 3, 16
+
+
+class Metadata(msgspec.Struct, gc=False):
+    """The part of a record that the transport adds; ``timestamp`` in seconds, ms or µs, told by size."""
+
+    timestamp: Long | None = None
+
+
+class Coder:
+    """Small integers for what records share, one for each distinct group; lives as long as a task."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self._numbers: dict[Group, int] = {}
+
+    def number(self, site: str, app: str, user: str | None, remote: int) -> int:
+        """The group's number; ``user`` is a person's name as logged."""
+        group = Group(site, app, user, remote)
+        number = self._numbers.get(group)
+        if number is None:
+            number = self._numbers[group] = len(self.groups)
+            self.groups.append(group)
+        return number
+
+
+class JsonDecoder(ABC):
+    """A source of JSON lines. Subclasses say what their records are; this says how lines are read.
+
+    ``groups`` of the batches index ``coder.groups``.
+    """
+
+    stream: str
+    record_type: Any
+
+    def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
+        self.format_name = format_name
+        self.day_number = days.start_ms(day) // days.DAY_MS
+        self.low_ms, self.high_ms = days.timestamp_ms_bounds(day)
+        self.apps = apps
+        self.coder = Coder()
+        self.person = Remembered(person, Apps.REMEMBERED)
+        self._decoder = msgspec.json.Decoder(self.record_type)
+        self._fast_lines: FastLineReader | None = None
+
+    def use_fast_lines(
+        self, required: RequiredFields, required_of: RequiredFieldsOf, code: Callable[[tuple[Any, ...]], int]
+    ) -> None:
+        """Read lines that fit a template by compiled code, where there is one.
+
+        The first two shared texts of ``required`` are a user's and an application's.
+
+        ``code`` is the group of (person, application, other shared texts).
+        """
+        meanings = (self.person.__getitem__, self.apps.of.__getitem__, *[itself] * (len(required.shared) - 2))
+        if not COMPILED:
+            return
+        self._fast_lines = FastLineReader(self.day_number, required, required_of, meanings, code)
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups that batches refer to."""
+        return self.coder.groups
+
+    @abstractmethod
+    def take(self, records: list[Any], batch: AccessBatch) -> None:
+        """Bin each record and append those that are accesses to ``batch``."""
+
+    @abstractmethod
+    def strict(self, fields: Fields) -> Any:
+        """The record of a line that was read by the letter. Raises Malformed."""
+
+    def decode_lines(self, lines: Content) -> list[Any]:
+        """The records of whole lines, typed. Raises what msgspec raises."""
+        found: list[Any] = self._decoder.decode_lines(lines)
+        return found
+
+    def decode_line(self, line: bytes) -> Any:
+        """The record of one line, typed. Raises what msgspec raises."""
+        return self._decoder.decode(line)
+
+    def decode(self, content: Content, file: str, first_line: int = 1) -> AccessBatch:
+        """The accesses of ``content``, whole lines of ``file`` that end in ``\\n``."""
+        batch = AccessBatch()
+        self.add(content, file, first_line, batch)
+        return batch.unpack()
+
+    def add(self, content: Content, file: str, first_line: int, batch: AccessBatch) -> int:
+        """Add the accesses of ``content`` to ``batch``, which holds those of the lines before; the number of lines."""
+        if self._fast_lines is None:
+            chunk = Chunk(content, file, first_line)
+            self._add_all(chunk, batch)
+            return chunk.lines
+        lines, left, numbers = self._fast_lines.read(content, batch)
+        if left:
+            self._add_all(Chunk(left, file, first_line, numbers), batch)
+        return lines
+
+    def _add_all(self, chunk: Chunk, batch: AccessBatch) -> None:
+        for first, end, is_plain in chunk.runs():
+            if is_plain:
+                self._add_at_once(chunk, first, end, batch)
+            else:
+                self._add_each(chunk, first, end, batch)
+
+    def _add_at_once(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
+        """Add plain lines; one that fails is cut out and read by itself, what is right around it still goes fast."""
+        todo, tries = [(first, end)], 0
+        while todo:
+            first, end = todo.pop()
+            if end - first <= FEW or tries > TRIES:
+                self._add_each(chunk, first, end, batch)
+                continue
+            try:
+                records = self.decode_lines(chunk.part(first, end))
+            except REFUSED as error:
+                tries += 1
+                bad = chunk.suspect(error, first, end)
+                # Taken from the end: the lines before come first.
+                cuts = (first, (first + end) // 2, end) if bad is None else (first, bad, bad + 1, end)
+                todo += [part for part in reversed(list(pairwise(cuts))) if part[0] < part[1]]
+                continue
+            if len(records) == end - first:
+                batch.read += len(records)
+                self.take(records, batch)
+            else:
+                self._add_each(chunk, first, end, batch)
+
+    def _add_each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
+        """Add lines that are read one by one; what is malformed goes to the batch."""
+        records = []
+        for number in range(first, end):
+            line = chunk.line(number)
+            if _BLANK_LINE.fullmatch(line):
+                continue
+            batch.read += 1
+            try:
+                records.append(self._record(line))
+            except Malformed as error:
+                batch.malformed.append(chunk.quarantined(number, str(error)))
+        self.take(records, batch)
+
+    def _record(self, line: bytes) -> Any:
+        try:
+            return self.decode_line(line)
+        except REFUSED:
+            return self.strict(strict_json.parse_object(line))
+
+    def of_the_day(self, records: list[Any], batch: AccessBatch) -> list[Any]:
+        """``data`` of the records that are of the folder's day; the others are counted (rule 6)."""
+        low, high, is_out = self.low_ms, self.high_ms, self._is_out_of_day
+        return [
+            record.data
+            for record in records
+            if (metadata := record.metadata) is None
+            or (timestamp := metadata.timestamp) is None
+            or low <= timestamp < high
+            or not is_out(timestamp, batch)
+        ]
+
+    def _is_out_of_day(self, timestamp: int | float, batch: AccessBatch) -> bool:
+        number = days.day_number(int(timestamp))
+        if number == self.day_number:
+            return False
+        batch.count_out_of_day(number)
+        return True
+
+
+def named(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:
+    """Append the logged ``names`` to the batch's lfns, as rule 10 has them; the data of those that have one.
+
+    The others are counted (no_lfn).
+    """
+    lfns = [
+        name if name and _STORE <= name < _PAST_STORE and "//" not in name else normalise_lfn(name) if name else ""
+        for name in names
+    ]
+    if "" in lfns:
+        data = [one for one, lfn in zip(data, lfns, strict=True) if lfn]
+        batch.no_lfn += len(lfns) - len(data)
+        lfns = [lfn for lfn in lfns if lfn]
+    batch.lfns += lfns
+    return data
+
+
+def add_bytes(sizes: list[Any], batch: AccessBatch) -> None:
+    """Append sizes, of which some may be floats of whole value, to the batch's bytes read."""
+    if sum(sizes).__class__ is float:
+        sizes = list(map(int, sizes))
+    if batch.read_bytes is None:
+        batch.read_bytes = []
+    batch.read_bytes += sizes
+
+
+def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:
+    """``data`` and ``metadata`` of a record read by the letter (rule 5). Raises Malformed.
+
+    ``data`` must be there; each value under ``metadata`` must be an object with a well-typed timestamp, or null.
+    """
+    if "data" not in fields:
+        raise Malformed("data: missing")
+    metadata = None
+    for value in fields.get("metadata", ()):
+        if value is None:
+            metadata = None
+        elif isinstance(value, dict):
+            metadata = Metadata(strict_json.last(value, "timestamp", strict_json.whole, "metadata."))
+        else:
+            raise Malformed(f"metadata: an object is wanted, found {strict_json.kind_of(value)}")
+    return fields["data"], metadata
+
+
+def objects(values: list[Any], field: str = "data") -> Iterator[Fields]:
+    """The values, each of which must be an object. Raises Malformed."""
+    for value in values:
+        if not isinstance(value, dict):
+            raise Malformed(f"{field}: an object is wanted, found {strict_json.kind_of(value)}")
+        yield value

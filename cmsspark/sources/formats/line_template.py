@@ -1,0 +1,126 @@
+"""Templates of lines: what stands between the values of a record, learned from one line, expected in the next.
+
+A producer writes its records' keys in one order, so lines differ in their values only. A :class:`LineTemplate` is such
+an order. :mod:`cmsspark.sources.formats.template_reader` reads a line that fits a template without a parser: the bytes between the
+values must be those of the template and each value must be plain. Any other line is left to the decoder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+#: Longer lines are not learned from.
+LONGEST: Final = 64 * 1024
+
+_TOKEN: Final = re.compile(r' *(?:([{}\[\],:])|("[^"]*")|([^ {}\[\],:"]+))')
+_PLAIN_TEXT: Final = re.compile(rb"[\x20-\x5b\x5d-\xff]*")
+
+
+class RequiredFields(NamedTuple):
+    """The keys of a record's ``data`` that a stream requires."""
+
+    #: The file's name.
+    name: str
+    #: Texts that make an access's group.
+    shared: tuple[str, ...]
+    #: Sizes read: the first that is not 0 counts.
+    read: tuple[str, ...]
+    #: Sizes written.
+    written: tuple[str, ...] = ()
+    #: Sizes stand in texts (EOS, second generation).
+    sizes_are_texts: bool = False
+    #: Of the format (EOS).
+    generation: str = ""
+
+
+#: The required fields of a record, by the keys of its ``data``; None where they do not tell the format version.
+RequiredFieldsOf = Callable[[Mapping[str, Any]], RequiredFields | None]
+
+
+class LineTemplate(NamedTuple):
+    """``literals[i]`` stands before value ``i``, the last one behind the last value. ``slots[i]`` is the place of a
+    needed value, -1 for others: the name, the shared texts, sizes read, sizes written, the timestamp.
+    """
+
+    literals: tuple[bytes, ...]
+    slots: tuple[int, ...]
+    required: RequiredFields
+
+
+class _Twice(Exception):
+    """An object has a key twice."""
+
+
+def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
+    """The template of a line (without its newline); None where it has none that other lines could fit.
+
+    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and keys that are there
+    twice. What is needed of it must be single values: an object or array there is not to be skipped but ill-typed.
+    """
+    if len(line) > LONGEST or _PLAIN_TEXT.fullmatch(line) is None:
+        return None
+    try:
+        text = line.decode()
+        record = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
+    except (ValueError, RecursionError, _Twice):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("data"), dict):
+        return None
+    if not isinstance(record.get("metadata", {}), dict):
+        return None
+    required = required_of(record["data"])
+    if required is None or required.name not in record["data"]:
+        return None
+    names = (required.name, *required.shared, *required.read, *required.written)
+    places: dict[tuple[str | None, ...], int] = {("data", name): place for place, name in enumerate(names)}
+    places["metadata", "timestamp"] = len(names)
+    values = [record["data"].get(name) for name in names]
+    values.append(record.get("metadata", {}).get("timestamp"))
+    if any(isinstance(value, dict | list) for value in values):
+        return None
+    literals, paths = _cut(text)
+    return LineTemplate(literals, tuple(places.get(path, -1) for path in paths), required)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice
+    return found
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _cut(text: str) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
+    """What stands around the values of right JSON, and the path of each value; steps into arrays are None."""
+    literals: list[bytes] = []
+    paths: list[tuple[str | None, ...]] = []
+    # One entry for each open container: its key, None in an array.
+    path: list[str | None] = []
+    in_object: list[bool] = []
+    begin = 0
+    wants_key = False
+    for token in _TOKEN.finditer(text):
+        mark, quoted, _ = token.groups()
+        if mark is None:
+            if wants_key and quoted is not None:
+                path[-1] = quoted[1:-1]
+                continue
+            at = token.end() - len(token[0].lstrip(" "))
+            literals.append(text[begin:at].encode())
+            paths.append(tuple(path))
+            begin = token.end()
+        elif mark in "{[":
+            in_object.append(mark == "{")
+            path.append(None)
+        elif mark in "}]":
+            in_object.pop()
+            path.pop()
+        wants_key = bool(in_object) and in_object[-1] and mark in ("{", ",")
+    literals.append(text[begin:].encode())
+    return tuple(literals), paths

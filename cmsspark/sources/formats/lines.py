@@ -1,0 +1,191 @@
+"""Log files as chunks of whole lines: plain or gzip, read as they are, damage named.
+
+A line has a limit: memory stays bounded whatever a file holds. A longer line is one malformed record; it is read to its
+end, and its first bytes are kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Final, NamedTuple
+
+from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
+from cmsspark.errors import DataError
+from cmsspark.sources.formats.json_lines import JsonDecoder
+
+#: Bytes read at once: they and the records made of them fit a core's cache, which is worth a third of the time.
+CHUNK: Final = 512 * 1024
+#: Bytes read at first, enough for a sample of the fields: a small file's time would go into a larger buffer.
+_FIRST: Final = 256 * 1024
+#: Records handed on at once, or a chunk's more: numpy's fixed costs are shared by so many.
+GATHERED: Final = 4096
+
+#: Bytes of a line at most, without its newline, unless the settings have another limit (``max_line_bytes``).
+LINE_LIMIT: Final = 64 * 1024 * 1024
+
+#: Is shown the first lines of each file.
+Look = Callable[[bytes], None]
+
+BOM: Final = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
+_NEWLINE = ord("\n")
+
+
+class LongLine(NamedTuple):
+    """A line beyond the limit: its first bytes, and how many it has without its newline."""
+
+    head: bytes
+    size: int
+    limit: int
+
+    def add_to(self, batch: AccessBatch, file: str, line: int) -> int:
+        """Count it as a malformed record; the number of lines."""
+        batch.read += 1
+        reason = f"a line of more than {self.limit} bytes"
+        batch.malformed.append(Quarantined(file, line, reason, self.head, self.size))
+        return 1
+
+
+def decode_file(
+    decoder: JsonDecoder,
+    stream: IO[bytes],
+    file: str,
+    look: Look = lambda chunk: None,
+    line_limit: int = LINE_LIMIT,
+) -> Iterator[AccessBatch]:
+    """Batches of the accesses in a file of JSON lines. Raises DataError (65) naming a file that is damaged."""
+    line, batch, is_first = 1, AccessBatch(), True
+    for chunk in chunks(plain(stream, file), file, line_limit=line_limit):
+        if isinstance(chunk, LongLine):
+            line += chunk.add_to(batch, file, line)
+            continue
+        if is_first:
+            look(bytes(chunk))
+            is_first = False
+        line += decoder.add(chunk, file, line, batch)
+        if batch.read >= GATHERED:
+            yield batch
+            batch = AccessBatch()
+    if line > 1:
+        yield batch
+
+
+def plain(stream: IO[bytes], file: str) -> Any:
+    """The stream, decompressed where its first bytes say gzip. A file named .gz that is none is damaged."""
+    head = stream.read(2)
+    stream.seek(0)
+    if head == _GZIP:
+        from isal import igzip
+
+        return igzip.IGzipFile(fileobj=stream, mode="rb")  # type: ignore[no-untyped-call]
+    if file.endswith(".gz") and head:
+        raise DataError("a gzip file is wanted, as its name says", where=file, found=f"first bytes {head.hex()}")
+    return stream
+
+
+def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
+    """Pieces of about ``size`` bytes that end at a newline; the last line gets one where it has none.
+
+    All are views of one buffer: each is gone with the next. A BOM at the file's start is skipped. Lines of more than
+    ``line_limit`` bytes (at least ``size``) come as LongLine. Raises DataError (65) where decompression fails.
+    """
+    buffer = bytearray(min(size, _FIRST) + len(BOM) + 1)
+    begin, end = _after_mark(stream, buffer, file)
+    filled = False
+    while True:
+        # What is left of the last line goes to the front, and the next bytes behind it.
+        if begin:
+            buffer[: end - begin] = buffer[begin:end]
+            begin, end = 0, end - begin
+        if end > line_limit:
+            long, begin, end = _past_line(stream, buffer, end, size, file, line_limit)
+            yield long
+            whole_lines = buffer.rfind(b"\n", begin, end) + 1
+            if whole_lines:
+                yield memoryview(buffer)[begin:whole_lines]
+                begin = whole_lines
+            continue
+        if filled and len(buffer) - 1 - end < max(1, size // 2):
+            # It doubles: a long line is copied a few times only.
+            more = min(max(end, min(size, 4 * len(buffer))), line_limit + size - end)
+            wider = bytearray(end + more + 1)
+            wider[:end] = memoryview(buffer)[:end]
+            buffer = wider
+        whole = memoryview(buffer)
+        room = whole[end : min(end + size, len(buffer) - 1)]
+        got = _read(stream, room, file)
+        filled = got == len(room)
+        if not got:
+            break
+        # Only the few bytes that were read for the mark may have a newline before what was read now.
+        unsearched, end = max(0, end - len(BOM)), end + got
+        begin = buffer.rfind(b"\n", unsearched, end) + 1
+        first = 0
+        if begin > line_limit and (newline := buffer.find(b"\n", unsearched)) > line_limit:
+            yield LongLine(bytes(whole[: min(newline, RAW_LIMIT)]), newline, line_limit)
+            first = newline + 1
+        if begin > first:
+            yield whole[first:begin]
+    if end:
+        # The few bytes that were read for the mark may end in a newline.
+        closed = buffer[end - 1] == _NEWLINE
+        buffer[end] = _NEWLINE
+        yield whole[: end if closed else end + 1]
+
+
+def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, limit: int) -> tuple[LongLine, int, int]:
+    """Read to the end of the line whose first ``end`` bytes are in the buffer; where what follows it lies there."""
+    head, room = bytes(memoryview(buffer)[: min(end, RAW_LIMIT)]), memoryview(buffer)[:size]
+    while got := _read(stream, room, file):
+        newline = buffer.find(b"\n", 0, got)
+        if newline >= 0:
+            return LongLine(head, end + newline, limit), newline + 1, got
+        end += got
+    return LongLine(head, end, limit), 0, 0
+
+
+def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
+    """Whole lines that are read already, in pieces of about ``size`` bytes; see :func:`chunks`."""
+    whole, begin = memoryview(content), 0
+    while begin < len(content):
+        end = content.find(b"\n", begin + size) + 1 or len(content)
+        if end - begin > line_limit:
+            # Only the last line of a piece may be longer than the piece should be.
+            last = content.rfind(b"\n", begin, end - 1) + 1 or begin
+            length = end - last - content.endswith(b"\n", last, end)
+            if length > line_limit:
+                if last > begin:
+                    yield whole[begin:last]
+                yield LongLine(bytes(whole[last : last + min(length, RAW_LIMIT)]), length, line_limit)
+                begin = end
+                continue
+        yield whole[begin:end]
+        begin = end
+
+
+def _after_mark(stream: Any, buffer: bytearray, file: str) -> tuple[int, int]:
+    """Where a file's first bytes lie in the buffer: behind the BOM, which short reads may have cut."""
+    end = 0
+    while end < len(BOM) and BOM.startswith(buffer[:end]):
+        got = _read(stream, memoryview(buffer)[end : len(BOM)], file)
+        if not got:
+            break
+        end += got
+    return (end if buffer[:end] == BOM else 0), end
+
+
+def _read(stream: Any, into: memoryview, file: str) -> int:
+    from isal import isal_zlib
+
+    try:
+        return int(stream.readinto(into))
+    except (EOFError, OSError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # isal has no types
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(
+            "a gzip file is damaged",
+            where=file,
+            found=" ".join(str(error).split()) or type(error).__name__,
+            next_step="fetch the file again from its source; --accept-damaged reads what is intact",
+        ) from None

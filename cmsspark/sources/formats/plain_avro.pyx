@@ -1,0 +1,269 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Avro records of plain fields, of which only the needed ones are looked at.
+
+As with lines (:mod:`cmsspark.sources.formats.template_reader`), a record is taken only where its values are plain; others are handed
+back, and a block that does not hold what it should is refused as a whole. This module may be missing.
+"""
+
+from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Milliseconds, Text, is_utf8, past_digits, past_exponent
+from cmsspark.xxh64 cimport Bytes
+from libc.math cimport floor
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
+
+include "cmsspark/source_digest.pxi"
+
+cdef enum:
+    NUMBERS = 4  # that are needed, at most
+    FIELDS = 256
+    BRANCHES = 2
+    WHOLE_DIGITS = 12  # of seconds; a double holds them with three more
+    ALL_DIGITS = 15
+    LONGEST_SECONDS = 40
+
+#: The plain types, by their numbers here.
+KINDS = {"null": 0, "boolean": 1, "int": 2, "long": 2, "float": 4, "double": 5, "bytes": 6, "string": 7}
+
+cdef enum:
+    NULL_KIND = 0
+    BOOLEAN = 1
+    LONG = 2
+    FLOAT = 4
+    DOUBLE = 5
+    BYTES = 6
+    STRING = 7
+
+cdef double[10] TENS
+TENS[:] = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]
+cdef double PAST_LONG = 2.0**63
+
+
+cdef class Records:
+    """Reads records of one schema.
+
+    ``fields``: of each field the numbers of its types (:data:`KINDS`), one or two, and its place, -1 where it is not
+    needed: the name, the shared texts, then sizes (the first that is not 0 counts) or, with ``has_times``, CPU and wall
+    time in seconds, as text. ``shared`` and ``group``: as for lines.
+    """
+
+    cdef int kinds[FIELDS][BRANCHES]
+    cdef int branches[FIELDS]
+    cdef int slots[FIELDS]
+    cdef int count, texts, sizes
+    cdef bint has_times
+    cdef Keys keys
+
+    def __cinit__(self, fields, shared, group, int sizes, bint has_times):
+        cdef int field, branch
+        self.keys = Keys(shared, group)
+        self.texts, self.sizes, self.has_times = self.keys.texts, sizes, has_times
+        if len(fields) > FIELDS or sizes > NUMBERS:
+            raise ValueError("more fields than there are places")
+        self.count = len(fields)
+        for field, (kinds, slot) in enumerate(fields):
+            if not 0 < len(kinds) <= BRANCHES:
+                raise ValueError("a field has one type or two")
+            self.branches[field], self.slots[field] = len(kinds), slot
+            for branch, kind in enumerate(kinds):
+                self.kinds[field][branch] = kind
+
+    def unnamed(self):
+        """Records without a file's name since this was asked last."""
+        return self.keys.unnamed()
+
+    def read(self, const uint8_t[::1] block, Py_ssize_t count, Columns columns):
+        """Take the ``count`` records of a block.
+
+        Returns those that are left: (number in the block, first byte, behind the last byte). None where the block does
+        not hold so many records and nothing else.
+        """
+        cdef Bytes begin = &block[0] if block.shape[0] else NULL
+        cdef Bytes at = begin
+        cdef Bytes end = begin + block.shape[0]
+        cdef Bytes first
+        cdef Text texts[TEXTS]
+        cdef int64_t sizes[NUMBERS]
+        cdef Milliseconds times
+        cdef bint is_plain
+        cdef Py_ssize_t row
+        left = []
+        for row in range(count):
+            first = at
+            is_plain = True
+            at = self._record(at, end, texts, sizes, &times, &is_plain)
+            if at == NULL:
+                return None
+            if not (is_plain and self._take(texts, sizes, times, columns)):
+                left.append((row, first - begin, at - begin))
+        return left if at == end else None
+
+    cdef bint _take(self, Text* texts, int64_t* sizes, Milliseconds times, Columns columns) except -1:
+        cdef int64_t size = 0, group
+        cdef int number
+        cdef Bytes name = NULL
+        cdef Py_ssize_t length
+        for number in range(self.texts):
+            if texts[number].size > 0 and not is_utf8(texts[number].at, texts[number].size):
+                return False
+        length = self.keys.write(texts, columns, &name, &group)
+        if not length:
+            return True
+        if self.has_times:
+            columns.append_times(name, length, group, times)
+            return True
+        for number in range(self.sizes):
+            if sizes[number]:
+                size = sizes[number]
+                break
+        columns.append(name, length, group, size)
+        return True
+
+    cdef Bytes _record(
+        self, Bytes at, Bytes end, Text* texts, int64_t* sizes, Milliseconds* times, bint* is_plain
+    ) except? NULL:
+        """Behind the record that begins at ``at``; NULL where it does not end in the block."""
+        cdef int field, slot, kind
+        cdef int64_t number
+        cdef Text text
+        for slot in range(self.texts):
+            texts[slot].size = -1
+        for slot in range(self.sizes):
+            sizes[slot] = 0
+        times.cpu = times.wall = 0
+        times.has_cpu = times.has_wall = False
+        for field in range(self.count):
+            number = 0
+            if self.branches[field] > 1:
+                at = _long(at, end, &number)
+                if at == NULL or not 0 <= number < self.branches[field]:
+                    return NULL
+            kind = self.kinds[field][number]
+            slot = self.slots[field]
+            if kind == STRING or kind == BYTES:
+                at = _long(at, end, &number)
+                if at == NULL or not 0 <= number <= end - at:
+                    return NULL
+                text.at, text.size = at, number
+                at += number
+                if slot < 0:
+                    continue
+                if kind == BYTES:
+                    is_plain[0] = False
+                elif slot < self.texts:
+                    texts[slot] = text
+                elif not self.has_times:
+                    is_plain[0] = False
+                elif text.size:
+                    if slot == self.texts:
+                        times.has_cpu = True
+                        is_plain[0] &= _milliseconds(text, &times.cpu) or _decimal(text, &times.cpu)
+                    else:
+                        times.has_wall = True
+                        is_plain[0] &= _milliseconds(text, &times.wall) or _decimal(text, &times.wall)
+            elif kind == LONG:
+                at = _long(at, end, &number)
+                if at == NULL:
+                    return NULL
+                if slot >= self.texts and not self.has_times and number >= 0:
+                    sizes[slot - self.texts] = number
+                elif slot >= 0:
+                    is_plain[0] = False
+            elif kind != NULL_KIND:
+                number = 1 if kind == BOOLEAN else 4 if kind == FLOAT else 8
+                if end - at < number:
+                    return NULL
+                if slot >= self.texts and not self.has_times and kind != BOOLEAN:
+                    is_plain[0] &= _whole(at, kind, &sizes[slot - self.texts])
+                elif slot >= 0:
+                    is_plain[0] = False
+                at += number
+        return at
+
+
+cdef inline Bytes _long(Bytes at, Bytes end, int64_t* number) noexcept nogil:
+    """Behind a number as Avro writes it; NULL where it does not end, or is of more than 64 bits."""
+    cdef uint64_t found = 0
+    cdef int shift = 0
+    while at < end:
+        if shift == 63 and at[0] > 1:
+            return NULL
+        found |= <uint64_t>(at[0] & 127) << shift
+        if at[0] < 128:
+            number[0] = <int64_t>((found >> 1) ^ (0 - (found & 1)))
+            return at + 1
+        at += 1
+        shift += 7
+    return NULL
+
+
+cdef inline bint _milliseconds(Text text, int64_t* found) noexcept nogil:
+    """Whether seconds are plain; in whole milliseconds, halves up, by the same arithmetic as Python's."""
+    cdef Bytes at = text.at
+    cdef Bytes end = text.at + text.size
+    cdef Bytes begin = at
+    cdef int64_t digits = 0
+    cdef int whole, fraction = 0
+    while at < end and 48 <= at[0] <= 57 and at - begin < ALL_DIGITS:
+        digits = 10 * digits + (at[0] - 48)
+        at += 1
+    whole = at - begin
+    if not 0 < whole <= WHOLE_DIGITS:
+        return False
+    if at < end:
+        if at[0] != b".":
+            return False
+        at += 1
+        begin = at
+        while at < end and 48 <= at[0] <= 57 and whole + fraction < ALL_DIGITS and fraction < 9:
+            digits = 10 * digits + (at[0] - 48)
+            at += 1
+            fraction += 1
+        if at < end or not fraction:
+            return False
+    # Both numbers are whole and below 2^53, so that this is the double nearest to what the text says.
+    found[0] = <int64_t>floor((<double>digits / TENS[fraction]) * 1000 + 0.5)
+    return True
+
+
+cdef bint _decimal(Text text, int64_t* found) except -1:
+    """Whether seconds are written with a point or an exponent; in whole milliseconds, by Python's own reading of them."""
+    cdef char[LONGEST_SECONDS + 1] written
+    cdef Bytes begin = text.at
+    cdef Bytes end = text.at + text.size
+    cdef Bytes at = past_digits(begin, end)
+    cdef Py_ssize_t digits = at - begin
+    cdef double value
+    # Whole numbers have a rule of their own.
+    if at == end or text.size > LONGEST_SECONDS:
+        return False
+    if at[0] == b".":
+        begin = at + 1
+        at = past_digits(begin, end)
+        digits += at - begin
+    if not digits or past_exponent(at, end) != end:
+        return False
+    memcpy(written, text.at, text.size)
+    written[text.size] = 0
+    value = PyOS_string_to_double(written, NULL, NULL) * 1000 + 0.5
+    if not value < PAST_LONG:
+        return False
+    found[0] = <int64_t>floor(value)
+    return True
+
+
+cdef inline bint _whole(Bytes at, int kind, int64_t* found) noexcept nogil:
+    """Whether a float or double is a whole number from 0 to 2^63-1."""
+    cdef float single
+    cdef double value
+    if kind == FLOAT:
+        memcpy(&single, at, 4)
+        value = single
+    else:
+        memcpy(&value, at, 8)
+    if not 0 <= value < PAST_LONG or value != floor(value):
+        return False
+    found[0] = <int64_t>value
+    return True

@@ -1,0 +1,266 @@
+r"""The dumps' CSV as sqoop writes it, read into Arrow tables (``docs/counting.md``, rule 19).
+
+Columns go by position, without a header. Any text may be enclosed in ``"``, ``\`` makes the next character stand for
+itself in and out of quotes, a newline inside quotes belongs to the value, ``null`` is null, columns beyond the known
+ones come last and are left alone. Plain text is read by compiled code; with quotes, and where nothing was compiled, by
+pyarrow's reader as far as it surely reads rightly. A file that both refuse or might mistake goes through ``records``,
+which reads it after all or says the row and the reason.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import IO, Any, Final, cast
+
+from cmsspark.buffers import is_utf8, packed_bits
+from cmsspark.compiled import compiled
+from cmsspark.errors import DataError
+from cmsspark.schemas import Column, Table
+from cmsspark.sources.formats.csv_records import RECORD_LIMIT, check_start, check_width, records, value
+from cmsspark.sources.formats.lines import BOM, plain
+
+_plain_csv: Final[Any] = compiled("sources.formats.plain_csv")
+#: Bytes parsed at once.
+BLOCK: Final = 8 * 1024 * 1024
+#: Bytes that compiled code goes through at once: what is made of them fits a core's cache.
+_PLAIN_BLOCK: Final = 1024 * 1024
+#: Bytes, and records, at a file's start that are checked in all their columns.
+SAMPLE: Final = 64 * 1024
+SAMPLE_RECORDS: Final = 100
+#: What pyarrow might take otherwise than rule 19.
+_MARKS: Final = (b"\r", b'"', b"\\")
+#: What compiled code calls the types of columns.
+_KINDS: Final = {"int64": 0, "string": 1, "double": 2}
+#: Rows in a piece of the slow way.
+_SLOW_ROWS: Final = 50_000
+
+
+def read_table(source: str | IO[bytes], table: Table, columns: Sequence[str], name: str | None = None) -> Iterator[Any]:
+    """``pyarrow.Table`` pieces of one part file (a local path or a seekable binary stream), with ``columns`` in order.
+
+    string columns are text (bytes that are no UTF-8 become U+FFFD), long is int64, double is float64; any may be
+    null. A file without records gives nothing. Raises DataError (65) that names file, row and value for a header row,
+    too few columns, a number that is none, an unclosed quote, columns in another order, and damaged gzip.
+    """
+    file = name or (source if isinstance(source, str) else str(getattr(source, "name", "a stream")))
+    if isinstance(source, str):
+        with open(source, "rb") as stream:
+            yield from _pieces(stream, table, columns, file)
+    else:
+        yield from _pieces(source, table, columns, file)
+
+
+def arrow_schema(table: Table, columns: Sequence[str]) -> Any:
+    """The ``pyarrow.Schema`` of what :func:`read_table` yields."""
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "long": pa.int64(), "double": pa.float64()}
+    types = {column.name: kinds[column.type] for column in table.columns}
+    return pa.schema([(column, types[column]) for column in columns])
+
+
+def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) -> Iterator[Any]:
+    import pyarrow as pa
+
+    watched = _Watched(plain(stream, file), file)
+    width = check_start(watched.start(), table, file)
+    if width == 0:
+        return
+    done = 0
+    for way in (_plain, _fast):
+        try:
+            for piece in _past(done, way(watched, table, columns, width)):
+                done += piece.num_rows
+                yield piece
+            return
+        except (pa.ArrowInvalid, _Doubtful):
+            # From the start again; the rows that were handed on already are passed over.
+            stream.seek(0)
+            watched = _Watched(plain(stream, file), file)
+    yield from _slow(records(_lines(watched), file), table, columns, file, done)
+
+
+def _past(rows: int, pieces: Iterator[Any]) -> Iterator[Any]:
+    """The pieces without the first ``rows`` rows."""
+    for piece in pieces:
+        skipped = min(rows, piece.num_rows)
+        rows -= skipped
+        if skipped < piece.num_rows:
+            yield piece.slice(skipped)
+
+
+def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) -> Iterator[Any]:
+    """By compiled code, where the text is so plain that nothing can be mistaken. Raises _Doubtful where it is not."""
+    schema = arrow_schema(table, columns)
+    wanted = [(table.names.index(field.name), _KINDS[str(field.type)]) for field in schema]
+    if _plain_csv is None or len(wanted) > _plain_csv.MOST_COLUMNS:
+        raise _Doubtful
+    rest, is_first = b"", True
+    while piece := watched.text(_PLAIN_BLOCK):
+        text = rest + piece
+        if is_first:
+            text, is_first = text.removeprefix(BOM), False
+        cut = text.rfind(b"\n") + 1
+        text, rest = text[:cut], text[cut:]
+        if len(rest) > RECORD_LIMIT:
+            raise _Doubtful
+        if text:
+            yield _table(_plain_csv.columns_of(text, width, wanted), text, schema)
+    if rest:
+        yield _table(_plain_csv.columns_of(rest + b"\n", width, wanted), rest, schema)
+
+
+def _table(found: Any, text: bytes, schema: Any) -> Any:
+    """What compiled code found in ``text``. Raises _Doubtful where it found none, and for text that is not UTF-8."""
+    import pyarrow as pa
+
+    if found is None or not is_utf8(text):
+        raise _Doubtful
+    rows, columns = found
+    arrays = []
+    for field, (there, nulls, *content) in zip(schema, columns, strict=True):
+        bits = packed_bits(there) if nulls else None
+        buffers = [None if one is None else pa.py_buffer(one) for one in (bits, *content)]
+        arrays.append(pa.Array.from_buffers(field.type, rows, buffers, nulls))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _fast(watched: _Watched, table: Table, columns: Sequence[str], width: int) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    schema = arrow_schema(table, columns)
+    names = [*table.names, *(f"extra {number}" for number in range(width - len(table.columns)))]
+    reader = csv.open_csv(
+        pa.PythonFile(watched, mode="r"),
+        read_options=csv.ReadOptions(column_names=names, block_size=BLOCK),
+        parse_options=csv.ParseOptions(escape_char="\\", double_quote=True, newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            column_types=schema, include_columns=list(columns), null_values=["null"], strings_can_be_null=True
+        ),
+    )
+    doubles = [field.name for field in schema if pa.types.is_floating(field.type)]
+    with reader:
+        for batch in reader:
+            if not all(pc.all(pc.is_finite(batch[name])).as_py() in (True, None) for name in doubles):
+                raise _Doubtful
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch], schema)
+    watched.check_quotes()
+
+
+def _slow(found: Iterable[list[bytes]], table: Table, columns: Sequence[str], file: str, done: int) -> Iterator[Any]:
+    import pyarrow as pa
+
+    places = {column.name: place for place, column in enumerate(table.columns)}
+    wanted: list[tuple[int, Column]] = [(places[name], table.columns[places[name]]) for name in columns]
+    schema = arrow_schema(table, columns)
+    numbered = islice(enumerate(found, 1), done, None)
+    while chunk := list(islice(numbered, _SLOW_ROWS)):
+        for row, fields in chunk:
+            check_width(fields, table, file, row)
+        arrays = [
+            pa.array([value(fields[place], column, file, row) for row, fields in chunk], schema.field(column.name).type)
+            for place, column in wanted
+        ]
+        yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+class _Doubtful(Exception):
+    """The text holds what pyarrow might read otherwise than rule 19."""
+
+
+class _Watched(io.RawIOBase):
+    """The plain text of a part file; damage is named, and what pyarrow would take otherwise is noticed on the way."""
+
+    def __init__(self, stream: Any, file: str) -> None:
+        self._stream = stream
+        self._file = file
+        self._start = b""
+        self._last = b""
+        self._quotes = 0
+        self._escapes = False
+
+    def readable(self) -> bool:
+        """True, as pyarrow asks."""
+        return True
+
+    def start(self) -> list[list[bytes]]:
+        """The first whole records; :meth:`read` gives their text again."""
+        wanted = SAMPLE
+        while True:
+            piece = self.read_raw(wanted - len(self._start))
+            self._start += piece
+            is_whole = not piece
+            if is_whole or len(self._start) >= wanted:
+                lines = _split(self._start)
+                found = list(islice(records(lines, self._file, is_whole=is_whole), SAMPLE_RECORDS))
+                if found or is_whole:
+                    return found
+                # The first record is longer than that.
+                wanted *= 4
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, as pyarrow asks for them. Raises _Doubtful where it would split rows at a lone ``\\r``."""
+        piece = self.text(BLOCK if size < 0 else size)
+        # Searches for one byte cost next to nothing; most dumps have none of these.
+        if self._last in _MARKS or any(mark in piece for mark in _MARKS):
+            self._look(self._last + piece, piece)
+        self._last = piece[-1:]
+        return piece
+
+    def text(self, size: int) -> bytes:
+        """Up to ``size`` bytes, none at the end; first the start."""
+        if self._start:
+            piece, self._start = self._start, b""
+            return piece
+        return self.read_raw(size)
+
+    def _look(self, whole: bytes, piece: bytes) -> None:
+        if b"\r" in whole and whole.count(b"\r") - whole.endswith(b"\r") != whole.count(b"\r\n"):
+            raise _Doubtful
+        if b'"' in piece:
+            self._quotes += piece.count(b'"') - whole.count(b'\\"')
+        self._escapes = self._escapes or b"\\\\" in whole
+
+    def check_quotes(self) -> None:
+        """After the end: raise _Doubtful where a quote that nothing closes may have swallowed rows."""
+        if self._quotes % 2 or (self._quotes and self._escapes):
+            raise _Doubtful
+
+    def read_raw(self, size: int) -> bytes:
+        """Up to ``size`` bytes, none at the end."""
+        from isal import isal_zlib
+
+        bad_data = cast("type[Exception]", isal_zlib.error)  # its stub says it is an instance
+        try:
+            return bytes(self._stream.read(size))
+        except (EOFError, OSError, zlib.error, bad_data) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                "a gzip file is damaged", where=self._file, found=reason, next_step="fetch the dump again"
+            ) from None
+
+
+def _lines(watched: _Watched) -> Iterator[bytes]:
+    """The text line by line, each with its newline; only ``\\n`` ends one."""
+    rest = b""
+    while piece := watched.read_raw(BLOCK):
+        lines = _split(rest + piece)
+        # A line that is too long goes on as it is, for the error to name its row.
+        rest = b"" if lines[-1].endswith(b"\n") or len(lines[-1]) > RECORD_LIMIT else lines.pop()
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _split(text: bytes) -> list[bytes]:
+    """Lines with their newlines, at ``\\n`` only; the last one may lack it."""
+    *whole, last = text.split(b"\n")
+    return [line + b"\n" for line in whole] + ([last] if last else [])

@@ -1,0 +1,364 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Lines that fit a template (:mod:`cmsspark.sources.formats.line_template`), read as fast as the machine goes through their bytes.
+
+No Python object is made of a value. A line is taken only where this module is sure of what the decoder would say of it:
+UTF-8 without escapes, plain values of the right types. All others are handed back, and the decoder's word on them is
+final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
+"""
+
+from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Text, is_same, is_utf8, more, past_digits, past_exponent
+from cmsspark.xxh64 cimport Bytes
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memchr, memcmp
+
+include "cmsspark/source_digest.pxi"
+
+cdef enum:
+    LONGS = 8  # of a template that are needed, at most
+    TEMPLATES = 16
+    DIGITS = 18  # of a number that surely fits 64 bits
+    DOUBLE_DIGITS = 15  # of one that a double holds to the last
+
+
+cdef struct LineTemplate:
+    int count
+    Bytes* literals
+    Py_ssize_t* sizes
+    int* slots
+    bint sizes_are_texts
+    int64_t taken
+
+
+cdef class Lines:
+    """Reads lines that fit the templates it was given.
+
+    ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``day``: its number, from 1970 on.
+    """
+
+    cdef LineTemplate templates[TEMPLATES]
+    cdef int order[TEMPLATES]
+    # How many literals and slots any two templates begin with alike; of the line at hand, where its literals begin.
+    cdef int common[TEMPLATES][TEMPLATES]
+    cdef Bytes* begins
+    cdef int count
+    cdef list kept
+    cdef Keys keys
+    cdef int texts, reads, writes
+    cdef int64_t day
+    cdef int64_t write_only
+    cdef list out_of_day
+
+    def __cinit__(self, shared, group, int reads, int writes, int64_t day):
+        self.count = 0
+        self.kept = []
+        self.keys = Keys(shared, group)
+        self.texts, self.reads, self.writes = self.keys.texts, reads, writes
+        if reads + writes + 1 > LONGS:
+            raise ValueError("more fields than there are places")
+        self.day = day
+        self.out_of_day = []
+
+    def __dealloc__(self):
+        cdef int place
+        free(self.begins)
+        for place in range(self.count):
+            free(self.templates[place].literals)
+            free(self.templates[place].sizes)
+            free(self.templates[place].slots)
+
+    @property
+    def is_full(self):
+        """Whether no template can be added."""
+        return self.count == TEMPLATES
+
+    def add(self, template):
+        """Take lines that fit ``template`` (:class:`cmsspark.sources.formats.line_template.LineTemplate`) from now on."""
+        required = template.required
+        if self.is_full:
+            raise ValueError("too many templates")
+        found = 1 + len(required.shared), len(required.read), len(required.written)
+        if found != (self.texts, self.reads, self.writes):
+            raise ValueError("a template of other required fields")
+        if len(template.literals) != len(template.slots) + 1:
+            raise ValueError("a template has one literal more than values")
+        if not all(-1 <= slot <= self.texts + self.reads + self.writes for slot in template.slots):
+            raise ValueError("a slot for nothing that is needed")
+        cdef LineTemplate* new = &self.templates[self.count]
+        cdef int place
+        new.count = len(template.slots)
+        new.literals = <Bytes*>more(NULL, (new.count + 1) * sizeof(Bytes))
+        new.sizes = <Py_ssize_t*>more(NULL, (new.count + 1) * sizeof(Py_ssize_t))
+        new.slots = <int*>more(NULL, (new.count + 1) * sizeof(int))
+        new.sizes_are_texts = template.required.sizes_are_texts
+        new.taken = 0
+        for place, literal in enumerate(template.literals):
+            new.literals[place] = <Bytes><char*>literal
+            new.sizes[place] = len(literal)
+        for place, slot in enumerate(template.slots):
+            new.slots[place] = slot
+        for place, other in enumerate(self.kept):
+            self.common[self.count][place] = self.common[place][self.count] = _common(template, other)
+        self.kept.append(template)
+        self.begins = <Bytes*>more(self.begins, max([len(one.literals) for one in self.kept]) * sizeof(Bytes))
+        self.order[self.count] = self.count
+        self.count += 1
+
+    def taken(self):
+        """(generation, lines taken since the last call) of each template."""
+        found = []
+        for place, template in enumerate(self.kept):
+            found.append((template.required.generation, self.templates[place].taken))
+            self.templates[place].taken = 0
+        return found
+
+    def bins(self):
+        """Records since the last call: written only, without a name, the timestamps of those out of the day."""
+        found = self.write_only, self.keys.unnamed(), self.out_of_day
+        self.write_only, self.out_of_day = 0, []
+        return found
+
+    def knows(self, line):
+        """Whether a line (without its newline) fits one of the templates, whatever its values mean."""
+        cdef Text texts[TEXTS]
+        cdef int64_t longs[LONGS]
+        cdef const uint8_t[::1] content = line
+        cdef Bytes end
+        if not self.count or not content.shape[0]:
+            return False
+        end = &content[0] + content.shape[0]
+        return _is_plain(&content[0], end) and self._find(&content[0], end, texts, longs) >= 0
+
+    def read(self, const uint8_t[::1] content, Columns columns):
+        """Take lines of ``content``, each with its newline.
+
+        Returns the number of lines, those that are left, and the number of each of these.
+        """
+        cdef Bytes at = &content[0] if content.shape[0] else NULL
+        cdef Bytes end = at + content.shape[0]
+        cdef Bytes line_end
+        cdef Bytes left_from = NULL
+        cdef Py_ssize_t lines = 0
+        left, numbers = [], []
+        while at < end:
+            line_end = <Bytes>memchr(at, b"\n", end - at)
+            # A last line that nothing ends is not this module's.
+            if line_end != NULL and self._take(at, line_end, columns):
+                if left_from != NULL:
+                    left.append(PyBytes_FromStringAndSize(<const char*>left_from, at - left_from))
+                    left_from = NULL
+            else:
+                numbers.append(lines)
+                if left_from == NULL:
+                    left_from = at
+            lines += 1
+            at = line_end + 1 if line_end != NULL else end
+        if left_from != NULL:
+            left.append(PyBytes_FromStringAndSize(<const char*>left_from, end - left_from))
+        return lines, b"".join(left), numbers
+
+    cdef bint _take(self, Bytes at, Bytes end, Columns columns) except -1:
+        """Whether the line was taken."""
+        cdef Text texts[TEXTS]
+        cdef int64_t longs[LONGS]
+        cdef int place, template, number
+        cdef int64_t size = 0, written = 0, timestamp, group
+        cdef Bytes name = NULL
+        cdef Py_ssize_t length = 0
+        if not self.count or not _is_plain(at, end):
+            return False
+        place = self._find(at, end, texts, longs)
+        if place < 0:
+            return False
+        template = self.order[place]
+        if place:
+            # The template that fitted last comes first.
+            self.order[place], self.order[0] = self.order[0], template
+        self.templates[template].taken += 1
+        timestamp = longs[self.reads + self.writes]
+        if timestamp >= 0 and _day(timestamp) != self.day:
+            self.out_of_day.append(timestamp)
+            return True
+        for number in range(self.reads):
+            if longs[number] > 0:
+                size = longs[number]
+                break
+        for number in range(self.reads, self.reads + self.writes):
+            written |= longs[number] > 0
+        if written and not size:
+            self.write_only += 1
+            return True
+        length = self.keys.write(texts, columns, &name, &group)
+        if length:
+            columns.append(name, length, group, size)
+        return True
+
+    cdef int _find(self, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
+        """The place in ``order`` of the template that the line fits, -1 where it fits none; what is needed of it goes
+        to ``texts`` and ``longs``.
+        """
+        cdef int place, slot, template, before = self.order[0], first = 0, reached = 0
+        self.begins[0] = at
+        for slot in range(self.texts):
+            texts[slot].size = -1
+        for slot in range(self.reads + self.writes):
+            longs[slot] = 0
+        longs[self.reads + self.writes] = -1
+        for place in range(self.count):
+            template = self.order[place]
+            if place:
+                # Templates mostly differ late: how far the one before went is not gone again.
+                first = min(reached, self.common[before][template])
+                for slot in range(first, min(reached + 1, self.templates[before].count)):
+                    self._forget(self.templates[before].slots[slot], texts, longs)
+            reached = self._reach(&self.templates[template], first, end, texts, longs)
+            if reached < 0:
+                return place
+            before = template
+        return -1
+
+    cdef inline void _forget(self, int slot, Text* texts, int64_t* longs) noexcept nogil:
+        """Let a needed value be null again."""
+        if slot >= self.texts:
+            longs[slot - self.texts] = -(slot == self.texts + self.reads + self.writes)
+        elif slot >= 0:
+            texts[slot].size = -1
+
+    cdef int _reach(self, LineTemplate* template, int first, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
+        """-1 where the line fits the template from literal ``first`` on, else the literal that it has not, or which the
+        value has not behind it.
+        """
+        cdef int place, slot
+        cdef Py_ssize_t size
+        cdef Bytes begin
+        # By names of their own: else each is fetched again for every value.
+        cdef Bytes* begins = self.begins
+        cdef Bytes* literals = template.literals
+        cdef Py_ssize_t* sizes = template.sizes
+        cdef int* slots = template.slots
+        cdef int texts_end = self.texts, timestamp = self.texts + self.reads + self.writes
+        cdef bint sizes_are_texts = template.sizes_are_texts
+        cdef Bytes at = begins[first]
+        for place in range(first, template.count):
+            begins[place] = at
+            size = sizes[place]
+            if end - at <= size or not is_same(at, literals[place], size):
+                return place
+            at += size
+            slot = slots[place]
+            if at[0] == b'"':
+                begin = at + 1
+                at = <Bytes>memchr(begin, b'"', end - begin)
+                if at == NULL:
+                    return place
+                if slot < 0:
+                    pass
+                elif slot < texts_end:
+                    texts[slot].at, texts[slot].size = begin, at - begin
+                else:
+                    if not sizes_are_texts or slot == timestamp:
+                        return place
+                    if at > begin and _whole(begin, at, &longs[slot - texts_end]) != at:
+                        return place
+                at += 1
+            elif slot < 0:
+                at = _unneeded(at, end)
+                if at == NULL:
+                    return place
+            elif end - at > 4 and not memcmp(at, b"null", 4):
+                at += 4
+            elif slot < texts_end or (sizes_are_texts and slot < timestamp):
+                return place
+            else:
+                begin = at
+                at = _whole(begin, end, &longs[slot - texts_end])
+                if at == begin or (at - begin > 1 and begin[0] == b"0"):
+                    return place
+                if at - begin <= DOUBLE_DIGITS:
+                    at = _past_zeros(at, end)
+        begins[template.count] = at
+        size = sizes[template.count]
+        return -1 if end - at == size and is_same(at, literals[template.count], size) else template.count
+
+
+cdef int _common(template, other):
+    """How many literals, each with the slot behind it, two templates begin with alike."""
+    cdef int found = 0
+    if template.required.sizes_are_texts != other.required.sizes_are_texts:
+        return 0
+    for one, another in zip(zip(template.literals, template.slots), zip(other.literals, other.slots)):
+        if one != another:
+            break
+        found += 1
+    return found
+
+
+cdef inline int64_t _day(int64_t timestamp) noexcept nogil:
+    """Days since 1970 of seconds, milliseconds or microseconds, told by size."""
+    if timestamp < 100_000_000_000LL:
+        return timestamp // 86_400
+    if timestamp < 100_000_000_000_000LL:
+        return timestamp // 86_400_000
+    return timestamp // 86_400_000_000LL
+
+
+cdef inline bint _is_plain(Bytes at, Bytes end) except -1:
+    """Whether a line is UTF-8 without an escape or a control character."""
+    cdef uint8_t bad = 0, high = 0
+    cdef Py_ssize_t place, size = end - at
+    for place in range(size):
+        bad |= (at[place] < 32) | (at[place] == 92)
+        high |= at[place]
+    if bad:
+        return False
+    return not high & 128 or is_utf8(at, size)
+
+
+cdef inline Bytes _whole(Bytes at, Bytes end, int64_t* value) noexcept nogil:
+    """Behind a number of up to ``DIGITS`` digits; where there is none, ``at``."""
+    cdef Bytes begin = at
+    cdef int64_t found = 0
+    while at < end and 48 <= at[0] <= 57:
+        if at - begin == DIGITS:
+            return begin
+        found = 10 * found + (at[0] - 48)
+        at += 1
+    value[0] = found
+    return at
+
+
+cdef inline Bytes _past_zeros(Bytes at, Bytes end) noexcept nogil:
+    """Behind a fraction of zeros that begins at ``at``, where one does."""
+    cdef Bytes begin = at + 1
+    if at >= end or at[0] != b".":
+        return at
+    at = begin
+    while at < end and at[0] == b"0":
+        at += 1
+    return at if at > begin else begin - 1
+
+
+cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:
+    """Behind a number or word of JSON; NULL where there is none."""
+    cdef Bytes begin
+    cdef bint is_negative = at < end and at[0] == b"-"
+    at += is_negative
+    begin = at
+    at = past_digits(at, end)
+    if at == begin:
+        if is_negative:
+            return NULL
+        if end - at > 4 and (not memcmp(at, b"null", 4) or not memcmp(at, b"true", 4)):
+            return at + 4
+        if end - at > 5 and not memcmp(at, b"false", 5):
+            return at + 5
+        return NULL
+    if begin[0] == b"0" and at - begin > 1:
+        return NULL
+    if at < end and at[0] == b".":
+        begin = at + 1
+        at = past_digits(begin, end)
+        if at == begin:
+            return NULL
+    return past_exponent(at, end)

@@ -1,0 +1,1 @@
+"""Sinks: where results are kept. See :mod:`cmsspark.store.store`."""

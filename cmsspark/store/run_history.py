@@ -1,0 +1,303 @@
+"""The ledger: every run of every job, in one SQLite file of the state directory.
+
+It is memory for people and for ``cmsspark daily``, not the truth: what counts is in the store, and a ledger that is
+gone or damaged is made again from the manifests there. The file is private: messages of failed runs stand in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark import clock
+from cmsspark.errors import DataError, Exit, OutputError, UsageError
+from cmsspark.store import process_identity
+
+FILE: Final = "runs.sqlite"
+VERSION: Final = 1
+#: A run of another host that says nothing for so long has ended.
+SILENT_MS: Final = 2 * 86_400_000
+
+
+class State(StrEnum):
+    """The states of a run."""
+
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    INTERRUPTED = "INTERRUPTED"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. ``stored_run`` is its id in the store, None before it is stored; times are UTC ms.
+
+    ``fingerprint`` is a digest of its inputs' files, ``rows`` of its report; ``details`` hold versions, tables, bins,
+    dumps, warnings and missing streams as in the manifest. ``exit_code`` and ``error`` are those of a run that failed.
+    """
+
+    run: str
+    job: str
+    day: date
+    state: State
+    store: str
+    began_ms: int
+    stored_run: str | None = None
+    ended_ms: int | None = None
+    seconds: float | None = None
+    rows: int | None = None
+    is_partial: bool = False
+    fingerprint: str | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    process: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON tells it."""
+        return {**self.__dict__, "day": self.day.isoformat(), "state": self.state.value}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What became of the documents of a stored run's table at a destination, when it was last published."""
+
+    job: str
+    table: str
+    day: date
+    stored_run: str
+    destination: str
+    at_ms: int
+    confirmed: int
+    waiting: int
+    refused: int
+
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS runs (
+    run TEXT PRIMARY KEY, job TEXT NOT NULL, day TEXT NOT NULL, state TEXT NOT NULL, store TEXT NOT NULL,
+    began_ms INTEGER NOT NULL, stored_run TEXT, ended_ms INTEGER, seconds REAL, rows INTEGER,
+    is_partial INTEGER NOT NULL DEFAULT 0, fingerprint TEXT, exit_code INTEGER, error TEXT,
+    process TEXT NOT NULL DEFAULT '{}', details TEXT NOT NULL DEFAULT '{}'
+);
+CREATE INDEX IF NOT EXISTS runs_by_day ON runs (day, job, began_ms);
+CREATE INDEX IF NOT EXISTS runs_by_stored_run ON runs (stored_run);
+CREATE TABLE IF NOT EXISTS published (
+    job TEXT NOT NULL, "table" TEXT NOT NULL, day TEXT NOT NULL, stored_run TEXT NOT NULL, destination TEXT NOT NULL,
+    at_ms INTEGER NOT NULL, confirmed INTEGER NOT NULL, waiting INTEGER NOT NULL, refused INTEGER NOT NULL,
+    PRIMARY KEY (day, job, "table", stored_run, destination)
+);
+CREATE TABLE IF NOT EXISTS stores (store TEXT PRIMARY KEY, read_ms INTEGER NOT NULL);
+"""
+_COLUMNS: Final = (
+    "run, job, day, state, store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, "
+    "error, process, details"
+)
+
+
+class LedgerDamaged(DataError):
+    """The ledger is no database (65): it can be made again from the manifests."""
+
+
+class Ledger:
+    """The ledger in ``path``; open it with :func:`opened`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._guard():
+            # Made before SQLite does, which would make it readable by all.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise OutputError("a ledger of another version", where=self.path, found=f"version {version}")
+        self._db.executescript(_SCHEMA)
+        self._db.execute(f"PRAGMA user_version={VERSION}")
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.OperationalError) as error:
+            raise OutputError("the ledger cannot be written", where=self.path, found=str(error)) from None
+        except sqlite3.DatabaseError as error:
+            raise LedgerDamaged(
+                "the ledger is damaged", where=self.path, found=str(error), next_step="cmsspark runs --rebuild"
+            ) from None
+
+    def close(self) -> None:
+        """Close the database; what was written stays."""
+        self._db.close()
+
+    def check(self) -> None:
+        """Raises LedgerDamaged (65) where SQLite finds its file out of order."""
+        with self._guard():
+            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise LedgerDamaged("the ledger is damaged", where=self.path, found=found)
+
+    def put(self, run: Run) -> None:
+        """Enter the run, or what is now known of it."""
+        values = (
+            *(run.run, run.job, run.day.isoformat(), run.state, run.store, run.began_ms, run.stored_run, run.ended_ms),
+            *(run.seconds, run.rows, run.is_partial, run.fingerprint, run.exit_code, run.error),
+            *(json.dumps(dict(run.process)), json.dumps(dict(run.details))),
+        )
+        with self._guard():
+            marks = ", ".join("?" * len(values))
+            self._db.execute(f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608 -- only placeholders
+
+    def sweep(self, now_ms: int | None = None) -> int:
+        """Runs whose process is gone become INTERRUPTED. Returns their number."""
+        now = clock.now_ms() if now_ms is None else now_ms
+        gone = [run for run in self.runs(state=State.RUNNING) if _is_over(run, now)]
+        for run in gone:
+            why = "the process was ended from outside"
+            self.put(replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY), error=why))
+        return len(gone)
+
+    def runs(
+        self,
+        *,
+        job: str | None = None,
+        first: date | None = None,
+        last: date | None = None,
+        state: State | None = None,
+        limit: int = -1,
+    ) -> list[Run]:
+        """Runs of days from ``first`` to ``last`` (both included), the latest begun first."""
+        given = (job, job, first and first.isoformat(), last and last.isoformat(), state, state, limit)
+        with self._guard():
+            rows = self._db.execute(
+                f"SELECT {_COLUMNS} FROM runs WHERE (? IS NULL OR job = ?) AND day >= coalesce(?, '') "  # noqa: S608 -- a constant
+                "AND day <= coalesce(?, '9999-99-99') AND (? IS NULL OR state = ?) "
+                "ORDER BY began_ms DESC, run DESC LIMIT ?",
+                given,
+            ).fetchall()
+        return [_run(row) for row in rows]
+
+    def find(self, name: str) -> Run:
+        """The run whose id, here or in the store, begins with ``name``. Raises UsageError (2) for none or several."""
+        pattern = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        with self._guard():
+            rows = self._db.execute(
+                f"SELECT {_COLUMNS} FROM runs WHERE run LIKE ? ESCAPE '\\' OR stored_run LIKE ? ESCAPE '\\' LIMIT 5",  # noqa: S608 -- a constant
+                (pattern, pattern),
+            ).fetchall()
+        if len(rows) == 1:
+            return _run(rows[0])
+        found = ", ".join(row[0] for row in rows) or "none"
+        raise UsageError(f"one run is wanted whose id begins with {name!r}", found=found, next_step="see cmsspark runs")
+
+    def note_published(self, published: Published) -> None:
+        """Enter what became of a table's documents."""
+        values = tuple(published.__dict__.values())
+        with self._guard():
+            self._db.execute(
+                "INSERT OR REPLACE INTO published VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                tuple(value.isoformat() if isinstance(value, date) else value for value in values),
+            )
+
+    def published(self, first: date | None = None, last: date | None = None) -> list[Published]:
+        """What was published of days from ``first`` to ``last``."""
+        with self._guard():
+            rows = self._db.execute(
+                "SELECT * FROM published WHERE day >= coalesce(?, '') AND day <= coalesce(?, '9999-99-99')",
+                (first and first.isoformat(), last and last.isoformat()),
+            ).fetchall()
+        return [Published(row[0], row[1], date.fromisoformat(row[2]), *row[3:]) for row in rows]
+
+    def knows_store(self, store: str) -> bool:
+        """Whether the manifests of that store were read into this ledger once."""
+        with self._guard():
+            return self._db.execute("SELECT 1 FROM stores WHERE store = ?", (store,)).fetchone() is not None
+
+    def rebuild(self, store: str, runs: Iterable[Run]) -> int:
+        """Enter the store's runs that are not known yet. Returns their number."""
+        added = 0
+        with self._guard():
+            known = {row[0] for row in self._db.execute("SELECT stored_run FROM runs WHERE stored_run IS NOT NULL")}
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for run in runs:
+                    if run.stored_run not in known:
+                        self.put(run)
+                        added += 1
+                self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, clock.now_ms()))
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        return added
+
+
+@contextmanager
+def opened(state_dir: Path, notes: list[str] | None = None) -> Iterator[Ledger]:
+    """The ledger of a state directory, made where there is none; a damaged one is set aside, told in ``notes``.
+
+    Raises OutputError (73) where it cannot be written.
+    """
+    ledger = _open(state_dir / FILE, notes if notes is not None else [])
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def _open(path: Path, notes: list[str]) -> Ledger:
+    try:
+        ledger = Ledger(path)
+        try:
+            ledger.check()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+    except LedgerDamaged as error:
+        aside = f".damaged-{clock.stamp()}"
+        for suffix in ("", "-wal", "-shm"):
+            old = path.with_name(path.name + suffix)
+            try:
+                old.rename(old.with_name(old.name + aside))
+            except FileNotFoundError:
+                continue
+            except OSError as failed:
+                raise OutputError("a damaged ledger cannot be set aside", where=old, found=failed.strerror) from None
+        notes.append(f"the ledger was damaged ({error.found}) and is kept as {path.name}{aside}; a new one was begun")
+        return Ledger(path)
+
+
+def _is_over(run: Run, now_ms: int) -> bool:
+    alive = process_identity.lives(run.process)
+    if alive is None:
+        # Of another boot of this host, or of another host.
+        is_ours = run.process.get("host") == process_identity.identity()["host"]
+        return is_ours or now_ms - run.began_ms > SILENT_MS
+    return not alive
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    run, job, day, state, *rest = row
+    store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *told = rest
+    process, details = (json.loads(text) for text in told)
+    return Run(
+        run, job, date.fromisoformat(day), State(state), store, began_ms, stored_run, ended_ms, seconds, rows,
+        bool(is_partial), fingerprint, exit_code, error, process, details,
+    )  # fmt: skip

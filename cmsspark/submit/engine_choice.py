@@ -1,0 +1,73 @@
+"""Chooses the engine of a job on logs or dumps from parsed options, and makes the command of processes.
+
+The choice itself is :func:`cmsspark.pipeline.engine.choose`; this adds what only ``run_spark`` knows: profile, and options
+of Spark from settings, ``SPARK_OPTIONS`` and the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cmsspark.errors import UsageError
+from cmsspark.jobs import Job
+from cmsspark.jobs.log_job import day_request
+from cmsspark.pipeline.dump_day import dump_request
+from cmsspark.pipeline.engine import AUTO, ENGINES, PROCESSES, SPARK, Choice
+from cmsspark.pipeline.engine import choose as choose_for_job
+from cmsspark.pipeline.inputs import INDEX_DUMP_BYTES_KEY
+from cmsspark.settings import Settings
+from cmsspark.sources.layout import Layout
+from cmsspark.submit.arguments import Request
+from cmsspark.submit.command import Command
+from cmsspark.submit.host import Host
+from cmsspark.submit.spark_options import BUILT_IN
+
+
+def choose(
+    command_line: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, command: Command
+) -> Choice:
+    """The engine for a command line. ``options``: the job's own, parsed; ``command``: the one of Spark.
+
+    Raises UsageError (2) for an engine that is not known, or cannot do what is requested.
+    """
+    engine = command_line.last("--engine") or options.get("engine") or AUTO
+    if engine not in ENGINES:
+        raise UsageError("--engine is auto, processes or spark", found=repr(engine))
+    if job is None or not (job.streams or job.by_processes):
+        if engine == PROCESSES:
+            raise UsageError(
+                "--engine processes cannot do that", found="the job needs Spark", next_step="leave --engine out"
+            )
+        return Choice(SPARK, "the job needs Spark")
+    # Without a store the job ends at once, whatever counts.
+    fout = options["fout"] or settings.store or ""
+    make_request = day_request if job.streams else dump_request
+    request = make_request(job, {**options, "engine": engine}, settings, fout)
+    layout = Layout.load(settings.sources, request.root or settings.root)
+    return choose_for_job(request, layout, _spark_reason(command, settings))
+
+
+def _spark_reason(command: Command, settings: Settings) -> str:
+    """The profile or the first option of Spark that somebody asked for; empty where all are the local profile's own."""
+    if command.profile != "local" or command.mode != "client":
+        return f"profile {command.profile}"
+    for name, chosen in sorted(command.options.chosen.items()):
+        layers = chosen.origin.split(" + ")
+        if all(layer == BUILT_IN or layer.startswith("etc/spark/") for layer in layers):
+            continue
+        # The limit in the settings asks for no engine: it is compared with the dump.
+        if name == INDEX_DUMP_BYTES_KEY and chosen.origin == settings.where("spark", name):
+            continue
+        return f"{name} from {chosen.origin}"
+    return ""
+
+
+def by_processes(command: Command, host: Host, job: Job, arguments: Sequence[str]) -> Command:
+    """The command that counts without Spark, made from the one of Spark."""
+    # One thread for each process: the processes are the cores.
+    env = {name: value for name, value in command.env.items() if name != "SPARK_HOME"}
+    env["OPENBLAS_NUM_THREADS"] = "1"
+    argv = [host.python, "-m", "cmsspark.jobs.launch", job.name, "--engine", PROCESSES, *arguments]
+    return replace(command, argv=argv, env=env, mode="python")

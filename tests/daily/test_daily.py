@@ -1,0 +1,353 @@
+"""``cmsspark daily`` (R1, R2, R4, R6, R7, R8): exactly what is to be done is done, oldest first, and told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmsspark.commands.daily import exit_code, worked
+from cmsspark.daily.notify import notify
+from cmsspark.errors import DataError, NotReady
+from cmsspark.pipeline.run_context import attended
+from cmsspark.storage import LocalFiles
+from cmsspark.store.lease import Lease, held
+from cmsspark.store.run_history import FILE
+from tests.daily.killed_daily import DAYS, JOB, LAST, NOW, Mornings
+from tests.pipeline.places import Place, write_streams
+
+ELSEWHERE = {"host": "other.example.org", "pid": 7, "kernel": "another boot", "started": 1}
+HOUR = 3_600
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Mornings:
+    return Mornings(tmp_path).prepare()
+
+
+@pytest.fixture
+def done(place: Mornings) -> Mornings:
+    """All ten days are stored and published; nothing was noted so far."""
+    for day in DAYS:
+        place.store(day)
+        place.publish(day)
+    return place
+
+
+def test_ten_new_days_are_run_and_published_oldest_first(place: Mornings) -> None:
+    outcomes = place.work()
+    assert [outcome.word for outcome in outcomes] == ["published"] * 10
+    assert place.runs() == place.sent() == DAYS
+    assert exit_code(outcomes) == 0
+
+
+def test_a_second_daily_finds_nothing_to_do(place: Mornings) -> None:
+    place.work()
+    place.started.clear()
+    assert place.work() == []
+    assert place.started == []
+
+
+def test_of_ten_days_exactly_three_missing_and_one_stale_are_done_oldest_first(place: Mornings) -> None:
+    missing, stale = [DAYS[1], DAYS[4], DAYS[8]], DAYS[6]
+    for day in DAYS:
+        if day not in missing:
+            place.store(day)
+            place.publish(day)
+    place.log(stale, 1_001)
+    outcomes = place.work()
+    assert place.runs() == place.sent() == sorted([*missing, stale])
+    assert {outcome.task.day: outcome.task.why for outcome in outcomes} == {
+        **dict.fromkeys(missing, "missing"), stale: "stale: the files of eos have changed",
+    }  # fmt: skip
+
+
+def test_a_day_that_is_stored_and_not_published_is_only_published(done: Mornings) -> None:
+    done.store(DAYS[3])
+    done.work()
+    assert (done.runs(), done.sent()) == ([], [DAYS[3]])
+
+
+def test_without_publishing_days_are_only_stored(place: Mornings) -> None:
+    outcomes = place.work(publish=False)
+    assert {outcome.word for outcome in outcomes} == {"done"}
+    assert place.sent() == []
+    assert place.work(publish=False) == []
+
+
+def test_a_better_dump_makes_no_day_stale(done: Mornings) -> None:
+    dbs = done.root / "project/awg/cms/dbs/PROD_GLOBAL"
+    (dbs / "2026-02-01").rename(dbs / "2026-01-30")
+    assert done.work() == []
+
+
+def test_logs_that_were_deleted_make_no_day_stale(done: Mornings) -> None:
+    folder = done.log_folder(DAYS[0])
+    (folder / "part-0").unlink()
+    folder.rmdir()
+    assert done.work() == []
+
+
+def test_a_schema_that_changed_makes_days_stale_and_they_stay_readable(done: Mornings) -> None:
+    path = Path(done.fout) / JOB / DAYS[2].isoformat() / "runs" / done.manifest(DAYS[2])["run"] / "manifest.json"
+    path.write_text(path.read_text().replace(done.manifest(DAYS[2])["tables"][JOB]["schema"], "another"))
+    (outcome,) = done.work()
+    assert outcome.task.why == "stale: the schema of dbs_eos has changed"
+    assert done.runs() == [DAYS[2]]
+
+
+def test_a_damaged_result_is_made_again(done: Mornings) -> None:
+    (Path(done.fout) / JOB / DAYS[5].isoformat() / "CURRENT").write_bytes(b"\0")
+    done.work()
+    assert done.runs() == [DAYS[5]]
+
+
+def test_without_its_ledger_daily_publishes_again_what_the_publisher_then_finds_unchanged(done: Mornings) -> None:
+    for path in (done.folder / "state").glob(f"{FILE}*"):
+        path.unlink()
+    done.work()
+    assert (done.runs(), done.sent()) == ([], DAYS)
+
+
+# Not ready ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_day_that_is_not_there_waits_with_75_and_holds_up_no_other(place: Mornings) -> None:
+    folder = place.log_folder(LAST)
+    folder.rename(folder.with_name("31.tmp"))
+    outcomes = place.work()
+    assert [outcome.word for outcome in outcomes] == ["published"] * 9 + ["waiting"]
+    assert exit_code(outcomes) == 75
+    assert outcomes[-1].task.verdict.retry_ms == int(NOW * 1000) + HOUR * 1000
+
+
+def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final(place: Mornings) -> None:
+    place.daily_settings = "daily: {sources: {eos: tmp}}\n"
+    folder = place.log_folder(LAST)
+    open_folder = folder.rename(folder.with_name("31.tmp"))
+    place.work(first=LAST)
+    assert place.manifest(LAST)["partial"] is True
+    assert place.work(first=LAST) == []
+    open_folder.rename(folder)
+    (outcome,) = place.work(first=LAST)
+    assert outcome.task.why == "stale: eos is final now"
+    assert place.manifest(LAST)["partial"] is False
+
+
+def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arrives(place: Mornings) -> None:
+    place.daily_settings = "daily: {sources: {aaa: partial, cmssw: partial, crab: partial}}\n"
+    daily = place.daily(jobs=(replace(place.daily().config.jobs[0], streams=("aaa", "eos")),))
+    (task,) = daily.tasks(LAST, LAST)
+    assert task.options == ("--allow-missing",)
+    assert task.verdict.is_ready
+    place.store(LAST)
+    assert "aaa" not in daily.tasks(LAST, LAST)[0].why
+    aaa = place.root / "project/monitoring/archive/xrootd/enr/gled/2026/01/31"
+    aaa.mkdir(parents=True)
+    (aaa / "part-0").write_bytes(b"x")
+    os.utime(aaa / "part-0", (NOW - HOUR, NOW - HOUR))
+    assert daily.tasks(LAST, LAST)[0].why == "stale: aaa has arrived"
+
+
+def test_a_day_still_being_written_waits_until_it_is_quiet(place: Mornings) -> None:
+    place.log(LAST, 1_000, at=NOW - 60)
+    (outcome,) = place.work(first=LAST)
+    assert (outcome.word, outcome.text) == ("waiting", "eos: the last file was written 1 minutes ago")
+    place.now += 600
+    assert [one.word for one in place.work(first=LAST)] == ["published"]
+
+
+def test_the_dump_after_the_day_is_waited_for_and_then_the_next_best_is_taken(place: Mornings) -> None:
+    dbs = place.root / "project/awg/cms/dbs/PROD_GLOBAL"
+    (dbs / "2026-02-01").rename(dbs / "2026-01-31")
+    assert [one.word for one in place.work(first=LAST)] == ["waiting"]
+    place.now += 48 * HOUR
+    assert [one.word for one in place.work(first=LAST)] == ["published"]
+    assert any("the dump of 2026-01-31 is taken" in text for text in place.told)
+
+
+# What goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_day_that_fails_holds_up_no_other_and_is_tried_again(place: Mornings) -> None:
+    place.codes["run", DAYS[2]] = 65
+    outcomes = place.work()
+    assert exit_code(outcomes) == 65
+    assert [outcome.word for outcome in outcomes].count("published") == 9
+    place.codes.clear()
+    place.started.clear()
+    place.work()
+    assert place.runs() == [DAYS[2]]
+
+
+@pytest.mark.parametrize("code", [2, 73, 78])
+def test_what_would_end_all_days_alike_is_not_tried_on_all(place: Mornings, code: int) -> None:
+    place.codes["run", DAYS[0]] = code
+    outcomes = place.work()
+    assert [outcome.word for outcome in outcomes] == ["failed"] + ["left"] * 9
+    assert exit_code(outcomes) == code
+
+
+def test_documents_that_could_not_be_sent_are_sent_the_next_time(place: Mornings) -> None:
+    place.codes["publish", LAST] = 75
+    (outcome,) = place.work(first=LAST)
+    assert (outcome.word, outcome.code) == ("unsent", 75)
+    place.codes.clear()
+    assert [one.task.why for one in place.work(first=LAST)] == ["unpublished"]
+
+
+def test_an_input_that_is_gone_when_the_run_starts_is_75_for_daily(place: Mornings) -> None:
+    place.codes["run", LAST] = 66
+    (outcome,) = place.work(first=LAST)
+    assert (outcome.word, outcome.code) == ("waiting", 75)
+
+
+def test_two_at_once_one_works_and_the_other_says_who(place: Mornings) -> None:
+    Lease(LocalFiles(), f"{place.fout}/.leases/daily", "the daily work", now=lambda: NOW * 2, process=ELSEWHERE).take()
+    with pytest.raises(NotReady, match=r"process 7 on other\.example\.org"):
+        place.work()
+    assert place.started == []
+
+
+def test_several_days_at_once_come_to_the_same(place: Mornings) -> None:
+    outcomes = place.work(parallel=3)
+    assert [outcome.task.day for outcome in outcomes] == sorted(place.runs()) == DAYS
+
+
+def killed_at(folder: Path, step: int) -> bool:
+    command = [sys.executable, "-m", "tests.daily.killed_daily", str(folder), str(step)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode in (0, -9), done.stderr
+    return done.returncode == -9
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8, 12, 15])
+def test_killed_at_a_step_the_next_daily_finishes_what_is_left(place: Mornings, step: int) -> None:
+    assert killed_at(place.folder, step)
+    place.work(first=DAYS[-3])
+    assert place.work(first=DAYS[-3]) == []
+    for day in DAYS[-3:]:
+        runs = Path(place.fout) / JOB / day.isoformat() / "runs"
+        assert all((run / "manifest.json").exists() for run in runs.iterdir())
+    # Three days of five steps each, stored from the third on: that is not run again.
+    assert len(place.runs()) == 3 - (step + 2) // 5
+
+
+def test_days_are_utc_and_years_end_right(place: Mornings) -> None:
+    end = date(2024, 12, 30)
+    tasks = place.daily().tasks(end, end + timedelta(days=3))
+    assert [task.day.isoformat() for task in tasks] == ["2024-12-30", "2024-12-31", "2025-01-01", "2025-01-02"]
+
+
+# What is told ------------------------------------------------------------------------------------------------------
+
+
+def end(place: Mornings, outcomes: list[Any]) -> int:
+    return notify(place.daily(), DAYS[0], LAST, outcomes)
+
+
+def test_the_summary_is_one_line_with_counts_code_and_the_next_look(
+    place: Mornings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = place.log_folder(LAST)
+    folder.rename(folder.with_name("31.tmp"))
+    assert end(place, place.work()) == 75
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    assert line.startswith("daily 2026-01-22 to 2026-01-31: 10 to do, 9 published, 1 waiting in ")
+    assert line.endswith("; exit 75; look again at 2026-02-01 07:00 UTC\n")
+
+
+def test_metrics_are_written_for_prometheus(place: Mornings) -> None:
+    place.daily_settings = "daily: {metrics: cms.prom}\n"
+    end(place, place.work())
+    lines = (place.folder / "cms.prom").read_text().splitlines()
+    assert 'cmsspark_daily_tasks{outcome="published"} 10.0' in lines
+    assert "cmsspark_daily_exit_code 0.0" in lines
+
+
+def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, capsys: pytest.CaptureFixture[str]) -> None:
+    place.daily_settings = (
+        "daily: {metrics: nowhere/cms.prom, mail: {to: [a@b], from: c@d, server: 127.0.0.1, port: 1},"
+        " push: {url: 'http://127.0.0.1:1/metrics/job/cmsspark'}}\n"
+    )
+    place.codes["run", LAST] = 65
+    assert end(place, place.work()) == 65
+    line = capsys.readouterr().out
+    assert "metrics cannot be written" in line
+    assert "mail cannot be sent: 127.0.0.1:1" in line
+    assert "metrics cannot be pushed: http://127.0.0.1:1/metrics/job/cmsspark" in line
+
+
+def test_a_run_that_failed_is_told_with_its_reason(place: Mornings) -> None:
+    def fails(argv: list[str]) -> int:
+        with pytest.raises(DataError), attended(place.settings(), place.fout, JOB, LAST, place.told.append):
+            raise DataError("the log is bad", where="somewhere")
+        return 65
+
+    (outcome,) = worked(replace(place.daily(), runner=fails), LAST, LAST)
+    assert outcome.text == "run_spark dbs_eos ended with 65: the log is bad"
+    # A run that ended before this one began is no reason.
+    (outcome,) = worked(replace(place.daily(), runner=lambda argv: 65), LAST, LAST)
+    assert outcome.text == "run_spark dbs_eos ended with 65"
+
+
+# The command -------------------------------------------------------------------------------------------------------
+
+
+def daily(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from cmsspark.cli import main; main()", "daily", "--settings", str(settings)]
+    environment = {**os.environ, "HOME": str(settings.parent), "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(place: Mornings) -> None:
+    place.settings()
+    place.store(DAYS[0])
+    span = ("--from", DAYS[0].isoformat(), "--to", DAYS[1].isoformat(), "--job", JOB, "--fout", place.fout)
+    done = daily(place.folder / "cmsspark.yaml", *span, "--publish", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert [line.split("  ", 2)[2] for line in done.stdout.splitlines()] == [
+        "unpublished  would be published", "missing  would be run",
+    ]  # fmt: skip
+    assert not (Path(place.fout) / JOB / DAYS[1].isoformat()).exists()
+
+
+def test_a_second_daily_ends_with_75_and_names_the_first(place: Mornings) -> None:
+    place.settings()
+    words = (place.folder / "cmsspark.yaml", "--from", LAST.isoformat(), "--to", LAST.isoformat(), "--fout", place.fout)
+    with held(LocalFiles(), f"{place.fout}/.leases/daily", "the daily work"):
+        second = daily(*words)
+    assert second.returncode == 75
+    assert f"process {os.getpid()} on " in second.stderr
+    assert second.stdout == ""
+    assert not (Path(place.fout) / JOB).exists()
+
+
+def test_days_in_the_wrong_order_end_in_2(place: Mornings) -> None:
+    place.settings()
+    done = daily(place.folder / "cmsspark.yaml", "--from", "20260102", "--to", "20260101", "--fout", place.fout)
+    assert done.returncode == 2
+
+
+def test_a_real_day_is_run_by_run_spark_published_and_then_left_alone(tmp_path: Path) -> None:
+    real = Place(tmp_path)
+    write_streams(real.tree)
+    with real.settings.open("a") as stream:
+        stream.write(f"root: {tmp_path}/root\nstore: {tmp_path}/store\npublishing: {{sink: file}}\n")
+        stream.write("daily: {jobs: [dbs_eos], quiet_minutes: 0}\n")
+    span = ("--from", "20190614", "--to", "20190615")
+    first = daily(real.settings, *span)
+    assert first.returncode == 75, first.stderr
+    assert first.stdout.startswith("daily 2019-06-14 to 2019-06-15: 2 to do, 1 published, 1 waiting, 1 overdue in ")
+    assert real.manifest("dbs_eos")["tables"]["dbs_eos"]["rows"] > 0
+    run = real.manifest("dbs_eos")["run"]
+    second = daily(real.settings, *span)
+    assert "1 to do, 1 waiting" in second.stdout
+    assert real.manifest("dbs_eos")["run"] == run

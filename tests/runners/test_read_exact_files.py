@@ -1,0 +1,24 @@
+"""Files given to Spark's readers are read once each, whatever their names hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cmsspark.runners.read_exact_files import groups, load
+
+
+def test_names_that_look_like_patterns_are_loaded_alone() -> None:
+    assert groups(["/a", "/b*", "/c", "/{d}"]) == [["/a", "/c"], ["/b*"], ["/{d}"]]
+    assert groups(["/b*"]) == [["/b*"]]
+    assert groups([]) == []
+
+
+def test_each_file_is_read_once_whatever_its_name_holds(spark: Any, tmp_path: Path) -> None:
+    names = ["plain", "a b", "50%20", "x*", "{y}", "[z]", "q?", "back\\slash", "ä"]
+    for name in names:
+        (tmp_path / name).write_text(name + "\n")
+    paths = [f"file://{tmp_path}/{name}" for name in names]
+    assert sorted(row.value for row in load(spark, "text", paths).select("value").collect()) == sorted(names)
+    assert load(spark, "binaryFile", paths).count() == len(names)
+    assert load(spark, "text", paths[:1]).columns == ["value", "file_path"]

@@ -1,0 +1,114 @@
+"""A command's end: its exit code, its messages, and what a signal does. Small shell scripts stand for spark-submit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cmsspark.submit.command import Command
+from cmsspark.submit.run_command import Watch, descendants, run
+
+pytestmark = pytest.mark.smoke
+
+
+def sh(script: str, mode: str = "client") -> Command:
+    return Command(["/bin/sh", "-c", script], {}, mode)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 65, 66, 70, 73, 75, 77, 78])
+def test_the_exit_code_is_the_commands_own(code: int) -> None:
+    assert run(sh(f"exit {code}"), os.environ) == code
+
+
+def test_in_cluster_mode_the_code_is_read_from_the_applications_report() -> None:
+    report = "diagnostics: User application exited with status 66"
+    assert run(sh(f"echo '{report}' >&2; exit 1", "cluster"), os.environ) == 66
+    assert run(sh(f"echo '{report}' >&2; exit 0", "cluster"), os.environ) == 0
+    assert run(sh("exit 1", "cluster"), os.environ) == 1
+
+
+def test_a_jar_that_no_repository_has_is_told_with_the_next_step(capfd: pytest.CaptureFixture[str]) -> None:
+    said = "java.lang.RuntimeException: [unresolved dependency: org.apache.spark#spark-avro_2.13;4.3.0: not found]"
+    assert run(sh(f"echo '{said}' >&2; exit 1"), os.environ) == 78
+    assert "no Maven repository gave org.apache.spark#spark-avro_2.13;4.3.0" in capfd.readouterr().err
+
+
+def test_a_driver_killed_from_outside_may_be_tried_again(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(sh("kill -9 $$"), os.environ) == 75
+    assert "SIGKILL" in capfd.readouterr().err
+
+
+def test_messages_pass_as_they_come_without_the_jvms_noise(capfd: pytest.CaptureFixture[str]) -> None:
+    said = "WARNING: Using incubator modules: x\\nW one\\n[==>\\r"
+    run(sh(f"printf '{said}' >&2; echo out; printf 'last' >&2"), os.environ)
+    captured = capfd.readouterr()
+    assert captured.err == "W one\n[==>\rlast"
+    assert captured.out == "out\n"
+
+
+def test_a_jobs_own_stderr_finds_its_way_past_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    run(sh('(echo told >> "$CMSSPARK_STDERR") 2>&1; echo result'), os.environ)
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("result\n", "told\n")
+
+
+def test_noise_that_arrives_in_pieces_is_still_noise() -> None:
+    source, sink = os.pipe()
+    seen, shown = os.pipe()
+    watch = Watch(source, shown)
+    for piece in (b"WARN", b"ING: Using incub", b"ator modules: a\nkept\nWARNING: other", b"\nWARN"):
+        os.write(sink, piece)
+        time.sleep(0)
+    os.close(sink)
+    watch.join(5)
+    assert os.read(seen, 1000) == b"kept\nWARNING: other\nWARN"
+
+
+CALLER = (
+    "import os, signal, sys\nfrom cmsspark.submit.command import Command\nfrom cmsspark.submit.run_command import run\n"
+)
+#: As started by nohup.
+NOHUP = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_all_below_and_the_run_may_be_tried_again(number: int, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    script = f"(sleep 600 & wait) & echo $$ > {ready}; wait"
+    code = CALLER + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as caller:
+        child = int(ready.read_text())
+        below = descendants(child)
+        caller.send_signal(number)
+        _, said = caller.communicate(timeout=30)
+    assert caller.returncode == 75
+    assert "run the same command again" in said
+    assert not [pid for pid in (child, *below) if Path(f"/proc/{pid}/stat").exists() and not _is_zombie(pid)]
+
+
+def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    os.mkfifo(ready)
+    os.mkfifo(go)
+    script = f"echo > {ready}; read word < {go}; exit 7"
+    code = CALLER + NOHUP + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as caller:
+        ready.read_text()
+        caller.send_signal(signal.SIGHUP)
+        go.write_text("on\n")
+        caller.communicate(timeout=30)
+    assert caller.returncode == 7
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
