@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cmsspark import days, pseudonyms
-from cmsspark.jobs import job_of_table
+from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of
 from cmsspark.runners.session import session as _session
 from cmsspark.sources.registry import STREAMS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.jobs import JOBS, Job
+from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.schemas import stored_table
 
 PACKAGE = Path(__file__).resolve().parent.parent / "cmsspark"

@@ -6,7 +6,7 @@ import pytest
 
 from cmsspark import schemas
 from cmsspark.errors import SettingsError
-from cmsspark.jobs import JOBS
+from cmsspark.pipeline.job_index import JOBS
 from cmsspark.resources import resource
 
 TYPES = {"string", "long", "int", "double", "date", "boolean"}

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from cmsspark.access import UNMATCHED_BINS
 from cmsspark.errors import DataError, UsageError
-from cmsspark.reports import terminal
 
 #: Malformed records: more than this share and more than this many fail a run.
 MALFORMED_SHARE: Final = 0.001
@@ -223,13 +222,3 @@ def unusual(
                 f" {known.unmatched_share:.1%}"
             )
     return warnings
-
-
-def table(bins: Mapping[str, Mapping[str, Any]]) -> str:
-    """The reconciliation as text for a terminal, from its form in the manifest."""
-    head = ("stream", "read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only")
-    rows = []
-    for stream, one in bins.items():
-        counts = [one["read"], one["matched"], *(one["unmatched"][name] for name in UNMATCHED_BINS)]
-        rows.append([stream, *counts, *(one[name] for name in ("malformed", "out_of_day", "write_only"))])
-    return "\n".join(terminal.table(head, rows, indent=""))

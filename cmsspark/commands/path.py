@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from cmsspark.jobs import job_of_table
 from cmsspark.periods import When
+from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import when_options
 from cmsspark.storage import Files, LocalFiles, files_for, is_local

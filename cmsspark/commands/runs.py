@@ -12,11 +12,11 @@ from typing import Any, Final
 import click
 
 from cmsspark import clock
-from cmsspark.checks import reconciliation
-from cmsspark.commands.report import PAGE
-from cmsspark.jobs import find_job
+from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.run_context import from_manifest
+from cmsspark.pipeline.run_report import PAGE
+from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.settings import Settings
 from cmsspark.storage import LocalFiles, files_for, is_local, local_path
@@ -126,7 +126,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         told = f"{one.table}: {one.confirmed:,} confirmed, {one.waiting:,} waiting, {one.refused:,} refused"
         click.echo(f"  {'published':<12}{told}, {one.destination}, {clock.to_second(one.at_ms)}")
     if bins := found.details.get("reconciliation"):
-        click.echo("\n" + reconciliation.table(bins))
+        click.echo("\n" + reconciliation_table.table(bins))
 
 
 def _page(run: Run) -> Path | None:

@@ -14,7 +14,7 @@ import click
 from cmsspark import days
 from cmsspark.commands.runs import ledger_of
 from cmsspark.errors import Exit
-from cmsspark.jobs import JOBS
+from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.storage import is_local, local_path

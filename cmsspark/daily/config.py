@@ -13,7 +13,7 @@ import msgspec
 from cmsspark.checks.alarms import PORTS, Mail, Push
 from cmsspark.checks.readiness import Rules
 from cmsspark.errors import SettingsError, UsageError
-from cmsspark.jobs import Job, find_job
+from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.pipeline.planner import POLICIES
 from cmsspark.settings import Settings
 from cmsspark.sources.registry import STREAMS

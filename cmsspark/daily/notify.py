@@ -12,11 +12,11 @@ import click
 from cmsspark import clock
 from cmsspark.checks.alarms import Metrics, write_metrics
 from cmsspark.checks.readiness import is_overdue
-from cmsspark.commands.daily import exit_code
+from cmsspark.daily.run import exit_code
 from cmsspark.errors import CmssparkError, Exit
 
 if TYPE_CHECKING:
-    from cmsspark.commands.daily import Daily, Outcome
+    from cmsspark.daily.run import Daily, Outcome
 
 _WORDS: Final = ("done", "published", "waiting", "unsent", "failed", "left")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from cmsspark.errors import UsageError
-from cmsspark.jobs import Job, find_job
 from cmsspark.periods import Period, When, options
+from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.pipeline.options import settings_of, store_options
 from cmsspark.pipeline.period_options import when_options
 from cmsspark.pipeline.publication import (

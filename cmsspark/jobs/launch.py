@@ -25,7 +25,7 @@ def find_stderr() -> None:
 def main() -> None:
     find_stderr()
     from cmsspark import errors
-    from cmsspark.jobs import find_job, load_command
+    from cmsspark.pipeline.job_index import find_job, load_command
 
     job = find_job(sys.argv[1])
     errors.run_and_exit(lambda: errors.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:]))

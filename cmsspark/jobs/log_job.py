@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmsspark.jobs import Job
+from cmsspark.pipeline.job_index import Job
 from cmsspark.pipeline.options import StreamsType, engine_option, job_options, settings_of, store_of
 from cmsspark.sources.registry import STREAMS, streams_of_day
 
@@ -64,12 +64,12 @@ def command_of(job: Job) -> click.Command:
     @engine_option
     def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
         # Not at import: `--help` must answer at once.
-        from cmsspark.commands import report
+        from cmsspark.pipeline import run_report
         from cmsspark.pipeline.log_day import run
 
         settings = settings_of(settings_file)
         request = day_request(job, options, settings, store_of(fout, settings))
-        report.leave(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
+        run_report.leave(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
 
     if "partials" not in job.tables:
         command = click.option(

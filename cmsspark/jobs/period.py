@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import periods as calendar
-from cmsspark.jobs import JOBS
 from cmsspark.periods import Period
 from cmsspark.pipeline import stored_days as stored
+from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.pipeline.provenance import versions

@@ -18,6 +18,7 @@ from cmsspark.pipeline.provenance import check_unchanged, dumps_told, input_told
 from cmsspark.pipeline.quarantine import keep
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.scan_summary import ScanResult, ScanSummary
+from cmsspark.reports import reconciliation_table
 from cmsspark.storage import is_local
 from cmsspark.store import results
 
@@ -89,7 +90,7 @@ def store_day(
     done = run_now.commit({**manifest, "warnings": warnings})
     for text in warnings:
         tell(f"warning: {text}")
-    tell(reconciliation.table(done.manifest["reconciliation"]))
+    tell(reconciliation_table.table(done.manifest["reconciliation"]))
     tell(f"{request.job} of {request.day} stored in {done.path} after {time.monotonic() - began:.1f} s")
     return done
 

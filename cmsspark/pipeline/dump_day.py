@@ -16,8 +16,8 @@ import click
 
 from cmsspark import days
 from cmsspark.compiled import unavailable_reason
-from cmsspark.jobs import JOBS, Job
 from cmsspark.pipeline import engine
+from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of
 from cmsspark.pipeline.provenance import check_unchanged, dumps_told, is_all_local, versions
 from cmsspark.pipeline.request import JobRequest
@@ -59,14 +59,14 @@ class DumpJob:
 
     def tables(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, DataFrame]:
         """The tables that ``build_in_spark`` takes."""
-        from cmsspark.sources import dbs, phedex
+        from cmsspark.runners import dump_tables
 
         read: dict[str, DataFrame] = {}
         for dump in dumps:
             if dump.kind == "phedex":
-                read["replicas"] = phedex.replicas(spark, dump)
+                read["replicas"] = dump_tables.replica_rows(spark, dump)
             else:
-                read |= {name: dbs.table(spark, dump, name, columns) for name, columns in self.dbs.items()}
+                read |= {name: dump_tables.dump_table(spark, dump, name, columns) for name, columns in self.dbs.items()}
         return read
 
     def command(self) -> click.Command:

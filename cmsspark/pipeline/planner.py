@@ -12,7 +12,7 @@ from cmsspark.checks import readiness
 from cmsspark.checks.readiness import Listing, Rules, Verdict
 from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
-from cmsspark.jobs import Job
+from cmsspark.pipeline.job_index import Job
 from cmsspark.schemas import stored_table
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
-from cmsspark.jobs import Job
 from cmsspark.periods import When, first_day
+from cmsspark.pipeline.job_index import Job
 from cmsspark.pipeline.options import store_of
 from cmsspark.settings import Settings
 

@@ -8,7 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from cmsspark.errors import CmssparkError, InputMissing
-from cmsspark.jobs import job_of_table
+from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
 from cmsspark.store import results

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cmsspark.checks.reconciliation import table
 from cmsspark.reports.day_report import by_prefix
+from cmsspark.reports.reconciliation_table import table
 from cmsspark.reports.terminal import percent, printable, volume
 
 #: What is said of a stream against the days before.

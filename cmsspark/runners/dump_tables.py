@@ -15,11 +15,19 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from cmsspark.errors import DataError
 from cmsspark.runners.read_exact_files import load
+from cmsspark.runners.spark_columns import milliseconds, node_kind, node_site
 from cmsspark.schemas import Table, input_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.listing import InputFile
+from cmsspark.sources.registry import REPLICAS
 from cmsspark.storage import is_local, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,3 +149,40 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
     for file, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
         yield file, batch.column(1).slice(start, end - start).to_pylist()
         start = end
+
+
+_REPLICA_COLUMNS: Final = (
+    "dataset_name",
+    "block_name",
+    "block_files",
+    "block_bytes",
+    "node_name",
+    "br_node_files",
+    "br_node_bytes",
+    "replica_time_create",
+    "replica_time_update",
+)
+
+
+def replica_rows(spark: SparkSession, dump: Dump, feed: str = "auto") -> DataFrame:
+    """One row for each row of the snapshot, that is for each (block, node).
+
+    Columns: ``dataset_name``, ``block_name``, ``node_name``, ``site_name``, ``kind`` (disk, tape, buffer);
+    ``block_files``, ``block_bytes`` of the whole block; ``node_files``, ``node_bytes`` really at the node;
+    ``created_ms``, ``updated_ms`` of the replica (UTC). Any may be null.
+    """
+    from pyspark.sql import functions as F
+
+    return dump_table(spark, dump, REPLICAS, _REPLICA_COLUMNS, feed).select(
+        "dataset_name",
+        "block_name",
+        "node_name",
+        node_site("node_name").alias("site_name"),
+        node_kind("node_name").alias("kind"),
+        "block_files",
+        "block_bytes",
+        F.col("br_node_files").alias("node_files"),
+        F.col("br_node_bytes").alias("node_bytes"),
+        milliseconds("replica_time_create").alias("created_ms"),
+        milliseconds("replica_time_update").alias("updated_ms"),
+    )

@@ -130,8 +130,7 @@ def _by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) 
     from pyspark.sql import functions as F
 
     from cmsspark.runners import shuffle_join
-    from cmsspark.runners.dump_tables import dump_table
-    from cmsspark.sources import phedex
+    from cmsspark.runners.dump_tables import dump_table, replica_rows
 
     dbs = dumps["dbs"]
     files = dump_table(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
@@ -139,7 +138,7 @@ def _by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) 
     replicas = None
     if "phedex" in dumps:
         on_disk = (F.col("kind") == "disk") & (F.col("node_files") > 0)
-        replicas = phedex.replicas(spark, dumps["phedex"]).where(on_disk)
+        replicas = replica_rows(spark, dumps["phedex"]).where(on_disk)
         replicas = replicas.select("block_name", F.col("site_name").alias("site"))
     return shuffle_join.attach(
         hashed,

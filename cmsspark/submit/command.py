@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from cmsspark.errors import UsageError
-from cmsspark.jobs import Job
+from cmsspark.pipeline.job_index import Job
 from cmsspark.settings import Settings
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request

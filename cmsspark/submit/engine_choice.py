@@ -1,7 +1,7 @@
 """Chooses the engine of a job on logs or dumps from parsed options, and makes the command of processes.
 
-The choice itself is :func:`cmsspark.pipeline.engine.choose`; this adds what only ``run_spark`` knows: profile, and options
-of Spark from settings, ``SPARK_OPTIONS`` and the command line.
+:func:`cmsspark.pipeline.engine.choose` chooses; this module adds what only ``run_spark`` knows: the profile, and the
+options of Spark from settings, ``SPARK_OPTIONS`` and the command line.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from cmsspark.errors import UsageError
-from cmsspark.jobs import Job
 from cmsspark.jobs.log_job import day_request
 from cmsspark.pipeline.dump_day import dump_request
 from cmsspark.pipeline.engine import AUTO, ENGINES, PROCESSES, SPARK, Choice
 from cmsspark.pipeline.engine import choose as choose_for_job
 from cmsspark.pipeline.inputs import INDEX_DUMP_BYTES_KEY
+from cmsspark.pipeline.job_index import Job
 from cmsspark.settings import Settings
 from cmsspark.sources.layout import Layout
 from cmsspark.submit.arguments import Request

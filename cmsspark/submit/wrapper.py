@@ -15,7 +15,7 @@ import click
 from cmsspark import __version__, errors, pseudonyms
 from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
-from cmsspark.jobs import JOBS, Job, find_job, load_command
+from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings

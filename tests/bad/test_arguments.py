@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cmsspark import days, errors
 from cmsspark.errors import UsageError
-from cmsspark.jobs import JOBS, find_job, load_command
+from cmsspark.pipeline.job_index import JOBS, find_job, load_command
 
 WRONG_DAYS = (
     "", " ", "2026", "202601", "2026011", "202601155", "2026-1-15", "2026-01-1", "26-01-15", "2026/01/15", "15-01-2026",

@@ -7,6 +7,7 @@ import pytest
 from cmsspark.checks import reconciliation
 from cmsspark.checks.reconciliation import StreamBins, Tolerance, from_rows, parse_tolerances
 from cmsspark.errors import DataError, UsageError
+from cmsspark.reports import reconciliation_table
 
 STREAMS = ("aaa", "eos")
 
@@ -140,7 +141,7 @@ def test_a_number_of_malformed_records_is_tolerated_whatever_the_share() -> None
 
 
 def test_a_reconciliation_prints_one_line_for_each_stream() -> None:
-    lines = reconciliation.table({"aaa": bins(matched=1234567).as_dict(), "eos": bins().as_dict()}).splitlines()
+    lines = reconciliation_table.table({"aaa": bins(matched=1234567).as_dict(), "eos": bins().as_dict()}).splitlines()
     assert len(lines) == 3
     assert lines[0].split() == [
         "stream", "read", "matched", "no_lfn", "user_file", "temporary", "not_in_dbs", "malformed", "out_of_day",

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from cmsspark.jobs import JOBS
+from cmsspark.pipeline.job_index import JOBS
 from tests.cluster.conftest import World, assert_same
 
 pytestmark = pytest.mark.cluster

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from cmsspark.commands.report import PAGE, command, leave
+from cmsspark.commands.report import command
 from cmsspark.errors import CmssparkError, DataError
+from cmsspark.pipeline.run_report import PAGE, leave
 from cmsspark.store.results import CurrentTable
 from tests.pipeline.places import Place, write_streams
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from cmsspark import days
-from cmsspark.commands.daily import Daily, Outcome, worked
 from cmsspark.daily.config import DailyConfig, daily_config
-from cmsspark.jobs import find_job
+from cmsspark.daily.run import Daily, Outcome, worked
+from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.provenance import input_told
 from cmsspark.pipeline.run_context import attended, note_published
 from cmsspark.schemas import stored_table

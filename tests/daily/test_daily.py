@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cmsspark.commands.daily import exit_code, worked
 from cmsspark.daily.notify import notify
+from cmsspark.daily.run import exit_code, worked
 from cmsspark.errors import DataError, NotReady
 from cmsspark.pipeline.run_context import attended
 from cmsspark.storage import LocalFiles

@@ -11,7 +11,7 @@ import pytest
 
 from cmsspark import errors
 from cmsspark.errors import CmssparkError
-from cmsspark.jobs import find_job, load_command
+from cmsspark.pipeline.job_index import find_job, load_command
 from cmsspark.pipeline.request import DayRequest
 from cmsspark.settings import load_settings
 from cmsspark.storage import LocalFiles

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cmsspark import errors
-from cmsspark.jobs import find_job, load_command
+from cmsspark.pipeline.job_index import find_job, load_command
 from cmsspark.pipeline.log_day import run
 from cmsspark.pipeline.scan_summary import ScanSummary
 from tests.corpus import avro_files

@@ -61,7 +61,7 @@ def sortable(rows: list[dict[str, Any]]) -> list[str]:
 def test_spark_reads_the_same_rows_as_plain_python(spark: Any, eras: Dump, feed: str) -> None:
     expected = in_python(eras, "ACQUISITION_ERAS", COLUMNS)
     assert len(expected) == 2 * len(TEXTS) + 3
-    rows = dbs.table(spark, eras, "ACQUISITION_ERAS", COLUMNS, feed)
+    rows = dump_table(spark, eras, "ACQUISITION_ERAS", COLUMNS, feed)
     assert rows.schema.simpleString() == (
         "struct<acquisition_era_name:string,acquisition_era_id:bigint,description:string>"
     )
@@ -72,14 +72,14 @@ def test_spark_reads_the_same_rows_as_plain_python(spark: Any, eras: Dump, feed:
 def test_what_python_refuses_fails_in_spark_and_names_the_file(spark: Any, tmp_path: Path, feed: str) -> None:
     path = tmp_path / "part-0"
     path.write_bytes(b"1,RAW,null,me\n2,RECO,null\n")
-    rows = dbs.table(spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], feed)
+    rows = dump_table(spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], feed)
     with pytest.raises(Exception, match=r"(?s)DataError.*4 columns of DATA_TIERS are wanted.*part-0, row 2"):
         rows.collect()
 
 
 def test_a_table_of_empty_files_has_no_rows(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "part-0").touch()
-    assert dbs.table(spark, dump_of([tmp_path / "part-0"], "DATA_TIERS"), "DATA_TIERS", ["data_tier_id"]).count() == 0
+    assert dump_table(spark, dump_of([tmp_path / "part-0"], "DATA_TIERS"), "DATA_TIERS", ["data_tier_id"]).count() == 0
 
 
 def test_part_files_are_packed_into_tasks_of_even_size_each_once() -> None:

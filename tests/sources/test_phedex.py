@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from cmsspark.names import DERIVED, block_dataset, site_and_kind
+from cmsspark.runners.dump_tables import replicas
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
-from cmsspark.sources.phedex import disk_replicas_of, replicas
+from cmsspark.sources.phedex import disk_replicas_of
 from cmsspark.sources.registry import REPLICAS
 
 NODES = {

@@ -10,7 +10,7 @@ import pytest
 from cmsspark.access import AccessBatch
 from cmsspark.demo.make import make
 from cmsspark.errors import UsageError
-from cmsspark.jobs import JOBS
+from cmsspark.pipeline.job_index import JOBS
 from cmsspark.resources import read_yaml, resource
 from cmsspark.sources.folders import Layout, resolve_day
 from cmsspark.sources.reader import Reader

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cmsspark.jobs import Job, find_job
+from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.settings import Settings
 from cmsspark.submit.arguments import Request, split
 from cmsspark.submit.command import Command, Places, build

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import UsageError
-from cmsspark.jobs import find_job
 from cmsspark.pipeline.inputs import INDEX_DUMP_BYTES_KEY
+from cmsspark.pipeline.job_index import find_job
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.wrapper import instead, job_options, signature_of, with_engine

@@ -12,7 +12,7 @@ import pytest
 
 from cmsspark.compiled import MISSING, OFF, STALE
 from cmsspark.errors import UsageError
-from cmsspark.jobs import JOBS
+from cmsspark.pipeline.job_index import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
 from cmsspark.submit.wrapper import built_in, signature_of, uncompiled
 

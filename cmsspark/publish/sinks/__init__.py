@@ -43,7 +43,7 @@ class SinkEntry:
 
     def load(self) -> SinkModule:
         """Import the sink's module."""
-        return cast(SinkModule, import_module(self.module))
+        return cast("SinkModule", import_module(self.module))
 
 
 SINKS: Final[Mapping[str, SinkEntry]] = MappingProxyType(

@@ -108,7 +108,7 @@ class HttpSink:
             self._connection = HTTPConnection(host, self._endpoint.port)
             self._connection.auto_open = 0
             self._socket = DeadlineSocket(opened, self._timeouts.move, self._clock)
-            self._connection.sock = cast(Any, self._socket)
+            self._connection.sock = cast("Any", self._socket)
             return
         raise RetryableError(f"could not connect to any server: {'; '.join(reasons)}")
 

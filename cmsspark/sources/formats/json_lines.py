@@ -1,9 +1,9 @@
 """What the decoders of JSON sources share: chunks of lines in, batches of accesses out.
 
-Lines that fit a learned template are read by :mod:`cmsspark.sources.formats.fast_json`. Others that are plainly one object each are
-decoded at once by msgspec into typed records with the needed fields only. A line that fails is cut out and judged
-alone, as those that are not plain, by :mod:`cmsspark.sources.formats.strict_json`, whose word is final. Records are binned in
-columns: a list for each field is quicker than a loop over records.
+:mod:`cmsspark.sources.formats.fast_json` reads lines that fit a learned template. msgspec decodes other lines that are
+plainly one object each, all at once, into typed records with the needed fields only. A line that fails, or is not
+plain, is cut out and decided alone by :mod:`cmsspark.sources.formats.strict_json`. Records are binned in columns: a
+list for each field is quicker than a loop over records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Templates of lines: what stands between the values of a record, learned from one line, expected in the next.
 
 A producer writes its records' keys in one order, so lines differ in their values only. A :class:`LineTemplate` is such
-an order. :mod:`cmsspark.sources.formats.template_reader` reads a line that fits a template without a parser: the bytes between the
-values must be those of the template and each value must be plain. Any other line is left to the decoder.
+an order. :mod:`cmsspark.sources.formats.template_reader` reads a line that fits a template without a parser: the bytes
+between the values must be those of the template and each value must be plain. Any other line is left to the decoder.
 """
 
 from __future__ import annotations

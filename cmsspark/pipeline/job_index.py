@@ -1,0 +1,93 @@
+"""The index of the built-in jobs. It names their modules and imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from cmsspark.errors import UsageError
+from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
+
+
+@dataclass(frozen=True)
+class Job:
+    """A built-in job: the module that holds its ``command``, its tables, and a line for ``run_spark --list``."""
+
+    name: str
+    about: str
+    tables: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    #: Needs a Spark session. A job without one runs in plain Python.
+    needs_spark: bool = True
+    #: Processes of this host can run it without Spark. So they can every job on log streams.
+    by_processes: bool = False
+    #: The log streams that it reads unless it is asked for less.
+    streams: tuple[str, ...] = ()
+    #: Its results are of weeks, months or other ranges, not of days.
+    of_periods: bool = False
+
+    @property
+    def module(self) -> str:
+        """The module of its command. All jobs on log streams share one."""
+        return f"cmsspark.jobs.{'log_job' if self.streams else self.name}"
+
+
+def _jobs() -> Iterator[Job]:
+    yield Job(
+        "data_aggregation",
+        "One day of all streams per dataset, site and app",
+        ("data_aggregation", "partials"),
+        streams=STREAMS,
+    )
+    for stream in STREAMS_BY_NAME.values():
+        if stream.has_report:
+            about = f"One day of {stream.title} per dataset, site and app"
+            yield Job(stream.report, about, (stream.report,), aliases=stream.report_aliases, streams=(stream.name,))
+    yield Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), by_processes=True)
+    about = "How much data sit at the sites of a tier, by data tier"
+    yield Job("site_tier_usage", about, ("site_tier_usage",), by_processes=True)
+    yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), by_processes=True)
+    yield Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",), by_processes=True)
+    yield Job(
+        "period",
+        "A week, a month or any range of stored days, its distinct users counted anew",
+        ("period_aggregation",),
+        needs_spark=False,
+        of_periods=True,
+    )
+    yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
+
+
+#: All built-in jobs by name, in the order of ``run_spark --list``.
+JOBS: dict[str, Job] = {job.name: job for job in _jobs()}
+
+
+def find_job(name: str) -> Job:
+    """The job of that name or alias, with or without ``.py``. Raises UsageError (2) with the names there are."""
+    plain = name.removesuffix(".py")
+    for job in JOBS.values():
+        if plain in (job.name, *job.aliases):
+            return job
+    raise UsageError(
+        f"there is no job {name!r}", found=", ".join(sorted(JOBS)), next_step="run_spark --list shows what each does"
+    )
+
+
+def job_of_table(table: str) -> Job:
+    """The job that writes ``table``. Raises UsageError (2) with the tables there are."""
+    for job in JOBS.values():
+        if table in (*job.tables, *job.aliases):
+            return job
+    known = sorted(table for job in JOBS.values() for table in job.tables)
+    raise UsageError(f"there is no table {table!r}", found=", ".join(known))
+
+
+def load_command(job: Job) -> click.Command:
+    """The job's click command; importing its module must not import pyspark."""
+    module = importlib.import_module(job.module)
+    command = module.command_of(job) if job.streams else module.command
+    assert isinstance(command, click.Command)
+    return command
