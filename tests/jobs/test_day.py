@@ -326,3 +326,14 @@ def test_a_job_without_a_store_ends_in_2(place: Place) -> None:
     arguments = ["--date", "20190615", "--settings", str(place.settings)]
     with pytest.raises(errors.UsageError, match="a store is wanted"):
         errors.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
+
+
+def test_malformed_records_that_are_not_kept_are_told() -> None:
+    summary = ScanSummary.of(
+        [("quarantine_cut", "aaa", "malformed", 1_200, None), ("quarantine_cut", "aaa", "malformed", 34, None)],
+        ("aaa",),
+    )
+    assert summary.not_kept == {"aaa": 1_234}
+    assert summary.warnings() == [
+        "aaa: 1,234 malformed records are counted and not in the quarantine, which keeps 64 MB of each stream"
+    ]
