@@ -105,7 +105,7 @@ class SparkResult:
         return ((stream, detail) for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
 
     def write(self, run: Run, table: str, fmt: str) -> int:
-        """Write a table of the run and return its rows: a small one from here, as processes do; a large one by tasks."""
+        """Write a table of the run and return its rows: a small one from here, a large one by tasks."""
         kind = PARTIALS if table == "partials" else REPORT
         schema = stored_table(table)
         count = sum(row[3] for row in self._side if row[0] == kind)
