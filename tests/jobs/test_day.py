@@ -329,10 +329,8 @@ def test_a_job_without_a_store_ends_in_2(place: Place) -> None:
 
 
 def test_malformed_records_that_are_not_kept_are_told() -> None:
-    summary = ScanSummary.of(
-        [("quarantine_cut", "aaa", "malformed", 1_200, None), ("quarantine_cut", "aaa", "malformed", 34, None)],
-        ("aaa",),
-    )
+    rows = [("quarantine_cut", "aaa", "malformed", count, None) for count in (1_200, 34)]
+    summary = ScanSummary.of(rows, ("aaa",))
     assert summary.not_kept == {"aaa": 1_234}
     assert summary.warnings() == [
         "aaa: 1,234 malformed records are counted and not in the quarantine, which keeps 64 MB of each stream"

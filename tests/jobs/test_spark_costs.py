@@ -1,4 +1,4 @@
-"""What a day by Spark costs: jobs, stages, tasks and files of a small one, counted. A change that adds one fails here."""
+"""What a day by Spark costs: its jobs, stages, tasks and files are counted. A change that adds one fails here."""
 
 from __future__ import annotations
 
