@@ -25,19 +25,33 @@ def array(values: Sequence[Any], kind: str) -> pa.Array:
     import pyarrow as pa
 
     count = len(values)
-    there = pa.py_buffer(_bits([value is not None for value in values]))
     if kind == "string":
-        texts = [b"" if value is None else value.encode() for value in values]
-        ends = np.fromiter(map(len, texts), np.int64, count).cumsum()
-        if count and ends[-1] > np.iinfo(np.int32).max:
-            raise OverflowError("texts of one column come to more than 2 GB")
-        starts = np.concatenate((np.zeros(1, np.int32), ends.astype(np.int32)))
-        return pa.Array.from_buffers(pa.string(), count, [there, pa.py_buffer(starts), pa.py_buffer(b"".join(texts))])
+        return _of_bytes([None if value is None else value.encode() for value in values], pa.string())
+    there = pa.py_buffer(_bits([value is not None for value in values]))
     if kind == "long":
         numbers = np.array([0 if value is None else value for value in values], np.int64)
         return pa.Array.from_buffers(pa.int64(), count, [there, pa.py_buffer(numbers)])
     flags = pa.py_buffer(_bits([bool(value) for value in values]))
     return pa.Array.from_buffers(pa.bool_(), count, [there, flags])
+
+
+def binary(values: Sequence[bytes | None]) -> pa.Array:
+    """``values``, of which any may be None, as an array. Raises OverflowError for more than 2 GB together."""
+    import pyarrow as pa
+
+    return _of_bytes(values, pa.binary())
+
+
+def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    there = pa.py_buffer(_bits([value is not None for value in values]))
+    ends = np.fromiter((len(value or b"") for value in values), np.int64, len(values)).cumsum()
+    if len(values) and ends[-1] > np.iinfo(np.int32).max:
+        raise OverflowError("texts of one column come to more than 2 GB")
+    starts = np.concatenate((np.zeros(1, np.int32), ends.astype(np.int32)))
+    content = b"".join(value or b"" for value in values)
+    return pa.Array.from_buffers(kind, len(values), [there, pa.py_buffer(starts), pa.py_buffer(content)])
 
 
 def _bits(flags: list[bool]) -> bytes:

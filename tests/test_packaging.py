@@ -21,7 +21,7 @@ import cmsspark, cmsspark.submit
 from cmsspark.resources import read_text, read_yaml, resource
 from cmsspark.schemas import stored_table
 from cmsspark.submit.profiles import load_profile
-from cmsspark.jobs import JOBS, load_command
+from cmsspark.pipeline.job_index import JOBS, load_command
 assert load_profile("yarn").settled("master") == "yarn"
 assert "day" in stored_table("partials").names
 assert read_yaml("etc/sources.yaml") and read_text("etc/log4j2.properties")

@@ -8,28 +8,30 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cmsspark.kernel.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.kernel.pre_aggregate import QUARANTINE
 from cmsspark.pipeline import engine
-from cmsspark.runners.merge_task import PARTIALS, REPORT, ROWS
+from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, unpack, unpack_batches
 from cmsspark.runners.scan import StreamFiles, TaskContext
-from cmsspark.schemas import stored_table
+from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.store.results import Run, file_count
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
 #: Bytes of logs whose rows one merge takes, as they were read; what the shuffle join hands over is not aggregated yet.
-MERGE_BYTES: Final = 4_000_000_000
+MERGE_BYTES: Final = 2_000_000_000
 SHUFFLED_MERGE_BYTES: Final = 500_000_000
-#: Whether Spark plans what it keeps anew while it runs: that makes each exchange a job of its own.
-_ADAPTIVE_CACHE: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+#: Rows of a table that the driver takes and writes: some 20 MB packed, 250 MB as they are written.
+DRIVER_ROWS: Final = 1_000_000
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
 def count(
@@ -54,29 +56,29 @@ def count(
 
 
 def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
-    """The rows of all tasks merged: columns of ``merge_task.merged_columns()``. All rows of a key are in one of the
+    """The rows of all tasks merged, with ``merge_task.MERGED_COLUMNS``. All rows of a key are in one of the
     ``partitions``, which adaptive execution leaves as they are.
     """
-    from cmsspark.runners.merge_task import MergeTask, merged_columns
-
-    words = {"long": "bigint"}
-    schema = ", ".join(f"`{name}` {words.get(word, word)}" for name, word in merged_columns().items())
+    schema = ", ".join(f"`{name}` {word}" for name, word in MERGED_COLUMNS)
     return scanned.repartition(partitions, *KEYS).mapInArrow(MergeTask(day), schema)
 
 
 def _kept(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
     """The rows, kept when they are first asked for: side rows and tables come from one reading of the logs.
 
-    The joins of the shuffle way are worth adaptive execution; the one exchange by the index is not.
+    Adaptive execution is worth it for the joins of the shuffle way; it makes a job of its own of each exchange, and the
+    only one of the index has the partitions that it is to have.
     """
     from pyspark import StorageLevel
 
-    before = rows.sparkSession.conf.get(_ADAPTIVE_CACHE, "true")
-    rows.sparkSession.conf.set(_ADAPTIVE_CACHE, str(is_adaptive).lower())
+    conf = rows.sparkSession.conf
+    before = conf.get(_ADAPTIVE, "true")
+    conf.set(_ADAPTIVE, str(is_adaptive and before == "true").lower())
     try:
+        # What is kept is planned here.
         return rows.persist(StorageLevel.MEMORY_AND_DISK)
     finally:
-        rows.sparkSession.conf.set(_ADAPTIVE_CACHE, before or "true")
+        conf.set(_ADAPTIVE, before or "true")
 
 
 @dataclass
@@ -87,34 +89,31 @@ class SparkResult:
     engine: str = engine.SPARK
 
     @cached_property
-    def _side(self) -> list[SideRow]:
-        """All side rows, by the one job that reads the logs: some hundred, and the quarantined records that the merge
-        keeps.
+    def _side(self) -> list[tuple[Any, ...]]:
+        """All rows but the packed ones themselves, by the one job that reads the logs: some hundred, and the
+        quarantined records that the merge keeps.
         """
-        from pyspark.sql import functions as F
-
-        side = self.rows.where(~F.col("kind").isin(PARTIALS, REPORT))
-        found = side.select("kind", "stream", "app", "nacc", "detail").collect()
+        found = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
         return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in found]
 
     def side_rows(self) -> Iterator[SideRow]:
         """The scan's rows that are no accesses."""
-        return (row for row in self._side if row[0] not in (QUARANTINE, ROWS))
+        return (row for row in self._side if row[0] not in (QUARANTINE, PARTIALS, REPORT))
 
     def quarantined(self) -> Iterator[tuple[str, str]]:
         """(stream, detail) of malformed records."""
-        return ((stream, detail or "") for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
+        return ((stream, detail) for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
 
     def write(self, run: Run, table: str, fmt: str) -> int:
-        """Write a table of the run and return its rows."""
+        """Write a table of the run and return its rows: a small one from here, a large one by tasks."""
         kind = PARTIALS if table == "partials" else REPORT
-        counts = [count for row_kind, _, name, count, _ in self._side if (row_kind, name) == (ROWS, kind)]
-        rows = self.rows.where(f"kind = '{kind}'").select(stored_table(table).names)
-        if len(counts) > 1:
-            # Each merge has sorted its own rows.
-            keys = USER_KEYS if kind == PARTIALS else KEYS
-            rows = rows.coalesce(file_count(sum(counts))).sortWithinPartitions(*keys)
-        return run.write(rows, table, fmt)
+        schema = stored_table(table)
+        count = sum(row[3] for row in self._side if row[0] == kind)
+        packed = self.rows.where(f"kind = '{kind}'").select("packed")
+        if fmt == "parquet" and count <= DRIVER_ROWS:
+            return run.write_arrow(_in_order([unpack(row["packed"]) for row in packed.collect()], schema), table)
+        rows = packed.mapInArrow(unpack_batches, schema.spark()).coalesce(file_count(count))
+        return run.write(rows.sortWithinPartitions(*(USER_KEYS if kind == PARTIALS else KEYS)), table, fmt)
 
     def close(self) -> None:
         """Let go of the rows that are kept, and say how near the tasks were to the logs."""
@@ -124,6 +123,17 @@ class SparkResult:
         told = locality.told(self.rows.sparkSession)
         if told:
             click.echo(told, err=True)
+
+
+def _in_order(parts: list[pa.Table], schema: Table) -> pa.Table:
+    """The rows of all merges. Each key is in one of them, which has its users in order already."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.concat_tables([schema.arrow().empty_table(), *parts])
+    if len(parts) < 2:
+        return whole
+    return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
 def _by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) -> DataFrame:

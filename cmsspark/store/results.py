@@ -87,20 +87,23 @@ class Run:
         return self._enter(schema, fmt, wanted, found)
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
-        """As :meth:`write`, without Spark's tasks: one Parquet part, from this process."""
+        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process."""
         schema = stored_table(table)
         if not rows.schema.equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
         folder = self.table_path(table)
         self.files.make_dirs(folder)
-        # As Spark names and packs its parts; without Arrow's own notes every reader sees the same types.
-        name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        if is_local(folder):
-            _write_part(rows, Path(local_path(folder)) / name)
-        else:
+        of_table = uuid.uuid4()
+        for number in range(file_count(rows.num_rows)):
+            # As Spark names and packs its parts; without Arrow's own notes every reader sees the same types.
+            name = f"part-{number:05}-{of_table}-c000.snappy.parquet"
+            part = rows.slice(number * FILE_ROWS, FILE_ROWS)
+            if is_local(folder):
+                _write_part(part, Path(local_path(folder)) / name)
+                continue
             with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
                 copy = Path(aside, name)
-                _write_part(rows, copy)
+                _write_part(part, copy)
                 self.files.put(copy, join(folder, name))
         return self._enter(schema, "parquet", rows.num_rows, self._count_back(schema))
 

@@ -1,6 +1,6 @@
 """Ten days of EOS logs and a runner that stores in no time, for the tests of ``cmsspark daily``.
 
-Run as ``python -m tests.daily.killed_daily FOLDER STEP`` it is a daily that is killed at a numbered step: one lies before
+``python -m tests.daily.killed_daily FOLDER STEP`` runs a daily that is killed at a numbered step. A step lies before
 and after each command line that it starts, and in the middle of each run.
 """
 

@@ -348,3 +348,12 @@ def test_a_job_without_a_store_ends_in_2(place: Place) -> None:
     arguments = ["--date", "20190615", "--settings", str(place.settings)]
     with pytest.raises(errors.UsageError, match="a store is wanted"):
         errors.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
+
+
+def test_malformed_records_that_are_not_kept_are_told() -> None:
+    rows = [("quarantine_cut", "aaa", "malformed", count, None) for count in (1_200, 34)]
+    summary = ScanSummary.of(rows, ("aaa",))
+    assert summary.not_kept == {"aaa": 1_234}
+    assert summary.warnings() == [
+        "aaa: 1,234 malformed records are counted and not in the quarantine, which keeps 64 MB of each stream"
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.runners.dump_tables import pack
+from cmsspark.runners.dump_tables import dump_table, pack
 from cmsspark.sources import dbs
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile

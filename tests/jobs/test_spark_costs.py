@@ -1,0 +1,118 @@
+"""What a day by Spark costs: its jobs, stages, tasks and files are counted. A change that adds one fails here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmsspark.access import STREAMS
+from cmsspark.pipeline import log_day
+from cmsspark.runners import spark
+from cmsspark.runners.scan import StreamFiles, weight_of
+from tests.corpus.json_lines import aaa
+from tests.pipeline.places import Place, write_streams
+
+
+@dataclass
+class Jobs:
+    """The Spark jobs of a piece of work: of each job its stages, and of each stage that ran its tasks."""
+
+    jobs: list[list[int]] = field(default_factory=list)
+
+    @property
+    def stages(self) -> int:
+        return sum(map(len, self.jobs))
+
+    @property
+    def tasks(self) -> list[int]:
+        return [tasks for job in self.jobs for tasks in job]
+
+
+def jobs_of(spark: Any, work: Callable[[], object]) -> Jobs:
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    work()
+    found = Jobs()
+    for job in sorted(set(tracker.getJobIdsForGroup()) - before):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getJobInfo(job).stageIds]
+        found.jobs.append([info.numCompletedTasks if info else 0 for info in stages])
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    write_streams(made.tree)
+    return made
+
+
+def count_day(place: Place, feed: str = "auto") -> None:
+    tables = ("data_aggregation", "partials")
+    request = place.request(streams=STREAMS, tables=tables, engine="spark", feed=feed)
+    log_day.run(replace(request, job="data_aggregation"))
+
+
+@pytest.mark.parametrize(
+    ("driver_rows", "feed"), [(spark.DRIVER_ROWS, "direct"), (0, "direct"), (spark.DRIVER_ROWS, "spark")]
+)
+def test_a_day_takes_three_jobs_of_two_stages_and_a_file_for_each_table(
+    spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch, driver_rows: int, feed: str
+) -> None:
+    monkeypatch.setattr(spark, "DRIVER_ROWS", driver_rows)
+    found = jobs_of(spark, lambda: count_day(place, feed))
+    assert len(found.jobs) == 3
+    assert found.stages == 6
+    # The scan has a task for each stream or file, the merge one: these logs are small. Later jobs read what is kept.
+    assert [sum(job[1:]) for job in found.jobs] == [1, 1, 1]
+    assert [job[0] for job in found.jobs[1:]] == [0, 0]
+    assert found.jobs[0][0] <= 8
+    for table in ("data_aggregation", "partials"):
+        assert place.manifest(table)["tables"][table]["files"] == 1
+    assert len(place.rows("partials")) > 4
+
+
+@pytest.mark.parametrize("driver_rows", [0, spark.DRIVER_ROWS])
+def test_a_large_table_is_some_files_in_order_with_the_same_cells(
+    spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch, driver_rows: int
+) -> None:
+    import pyarrow.parquet as pq
+
+    from cmsspark.store import results
+
+    count_day(place)
+    wanted = {table: place.rows(table) for table in ("data_aggregation", "partials")}
+    monkeypatch.setattr(spark, "DRIVER_ROWS", driver_rows)
+    monkeypatch.setattr(spark, "MERGE_BYTES", 500)
+    monkeypatch.setattr(results, "FILE_ROWS", 6)
+    count_day(place)
+    for table, rows in wanted.items():
+        assert place.rows(table) == rows
+        assert place.manifest(table)["tables"][table]["files"] == -(-len(rows) // 6)
+    for part in Path(place.fout).rglob("part-*.parquet"):
+        keys = [tuple(row[name] for name in spark.KEYS) for row in pq.read_table(part).to_pylist()]
+        assert keys == sorted(keys)
+
+
+def test_the_partitions_of_a_merge_follow_the_bytes_of_the_logs_and_small_tables_are_one_file(
+    spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_day(place)
+    wanted = place.rows("partials")
+    monkeypatch.setattr(spark, "MERGE_BYTES", 500)
+    found = jobs_of(spark, lambda: count_day(place))
+    files = [(path, size) for one in place.manifest("partials")["inputs"] for path, size, _ in one["files"]]
+    assert found.jobs[0][1] == -(-weight_of([StreamFiles("", "", tuple(files))]) // 500) > 3
+    assert place.manifest("partials")["tables"]["partials"]["files"] == 1
+    assert place.rows("partials") == wanted
+
+
+def test_many_small_files_are_few_tasks_and_no_job_lists_them(spark: Any, place: Place) -> None:
+    for number in range(60):
+        place.tree.write("aaa enr", f"part-9{number:03}.json", aaa() + b"\n")
+    found = jobs_of(spark, lambda: count_day(place, "spark"))
+    assert len(found.jobs) == 3
+    assert found.jobs[0][0] <= 12
