@@ -182,6 +182,14 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> store.CurrentTable:
         raise cause_of(error) from None
 
 
+def _readers() -> dict[str, Any]:
+    """Whether the dumps are read by compiled code; if not, why not, and by how many readers."""
+    from cmsspark.transforms.local_scan import cores
+
+    why = why_not()
+    return {"compiled": False, "readers": {why: cores()}} if why else {"compiled": True}
+
+
 def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) -> dict[str, Any]:
     return {
         "dumps": dumps_told(dumps),
@@ -193,7 +201,7 @@ def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) ->
         "warnings": [text for dump in dumps for text in dump.warnings],
         "engine": engine_name,
         # What executors of a cluster read with is not known here.
-        **({"compiled": not why_not()} if engine_name == engine.PROCESSES else {}),
+        **(_readers() if engine_name == engine.PROCESSES else {}),
         "versions": versions(),
         "seconds": round(seconds, 1),
         "timestamp": days.start_ms(day),

@@ -38,7 +38,6 @@ _MEASURES: Final = ("block_files", "block_bytes", "node_files", "node_bytes", "c
 _BITS: Final = {name: np.uint8(1 << number) for number, name in enumerate(_MEASURES)}
 _ALL_NUMBERS: Final = _BITS["block_files"] | _BITS["block_bytes"] | _BITS["node_files"] | _BITS["node_bytes"]
 _NAMED: Final = np.uint8(1 << len(_MEASURES))
-_DISK: Final = KINDS.index("disk")
 _LEAST: Final = np.iinfo(np.int64).min
 
 
@@ -107,13 +106,7 @@ def presence(
         known.save(folder)
         np.save(folder / "known-partitions.npy", partitions_of(names))
         block_runs = [run for runs in each(partial(_read_blocks, folder, rows), blocks) for run in runs]
-    sites, kinds = _Names(), []
-    places = []
-    for node in nodes.numbers:
-        site, kind = (None, "disk") if node is None else site_and_kind(node)
-        places.append(sites.number(site))
-        kinds.append(KINDS.index(kind))
-    storage = _Storage(np.array(places, np.int64), np.array(kinds, np.int64), len(sites.numbers))
+    sites, storage = _storage_of(nodes)
     tasks = [_Task(one, PartitionRange(block_runs, one.first, one.last), known is not None)
              for one in ranges(replica_runs, rows)]  # fmt: skip
     pieces = list(each(partial(_rows_of_range, storage), tasks))
@@ -122,6 +115,15 @@ def presence(
     empty = _rows_of_range(storage, _Task(PartitionRange([], 0, 0), PartitionRange([], 0, 0), known is not None))
     columns = {name: np.concatenate([empty[name], *(one[name] for one in pieces)]) for name in empty}
     return Presence(list(datasets.numbers), list(sites.numbers), columns)
+
+
+def _storage_of(nodes: _Names) -> tuple[_Names, _Storage]:
+    """The sites, and the site and kind of each node. A replica without a node is on disk at no known site."""
+    sites = _Names()
+    pairs = [(None, "disk") if node is None else site_and_kind(node) for node in nodes.numbers]
+    places = np.array([sites.number(site) for site, _ in pairs], np.int64)
+    kinds = np.array([KINDS.index(kind) for _, kind in pairs], np.int64)
+    return sites, _Storage(places, kinds, len(sites.numbers))
 
 
 def _beside(run: PartitionedRun, what: str) -> Path:
