@@ -176,6 +176,14 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
         raise cause_of(error) from None
 
 
+def _readers() -> dict[str, Any]:
+    """Whether the dumps are read by compiled code; if not, why not, and by how many readers."""
+    from cmsspark.runners.worker_pool import cores
+
+    why = unavailable_reason()
+    return {"compiled": False, "readers": {why: cores()}} if why else {"compiled": True}
+
+
 def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) -> dict[str, Any]:
     return {
         "dumps": dumps_told(dumps),
@@ -187,7 +195,7 @@ def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) ->
         "warnings": [text for dump in dumps for text in dump.warnings],
         "engine": engine_name,
         # What executors of a cluster read with is not known here.
-        **({"compiled": not unavailable_reason()} if engine_name == engine.PROCESSES else {}),
+        **(_readers() if engine_name == engine.PROCESSES else {}),
         "versions": versions(),
         "seconds": round(seconds, 1),
         "timestamp": days.start_ms(day),

@@ -26,13 +26,15 @@ class Job:
     by_processes: bool = False
     #: The log streams that it reads unless it is asked for less.
     streams: tuple[str, ...] = ()
+    #: The file in ``cmsspark/jobs/`` that holds its command, where it is not the job's name.
+    file: str = ""
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
 
     @property
     def module(self) -> str:
         """The module of its command. All jobs on log streams share one."""
-        return f"cmsspark.jobs.{'log_job' if self.streams else self.name}"
+        return f"cmsspark.jobs.{'log_job' if self.streams else self.file or self.name}"
 
 
 def _jobs() -> Iterator[Job]:
@@ -50,7 +52,13 @@ def _jobs() -> Iterator[Job]:
     about = "How much data sit at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), by_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), by_processes=True)
-    yield Job("phedex", "The replica snapshot of a day per site and dataset", ("phedex",), by_processes=True)
+    yield Job(
+        "phedex",
+        "The replica snapshot of a day per site and dataset",
+        ("phedex",),
+        by_processes=True,
+        file="phedex_snapshot",
+    )
     yield Job(
         "period",
         "A week, a month or any range of stored days, its distinct users counted anew",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.demo.make import make
-from cmsspark.errors import DataError, InputMissing, NotReady
+from cmsspark.errors import DataError, InputMissing, NotReady, OutputError, UsageError
 from cmsspark.jobs import dbs_events, dbs_phedex, phedex_snapshot, site_tier_usage
 from cmsspark.pipeline import dump_day
 from cmsspark.pipeline.dump_day import DumpJob
+from cmsspark.pipeline.dump_parts import spill_folder
 from cmsspark.pipeline.request import JobRequest
 from cmsspark.schemas import input_table
 from cmsspark.settings import Settings, load_settings
@@ -216,6 +219,53 @@ def test_a_missing_or_half_written_dump_is_told_before_anything_starts(tmp_path:
         part.write_bytes(b"")
     with pytest.raises(NotReady, match="PHYSICS_GROUPS is empty"):
         stored(dbs_events.JOB, root, tmp_path / "out", settings)
+
+
+def test_run_spark_starts_no_jvm_where_the_dumps_lie_here(demo: Path, tmp_path: Path, settings: Settings) -> None:
+    words = ["dbs_events.py", "--date", "20260115", "--root", str(demo), "--fout", str(tmp_path / "out")]
+    run = subprocess.run(
+        [sys.executable, "-c", "from cmsspark.submit import main; main()", *words],
+        env={
+            "PATH": "/nowhere",
+            "JAVA_HOME": "/nowhere",
+            "PYTHONPATH": ":".join(sys.path),
+            "HOME": str(tmp_path),
+            "CMSSPARK_STATE_DIR": str(tmp_path / "state"),
+            "CMSSPARK_CACHE_DIR": str(tmp_path / "cache"),
+            "CMSSPARK_COMPILED": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    (manifest,) = tmp_path.glob("out/dbs_events/2026-01-15/runs/*/manifest.json")
+    told = json.loads(manifest.read_text())
+    assert told["engine"] == "processes"
+    assert told["compiled"] is False and set(told["readers"]) == {"off"}
+
+
+def test_processes_are_refused_where_only_spark_can(demo: Path, tmp_path: Path, settings: Settings) -> None:
+    with pytest.raises(UsageError, match="--engine processes cannot do that"):
+        dump_day.run(
+            phedex_snapshot.JOB,
+            JobRequest("phedex", DAY, str(tmp_path), settings, str(demo), fmt="csv", engine="processes"),
+        )
+
+
+def test_a_folder_of_rows_is_gone_at_the_end_and_so_are_those_of_killed_runs(tmp_path: Path) -> None:
+    killed = tmp_path / "dumps" / "killed"
+    killed.mkdir(parents=True)
+    (killed / "lock").write_bytes(b"")
+    (killed / "left.run").write_bytes(b"rows")
+    with spill_folder(tmp_path) as folder:
+        assert not killed.exists()
+        with spill_folder(tmp_path) as other:
+            assert folder.exists() and other.exists() and folder != other
+        assert folder.exists()
+    assert list((tmp_path / "dumps").iterdir()) == []
+    with pytest.raises(OutputError, match="cache folder cannot be written"), spill_folder(Path("/proc/nowhere")):
+        assert False
 
 
 def test_the_command_stores_the_day(spark: Any, demo: Path, tmp_path: Path) -> None:
