@@ -70,9 +70,9 @@ def inside(arguments: list[str]) -> None:
 
     with atheris.instrument_imports(include=["cmsspark.sources"]):
         pass  # modules are imported already: their functions are instrumented one by one
-    from cmsspark.sources import aaa, cmssw, decoder, eos, fields, strict_json
+    from cmsspark.sources import aaa, cmssw, decoder, eos, fields, strict_json, values
 
-    for module in (aaa, cmssw, decoder, eos, fields, strict_json):
+    for module in (aaa, cmssw, decoder, eos, fields, strict_json, values):
         for thing in vars(module).values():
             if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and hasattr(thing, "__code__"):
                 atheris.instrument_func(thing)

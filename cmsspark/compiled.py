@@ -28,7 +28,7 @@ from zipimport import zipimporter
 #: A module comes after those whose classes it uses.
 NAMES: Final = ("hashed", "sources.packed", "sources.plain_avro", "sources.plain_csv", "sources.shaped")
 #: What they share.
-SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/packed.pxd")
+SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/values.pxd", "sources/packed.pxd")
 #: Why there is none.
 OFF, MISSING, STALE = "off", "missing", "stale"
 

@@ -161,7 +161,9 @@ def test_without_one_of_the_libraries_the_others_are_not_used(there: None, tmp_p
     assert _looks(tmp_path, lambda name, content: None if name == gone else (name, content)) == {"missing"}
 
 
-@pytest.mark.parametrize("source", ["xxh64.pxd", "sources/packed.pxd", "source_digest.pxi", "sources/plain_csv.pyx"])
+@pytest.mark.parametrize(
+    "source", ["xxh64.pxd", "sources/packed.pxd", "sources/values.pxd", "source_digest.pxi", "sources/plain_csv.pyx"]
+)
 def test_what_is_made_of_other_sources_than_those_beside_it_is_not_used(
     there: None, tmp_path: Path, source: str
 ) -> None:

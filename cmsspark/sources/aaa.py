@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.decoder import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
 from cmsspark.sources.shapes import RequiredFields
-from cmsspark.sources.strict_json import Fields, last, long, text
+from cmsspark.sources.strict_json import Fields, last
+from cmsspark.sources.values import Long, long, text
 
 
 class RawData(msgspec.Struct, gc=False):

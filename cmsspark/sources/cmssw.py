@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.avro import avro_long, avro_text
-from cmsspark.sources.decoder import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.decoder import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
 from cmsspark.sources.known_avro import AvroNeeds, KnownAvro
 from cmsspark.sources.shapes import RequiredFields
-from cmsspark.sources.strict_json import Fields, last, long, text
+from cmsspark.sources.strict_json import Fields, last
+from cmsspark.sources.values import Long, avro_long, avro_text, long, text
 
 
 class Data(msgspec.Struct, gc=False):

@@ -16,6 +16,7 @@ from cmsspark.access import AccessBatch
 from cmsspark.sources import avro, lines, strict_json
 from cmsspark.sources.decoder import JsonDecoder
 from cmsspark.sources.sample import Note
+from cmsspark.sources.values import Malformed
 
 _STEP: Final = 64 * 1024
 _GZIP: Final = b"\x1f\x8b"
@@ -132,7 +133,7 @@ def lines_of(decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: line
 def _is_object(line: bytes) -> bool:
     try:
         strict_json.parse_object(line.strip())
-    except strict_json.Malformed:
+    except Malformed:
         return False
     return True
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from cmsspark.errors import DataError
 from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.crab import milliseconds
-from cmsspark.sources.strict_json import Malformed
+from cmsspark.sources.values import Malformed, milliseconds
 from tests.sources.avro_rows import (
     APPS,
     CODECS,

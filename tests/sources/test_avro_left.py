@@ -11,7 +11,8 @@ from cmsspark.access import AccessBatch
 from cmsspark.errors import DataError
 from cmsspark.sources import avro, known_avro
 from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.crab import CrabDecoder, milliseconds
+from cmsspark.sources.crab import CrabDecoder
+from cmsspark.sources.values import milliseconds
 from tests.sources.avro_rows import (
     APPS,
     CODECS,

@@ -18,7 +18,7 @@ from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.decoder import JsonDecoder
 from cmsspark.sources.eos import EosDecoder
 from cmsspark.sources.fields import Apps
-from cmsspark.sources.strict_json import Malformed
+from cmsspark.sources.values import Malformed
 from tests.sources import json_records
 
 DAY = date(2019, 6, 15)
