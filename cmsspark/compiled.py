@@ -34,7 +34,7 @@ NAMES: Final = (
     "sources.formats.template_reader",
 )
 #: What they share.
-SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/formats/packed.pxd")
+SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/values.pxd", "sources/formats/packed.pxd")
 #: Why there is none.
 OFF, MISSING, STALE = "off", "missing", "stale"
 

@@ -162,7 +162,14 @@ def test_without_one_of_the_libraries_the_others_are_not_used(there: None, tmp_p
 
 
 @pytest.mark.parametrize(
-    "source", ["xxh64.pxd", "sources/formats/packed.pxd", "source_digest.pxi", "sources/formats/plain_csv.pyx"]
+    "source",
+    [
+        "xxh64.pxd",
+        "sources/formats/packed.pxd",
+        "sources/values.pxd",
+        "source_digest.pxi",
+        "sources/formats/plain_csv.pyx",
+    ],
 )
 def test_what_is_made_of_other_sources_than_those_beside_it_is_not_used(
     there: None, tmp_path: Path, source: str

@@ -33,10 +33,14 @@ from typing import Any
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.formats.json_lines import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last, long, text
+from cmsspark.sources.formats.strict_json import Fields, last
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.formats.line_template import RequiredFields
+from cmsspark.sources.formats.strict_json import Fields, last
+from cmsspark.sources.values import Long, long, text
 
 
 class Data(msgspec.Struct, gc=False):

@@ -10,11 +10,11 @@ import msgspec
 
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
-from cmsspark.sources.formats.avro import avro_long, avro_text
 from cmsspark.sources.formats.fast_avro import AvroNeeds, KnownAvro
-from cmsspark.sources.formats.json_lines import JsonDecoder, Long, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last, long, text
+from cmsspark.sources.formats.strict_json import Fields, last
+from cmsspark.sources.values import Long, avro_long, avro_text, long, text
 
 
 class Data(msgspec.Struct, gc=False):

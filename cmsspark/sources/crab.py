@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from datetime import date
 from itertools import compress
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cmsspark.access import AccessBatch, Group, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
-from cmsspark.sources.formats.avro import avro_text
 from cmsspark.sources.formats.fast_avro import AvroNeeds, KnownAvro
 from cmsspark.sources.formats.json_lines import Coder, named
-from cmsspark.sources.formats.strict_json import MAX_LONG, Malformed
-
-#: Lines of nothing, or of seconds of which whole milliseconds are exact in a float.
-_PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)
-_SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-
+from cmsspark.sources.values import avro_text, milliseconds, milliseconds_of_all
 
 _REQUIRED = AvroNeeds("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
 
@@ -78,8 +68,8 @@ class CrabDecoder:
         These are left out.
         """
         bad: dict[int, str] = {}
-        wall = _all_milliseconds(columns["WrapWC"], "WrapWC", bad)
-        cpu = _all_milliseconds(columns["WrapCPU"], "WrapCPU", bad)  # its reason is told where both are bad
+        wall = milliseconds_of_all(columns["WrapWC"], "WrapWC", bad)
+        cpu = milliseconds_of_all(columns["WrapCPU"], "WrapCPU", bad)  # its reason is told where both are bad
         taken: list[list[Any]] = [*(columns[name] for name in self.avro_fields[:4]), cpu, wall]
         if bad:
             kept = bytearray(b"\1") * len(cpu)
@@ -115,56 +105,3 @@ class CrabDecoder:
         site = logged or UNKNOWN
         remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA
         return self.coder.number(site, app, user or None, remote)
-
-
-def _all_milliseconds(seconds: list[str | None], field: str, bad: dict[int, str]) -> list[int | None]:
-    """:func:`milliseconds` of each; the reasons for which rows are malformed go to ``bad``."""
-    texts = [text or "" for text in seconds]
-    special = _odd(texts)
-    if "" in texts:
-        special.update(row for row, text in enumerate(texts) if not text)
-    plain = texts.copy()
-    for row in special:
-        plain[row] = "0"  # until it is known better
-    numbers = np.fromiter(map(float, plain), np.float64, len(plain))
-    found: list[int | None] = np.floor(numbers * 1000 + 0.5).astype(np.int64).tolist()
-    for row in special:
-        try:
-            found[row] = milliseconds(texts[row], field)
-        except Malformed as error:
-            bad[row] = str(error)
-    return found
-
-
-def _odd(texts: list[str]) -> set[int]:
-    """Which texts are neither empty nor plain seconds; found by one search over all of them."""
-    lines = "\n".join(texts) + "\n"
-    if lines.count("\n") != len(texts):
-        return set(range(len(texts)))
-    odd: set[int] = set()
-    row = begin = 0
-    while True:
-        found = _PLAIN_LINES.match(lines, begin)
-        assert found is not None  # it matches nothing, too
-        if found.end() == len(lines):
-            return odd
-        row += lines.count("\n", begin, found.end())
-        odd.add(row)
-        row, begin = row + 1, lines.index("\n", found.end()) + 1
-
-
-def milliseconds(seconds: str | None, field: str) -> int | None:
-    """Seconds as text in whole milliseconds, halves up; null and empty are null (rules 9 and 11). Raises Malformed."""
-    if not seconds:
-        return None
-    # Of so few digits the double is exact: no other way gives the same milliseconds.
-    if seconds.isascii() and seconds.isdigit() and len(seconds) <= 12:
-        return int(seconds) * 1000
-    if _SECONDS.fullmatch(seconds) is None:
-        raise Malformed(f"{field}: seconds as text are wanted, found other text")
-    value = float(seconds)
-    if value < 0 or not math.isfinite(value):
-        raise Malformed(f"{field}: finite seconds from 0 on are wanted")
-    if value * 1000 > MAX_LONG:
-        raise Malformed(f"{field}: seconds beyond 2^63 ms")
-    return math.floor(value * 1000 + 0.5)

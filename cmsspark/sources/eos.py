@@ -12,24 +12,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.schemas import Column, input_table
 from cmsspark.sources.fields import Apps, Remembered
-from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Content
-from cmsspark.sources.formats.json_lines import JsonDecoder, Long, Metadata, add_bytes, named, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, Malformed, last, long_text
+from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.sample import FormatVersions, RecordSchema
+from cmsspark.sources.values import Long, Malformed, Number, PlainText, kind_of, long, long_text, text
 
 SITE: Final = "T2_CH_CERN"
 
-#: A number as its text plainly is; other spellings are read by the letter. (`$` would let a newline pass behind it.)
-PlainText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,18}\Z")]
 #: The type of a key that must not be there: no record holds this value.
 Never = Literal["\0 no such value"] | msgspec.UnsetType
 
@@ -206,10 +204,10 @@ class EosDecoder(JsonDecoder):
         for value in values:
             if isinstance(value, dict):
                 record = _judged(value, metadata)
-            elif isinstance(value, str) and not isinstance(value, strict_json.Number):
-                record = Text(strict_json.text(value, "data") or "", metadata)
+            elif isinstance(value, str) and not isinstance(value, Number):
+                record = Text(text(value, "data") or "", metadata)
             else:
-                raise Malformed(f"data: an object or text is wanted, found {strict_json.kind_of(value)}")
+                raise Malformed(f"data: an object or text is wanted, found {kind_of(value)}")
         # Of several texts the last one's parts count, as msgspec keeps it.
         return _judged_text(record.data, metadata) if isinstance(record, Text) else record
 
@@ -282,8 +280,8 @@ def _judged(fields: Fields, metadata: Metadata | None) -> Judged:
     else:
         form = "G3"
     path, rb, wb, info, app = _NAMES[form]
-    number = strict_json.long if form == "G3" else long_text
-    found = {name: last(fields, name, strict_json.text, "data.") for name in (path, info, app)}
+    number = long if form == "G3" else long_text
+    found = {name: last(fields, name, text, "data.") for name in (path, info, app)}
     sizes = {name: last(fields, name, number, "data.") for name in (rb, wb)}
     data = TypedData(path=found[path], rb=sizes[rb], wb=sizes[wb], info=found[info], app=found[app])
     return Judged("G3" if form == "G3" else "G2", data, metadata)

@@ -1,4 +1,4 @@
-"""What the log sources' fields mean, whatever format carries them (``docs/counting.md``, rules 6 and 10 to 14)."""
+"""What the log sources' fields mean, whatever format carries them (``docs/counting.md``, rules 12 to 14)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,6 @@ _Value = TypeVar("_Value")
 
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _PROXIES = frozenset(("proxy", "limited proxy"))
-
-
-def normalise_lfn(name: str) -> str:
-    """The logical file name in a logged one (rule 10); may be empty.
-
-    In this order, each once: a leading ``file:`` goes, ``root://[host[:port]]/`` becomes ``/``, runs of slashes become
-    one, a leading ``/eos/cms`` before a slash goes.
-    """
-    if name.startswith("/eos/cms/store/") and "//" not in name:
-        return name[8:]  # most of EOS's
-    if name.startswith("file:"):
-        name = name[5:]
-    if name.startswith("root://"):
-        end = name.find("/", 7)
-        if end >= 0:
-            name = name[end:]
-    while "//" in name:
-        name = name.replace("//", "/")
-    if name.startswith("/eos/cms/"):
-        name = name[8:]
-    return name
 
 
 def person(identity: str | None) -> str | None:

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from cmsspark.errors import DataError
 from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.crab import CrabDecoder, milliseconds
+from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.formats import avro, avro_blocks, fast_avro
-from cmsspark.sources.formats.strict_json import Malformed
+from cmsspark.sources.values import Malformed, milliseconds
 from tests.sources.avro_rows import (
     APPS,
     CODECS,

@@ -10,8 +10,9 @@ import pytest
 from cmsspark.access import AccessBatch
 from cmsspark.errors import DataError
 from cmsspark.sources.cmssw import CmsswDecoder
-from cmsspark.sources.crab import CrabDecoder, milliseconds
+from cmsspark.sources.crab import CrabDecoder
 from cmsspark.sources.formats import avro, fast_avro
+from cmsspark.sources.values import milliseconds
 from tests.sources.avro_rows import (
     APPS,
     CODECS,

@@ -18,7 +18,7 @@ from cmsspark.sources.eos import EosDecoder
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.json_lines import JsonDecoder
-from cmsspark.sources.formats.strict_json import Malformed
+from cmsspark.sources.values import Malformed
 from tests.sources import json_records
 
 DAY = date(2019, 6, 15)

@@ -7,9 +7,8 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.sources.crab import milliseconds
-from cmsspark.sources.fields import Apps, normalise_lfn, person
-from cmsspark.sources.formats.strict_json import Malformed, long_text
+from cmsspark.sources.fields import Apps, person
+from cmsspark.sources.values import Malformed, long_text, milliseconds, normalise_lfn
 from tests.corpus import judged
 from tests.corpus.json_lines import A_LFN
 from tests.oracle import fields

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.sources.fields import Apps, normalise_lfn, person
+from cmsspark.sources.fields import Apps, person
+from cmsspark.sources.values import normalise_lfn
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.sources.formats.strict_json import (
-    MAX_LONG,
-    Malformed,
-    Nested,
-    Number,
-    last,
-    long,
-    long_text,
-    parse_object,
-    text,
-    whole,
-)
+from cmsspark.sources.formats.strict_json import last, parse_object
+from cmsspark.sources.values import MAX_LONG, Malformed, Nested, Number, long, long_text, text, whole
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),

@@ -8,7 +8,6 @@ whose word is final.
 from __future__ import annotations
 
 import io
-import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
 from cmsspark.errors import DataError
 from cmsspark.sources.formats import avro_blocks, fast_avro
 from cmsspark.sources.formats.avro_blocks import Block
-from cmsspark.sources.formats.strict_json import MAX_LONG, Malformed, text
+from cmsspark.sources.values import Malformed
 
 #: Records handed on at once: few enough for the caches, many enough for numpy's fixed costs.
 BATCH = 8192
@@ -286,25 +285,3 @@ def _reason(error: Exception) -> str:
 def _other_schema(required: str, names: Sequence[str], file: str) -> DataError:
     shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
     return DataError(f"an Avro file with the field {required} is wanted", where=file, found=f"fields {shown}")
-
-
-def avro_text(row: Mapping[str, Any], field: str) -> str | None:
-    """Text or null (rule 9). Raises Malformed."""
-    value = row.get(field)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise Malformed(f"{field}: text is wanted, found {type(value).__name__}")
-    return text(value, field)
-
-
-def avro_long(row: Mapping[str, Any], field: str) -> int | None:
-    """A whole number from 0 to 2^63-1, or null (rule 9). Raises Malformed."""
-    value = row.get(field)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Malformed(f"{field}: a number is wanted, found {type(value).__name__}")
-    if value != int(value) or not 0 <= value <= MAX_LONG:
-        raise Malformed(f"{field}: a whole number from 0 to 2^63-1 is wanted")
-    return int(value)

@@ -20,6 +20,7 @@ from cmsspark.access import AccessBatch
 from cmsspark.sources.formats import avro, lines, strict_json
 from cmsspark.sources.formats.json_lines import JsonDecoder
 from cmsspark.sources.sample import Note
+from cmsspark.sources.values import Malformed
 
 _STEP: Final = 64 * 1024
 _GZIP: Final = b"\x1f\x8b"
@@ -173,7 +174,7 @@ def lines_of(
 def _is_object(line: bytes) -> bool:
     try:
         strict_json.parse_object(line.strip())
-    except strict_json.Malformed:
+    except Malformed:
         return False
     return True
 

@@ -13,29 +13,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from cmsspark import days
 from cmsspark.access import AccessBatch, Group
-from cmsspark.sources.fields import Apps, Remembered, itself, normalise_lfn, person
+from cmsspark.sources.fields import Apps, Remembered, itself, person
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
 from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
-from cmsspark.sources.formats.strict_json import Fields, Malformed
-
-#: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
-Long = (
-    Annotated[int, msgspec.Meta(ge=0, le=strict_json.MAX_LONG)]
-    | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
-)
+from cmsspark.sources.formats.strict_json import Fields
+from cmsspark.sources.values import Long, Malformed, kind_of, normalised_lfns, whole
 
 _BLANK_LINE = re.compile(rb"[ \t]*")
 
-#: Texts between these are those that begin with the first: two comparisons are quicker than a slice.
-_STORE, _PAST_STORE = "/store/", "/store0"
 #: What msgspec raises for a line that it does not read.
 REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 #: Lines that are read one by one rather than tried at once, and tries after which all that are left are.
@@ -208,14 +201,11 @@ class JsonDecoder(ABC):
 
 
 def named(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:
-    """Append the logged ``names`` to the batch's lfns, as rule 10 has them; the data of those that have one.
+    """Append the logged ``names``, normalised (rule 10), to the batch's lfns; the data of those that have one.
 
     The others are counted (no_lfn).
     """
-    lfns = [
-        name if name and _STORE <= name < _PAST_STORE and "//" not in name else normalise_lfn(name) if name else ""
-        for name in names
-    ]
+    lfns = normalised_lfns(names)
     if "" in lfns:
         data = [one for one, lfn in zip(data, lfns, strict=True) if lfn]
         batch.no_lfn += len(lfns) - len(data)
@@ -245,9 +235,9 @@ def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:
         if value is None:
             metadata = None
         elif isinstance(value, dict):
-            metadata = Metadata(strict_json.last(value, "timestamp", strict_json.whole, "metadata."))
+            metadata = Metadata(strict_json.last(value, "timestamp", whole, "metadata."))
         else:
-            raise Malformed(f"metadata: an object is wanted, found {strict_json.kind_of(value)}")
+            raise Malformed(f"metadata: an object is wanted, found {kind_of(value)}")
     return fields["data"], metadata
 
 
@@ -255,5 +245,5 @@ def objects(values: list[Any], field: str = "data") -> Iterator[Fields]:
     """The values, each of which must be an object. Raises Malformed."""
     for value in values:
         if not isinstance(value, dict):
-            raise Malformed(f"{field}: an object is wanted, found {strict_json.kind_of(value)}")
+            raise Malformed(f"{field}: an object is wanted, found {kind_of(value)}")
         yield value

@@ -1,17 +1,13 @@
 # cython: language_level=3, cdivision=True
 """What the compiled readers share: accesses in columns, and numbers of texts that they have seen."""
 
+from cmsspark.sources.values cimport Text
 from cmsspark.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
     TEXTS = 8  # that are needed, at most: the name and what groups are made of
-
-cdef struct Text:
-    Bytes at
-    Py_ssize_t size  # -1: null
-
 
 cdef struct Milliseconds:
     int64_t cpu, wall
@@ -35,26 +31,6 @@ cdef inline bint is_same(Bytes at, Bytes other, Py_ssize_t size) noexcept nogil:
     for place in range(size):
         differ |= at[place] ^ other[place]
     return not differ
-
-
-cdef inline Bytes past_digits(Bytes at, Bytes end) noexcept nogil:
-    """Behind the digits that begin at ``at``."""
-    while at < end and 48 <= at[0] <= 57:
-        at += 1
-    return at
-
-
-cdef inline Bytes past_exponent(Bytes at, Bytes end) noexcept nogil:
-    """Behind the exponent that begins at ``at``, if one does; NULL for one without digits."""
-    cdef Bytes begin
-    if at == end or (at[0] != b"e" and at[0] != b"E"):
-        return at
-    at += 1
-    if at < end and (at[0] == b"+" or at[0] == b"-"):
-        at += 1
-    begin = at
-    at = past_digits(begin, end)
-    return at if at > begin else NULL
 
 
 cdef void* more(void* old, Py_ssize_t size) except NULL

@@ -1,12 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What the compiled readers share: accesses in columns, and numbers of texts that they have seen."""
 
+from cmsspark.sources.values cimport Text, normalise_lfn
 from cmsspark.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcpy
 
 import numpy as np
 
@@ -40,14 +41,6 @@ cdef bint is_utf8(Bytes at, Py_ssize_t size) except -1:
         except UnicodeDecodeError:
             return False
     return True
-
-
-cdef inline bint _has_two_slashes(Bytes at, Py_ssize_t size) noexcept nogil:
-    cdef uint8_t found = 0
-    cdef Py_ssize_t place
-    for place in range(size - 1):
-        found |= (at[place] == 47) & (at[place + 1] == 47)
-    return found
 
 
 cdef class Columns:
@@ -87,40 +80,14 @@ cdef class Columns:
         return 0
 
     cdef Py_ssize_t write(self, Text logged, Bytes* name) except -1:
-        """Write a file's name, as rule 10 has it, behind the others; ``name`` is where it begins. Returns its size.
+        """Write a file's normalised name (rule 10) behind the others; ``name`` is where it begins. Returns its size.
 
         It counts once it is appended.
         """
-        cdef Bytes at = logged.at
-        cdef Bytes end = at + logged.size
-        cdef Bytes slash
-        cdef uint8_t* to
         if logged.size <= 0:
             return 0
         self._grow(logged.size)
-        to = self._names + self.names_size
-        if end - at >= 5 and not memcmp(at, b"file:", 5):
-            at += 5
-        if end - at > 7 and not memcmp(at, b"root://", 7):
-            slash = <Bytes>memchr(at + 7, b"/", end - at - 7)
-            if slash != NULL:
-                at = slash
-        if _has_two_slashes(at, end - at):
-            while at < end:
-                to[0] = at[0]
-                to += 1
-                at += 1
-                if (to - 1)[0] == b"/":
-                    while at < end and at[0] == b"/":
-                        at += 1
-        else:
-            memcpy(to, at, end - at)
-            to += end - at
-        at = self._names + self.names_size
-        if to - at >= 9 and not memcmp(at, b"/eos/cms/", 9):
-            at += 8
-        name[0] = at
-        return to - at
+        return normalise_lfn(logged, self._names + self.names_size, name)
 
     cdef int append(self, Bytes name, Py_ssize_t size, int64_t group, int64_t read_bytes) noexcept:
         """Append an access to the file whose name was written last."""

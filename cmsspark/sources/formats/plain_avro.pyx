@@ -5,14 +5,10 @@ As with lines (:mod:`cmsspark.sources.formats.template_reader`), a record is tak
 back, and a block that does not hold what it should is refused as a whole. This module may be missing.
 """
 
-from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Milliseconds, Text, is_utf8, past_digits, past_exponent
+from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Milliseconds, is_utf8
+from cmsspark.sources.values cimport Text, is_seconds, is_whole
 from cmsspark.xxh64 cimport Bytes
-from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
-
-cdef extern from "Python.h":
-    double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
 
 include "cmsspark/source_digest.pxi"
 
@@ -20,9 +16,6 @@ cdef enum:
     NUMBERS = 4  # that are needed, at most
     FIELDS = 256
     BRANCHES = 2
-    WHOLE_DIGITS = 12  # of seconds; a double holds them with three more
-    ALL_DIGITS = 15
-    LONGEST_SECONDS = 40
 
 #: The plain types, by their numbers here.
 KINDS = {"null": 0, "boolean": 1, "int": 2, "long": 2, "float": 4, "double": 5, "bytes": 6, "string": 7}
@@ -35,10 +28,6 @@ cdef enum:
     DOUBLE = 5
     BYTES = 6
     STRING = 7
-
-cdef double[10] TENS
-TENS[:] = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]
-cdef double PAST_LONG = 2.0**63
 
 
 cdef class Records:
@@ -159,10 +148,10 @@ cdef class Records:
                 elif text.size:
                     if slot == self.texts:
                         times.has_cpu = True
-                        is_plain[0] &= _milliseconds(text, &times.cpu) or _decimal(text, &times.cpu)
+                        is_plain[0] &= is_seconds(text, &times.cpu)
                     else:
                         times.has_wall = True
-                        is_plain[0] &= _milliseconds(text, &times.wall) or _decimal(text, &times.wall)
+                        is_plain[0] &= is_seconds(text, &times.wall)
             elif kind == LONG:
                 at = _long(at, end, &number)
                 if at == NULL:
@@ -176,7 +165,7 @@ cdef class Records:
                 if end - at < number:
                     return NULL
                 if slot >= self.texts and not self.has_times and kind != BOOLEAN:
-                    is_plain[0] &= _whole(at, kind, &sizes[slot - self.texts])
+                    is_plain[0] &= is_whole(at, kind == FLOAT, &sizes[slot - self.texts])
                 elif slot >= 0:
                     is_plain[0] = False
                 at += number
@@ -197,73 +186,3 @@ cdef inline Bytes _long(Bytes at, Bytes end, int64_t* number) noexcept nogil:
         at += 1
         shift += 7
     return NULL
-
-
-cdef inline bint _milliseconds(Text text, int64_t* found) noexcept nogil:
-    """Whether seconds are plain; in whole milliseconds, halves up, by the same arithmetic as Python's."""
-    cdef Bytes at = text.at
-    cdef Bytes end = text.at + text.size
-    cdef Bytes begin = at
-    cdef int64_t digits = 0
-    cdef int whole, fraction = 0
-    while at < end and 48 <= at[0] <= 57 and at - begin < ALL_DIGITS:
-        digits = 10 * digits + (at[0] - 48)
-        at += 1
-    whole = at - begin
-    if not 0 < whole <= WHOLE_DIGITS:
-        return False
-    if at < end:
-        if at[0] != b".":
-            return False
-        at += 1
-        begin = at
-        while at < end and 48 <= at[0] <= 57 and whole + fraction < ALL_DIGITS and fraction < 9:
-            digits = 10 * digits + (at[0] - 48)
-            at += 1
-            fraction += 1
-        if at < end or not fraction:
-            return False
-    # Both numbers are whole and below 2^53, so that this is the double nearest to what the text says.
-    found[0] = <int64_t>floor((<double>digits / TENS[fraction]) * 1000 + 0.5)
-    return True
-
-
-cdef bint _decimal(Text text, int64_t* found) except -1:
-    """Whether seconds are written with a point or an exponent; in whole milliseconds, by Python's own reading of them."""
-    cdef char[LONGEST_SECONDS + 1] written
-    cdef Bytes begin = text.at
-    cdef Bytes end = text.at + text.size
-    cdef Bytes at = past_digits(begin, end)
-    cdef Py_ssize_t digits = at - begin
-    cdef double value
-    # Whole numbers have a rule of their own.
-    if at == end or text.size > LONGEST_SECONDS:
-        return False
-    if at[0] == b".":
-        begin = at + 1
-        at = past_digits(begin, end)
-        digits += at - begin
-    if not digits or past_exponent(at, end) != end:
-        return False
-    memcpy(written, text.at, text.size)
-    written[text.size] = 0
-    value = PyOS_string_to_double(written, NULL, NULL) * 1000 + 0.5
-    if not value < PAST_LONG:
-        return False
-    found[0] = <int64_t>floor(value)
-    return True
-
-
-cdef inline bint _whole(Bytes at, int kind, int64_t* found) noexcept nogil:
-    """Whether a float or double is a whole number from 0 to 2^63-1."""
-    cdef float single
-    cdef double value
-    if kind == FLOAT:
-        memcpy(&single, at, 4)
-        value = single
-    else:
-        memcpy(&value, at, 8)
-    if not 0 <= value < PAST_LONG or value != floor(value):
-        return False
-    found[0] = <int64_t>value
-    return True

@@ -1,7 +1,8 @@
-"""One JSON object, read by the letter of the counting rules (``docs/counting.md``, rules 1, 2 and 9).
+"""One JSON object, read strictly by the counting rules (``docs/counting.md``, rules 1 and 2).
 
 The fast decoders accept what is plainly right; a line that they refuse comes here and is judged alone. This reader
-keeps every value of a repeated key, minds no depth, and looks into the text of needed fields only.
+keeps every value of a repeated key, minds no depth, and does not look into values: :mod:`cmsspark.sources.values`
+checks those of needed fields.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final
 
-MAX_LONG: Final = 2**63 - 1
+from cmsspark.sources.values import Malformed, Nested, Number
 
 # No possessive groups: before Python 3.11.5 (Debian 12 has 3.11.2) they match what they should not.
 _TOKEN = re.compile(
@@ -20,25 +21,7 @@ _TOKEN = re.compile(
     r"|(true|false|null))"
 )
 _BLANK = re.compile(r"[ \t\n\r]*")
-_NUMBER_TEXT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _LITERALS: Final = {"true": True, "false": False, "null": None}
-
-
-class Malformed(ValueError):
-    """A record that the rules refuse; the text says why, without any value of the record."""
-
-
-class Number(str):
-    """A JSON number as it is written."""
-
-    __slots__ = ()
-
-
-class Nested:
-    """An object or array below the depth at which needed fields stand."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
 
 
 _OBJECT: Final = Nested("object")
@@ -162,82 +145,6 @@ def _put(root: list[Any], top: list[Any] | None, deep: bytearray, value: Any) ->
         top[2] = None
         if fields is not None:
             fields.setdefault(key, []).append(value)
-
-
-def kind_of(value: Any) -> str:
-    """The JSON type of a value, as error messages name it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, Number):
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, Nested):
-        return value.kind
-    return "object" if isinstance(value, dict) else type(value).__name__
-
-
-def text(value: Any, field: str) -> str | None:
-    """Text or null (rule 9); text must be valid Unicode (rule 2). Raises Malformed."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or isinstance(value, Number):
-        raise Malformed(f"{field}: text is wanted, found {kind_of(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Malformed(f"{field}: text is not valid UTF-8") from None
-    return value
-
-
-def whole(value: Any, field: str) -> int | None:
-    """A number of whole value, not negative, of any size, or null. Raises Malformed."""
-    if value is None:
-        return None
-    if not isinstance(value, Number):
-        raise Malformed(f"{field}: a number is wanted, found {kind_of(value)}")
-    return _whole(value, field)
-
-
-def long(value: Any, field: str) -> int | None:
-    """An integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
-    number = whole(value, field)
-    if number is not None and number > MAX_LONG:
-        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
-    return number
-
-
-def long_text(value: Any, field: str) -> int | None:
-    """The same as text, empty counting as null (EOS G1 and G2). Raises Malformed."""
-    written = text(value, field)
-    if not written:
-        return None
-    if written.isascii() and written.isdigit() and len(written) < 19:
-        return int(written)
-    if _NUMBER_TEXT.fullmatch(written) is None:
-        raise Malformed(f"{field}: a number as text is wanted, found other text")
-    number = _whole(written, field)
-    if number > MAX_LONG:
-        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
-    return number
-
-
-def _whole(written: str, field: str) -> int:
-    if written.lstrip("-").isdigit():
-        # int() refuses very long texts; such a number is beyond every bound anyway.
-        number = 10**400 if len(written) > 400 else int(written)
-        negative = written.startswith("-") and number != 0
-        if negative:
-            raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
-        return number
-    value = float(written)
-    if not value.is_integer():
-        raise Malformed(f"{field}: a whole number is wanted, found a fraction")
-    if value < 0:
-        raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
-    return int(value)
 
 
 def last(fields: Fields, key: str, check: Any, where: str) -> Any:

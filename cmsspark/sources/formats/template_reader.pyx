@@ -6,7 +6,8 @@ UTF-8 without escapes, plain values of the right types. All others are handed ba
 final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
 """
 
-from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Text, is_same, is_utf8, more, past_digits, past_exponent
+from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, is_same, is_utf8, more
+from cmsspark.sources.values cimport Text, is_long_text, past_digits, past_exponent, past_long
 from cmsspark.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
@@ -18,8 +19,6 @@ include "cmsspark/source_digest.pxi"
 cdef enum:
     LONGS = 8  # of a template that are needed, at most
     TEMPLATES = 16
-    DIGITS = 18  # of a number that surely fits 64 bits
-    DOUBLE_DIGITS = 15  # of one that a double holds to the last
 
 
 cdef struct LineTemplate:
@@ -259,7 +258,7 @@ cdef class Lines:
                 else:
                     if not sizes_are_texts or slot == timestamp:
                         return place
-                    if at > begin and _whole(begin, at, &longs[slot - texts_end]) != at:
+                    if not is_long_text(begin, at, &longs[slot - texts_end]):
                         return place
                 at += 1
             elif slot < 0:
@@ -271,12 +270,9 @@ cdef class Lines:
             elif slot < texts_end or (sizes_are_texts and slot < timestamp):
                 return place
             else:
-                begin = at
-                at = _whole(begin, end, &longs[slot - texts_end])
-                if at == begin or (at - begin > 1 and begin[0] == b"0"):
+                at = past_long(at, end, &longs[slot - texts_end])
+                if at == NULL:
                     return place
-                if at - begin <= DOUBLE_DIGITS:
-                    at = _past_zeros(at, end)
         begins[template.count] = at
         size = sizes[template.count]
         return -1 if end - at == size and is_same(at, literals[template.count], size) else template.count
@@ -313,30 +309,6 @@ cdef inline bint _is_plain(Bytes at, Bytes end) except -1:
     if bad:
         return False
     return not high & 128 or is_utf8(at, size)
-
-
-cdef inline Bytes _whole(Bytes at, Bytes end, int64_t* value) noexcept nogil:
-    """Behind a number of up to ``DIGITS`` digits; where there is none, ``at``."""
-    cdef Bytes begin = at
-    cdef int64_t found = 0
-    while at < end and 48 <= at[0] <= 57:
-        if at - begin == DIGITS:
-            return begin
-        found = 10 * found + (at[0] - 48)
-        at += 1
-    value[0] = found
-    return at
-
-
-cdef inline Bytes _past_zeros(Bytes at, Bytes end) noexcept nogil:
-    """Behind a fraction of zeros that begins at ``at``, where one does."""
-    cdef Bytes begin = at + 1
-    if at >= end or at[0] != b".":
-        return at
-    at = begin
-    while at < end and at[0] == b"0":
-        at += 1
-    return at if at > begin else begin - 1
 
 
 cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:

@@ -1,0 +1,211 @@
+# cython: language_level=3, cdivision=True
+"""Rules 9 and 10 of ``docs/counting.md`` for compiled code; ``values.py`` beside this file has them in Python.
+
+A value is taken here only where it is plainly right: what these functions refuse is left to Python, which decides. So
+they must not accept what Python refuses, and must find the same number. Tests that read the same records both ways hold
+them together: change one only with the other.
+"""
+
+from cmsspark.xxh64 cimport Bytes
+from libc.math cimport floor
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memchr, memcmp, memcpy
+
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    __attribute__((unused))
+    #endif
+    static const double CMSSPARK_TENS[10] = {1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
+    #define CMSSPARK_PAST_LONG 9223372036854775808.0
+    """
+    const double CMSSPARK_TENS[10]
+    const double CMSSPARK_PAST_LONG
+
+cdef enum:
+    DIGITS = 18  # of a number that surely fits 64 bits
+    DOUBLE_DIGITS = 15  # of one that a double holds to the last
+    WHOLE_DIGITS = 12  # of seconds; a double holds them with three more
+    LONGEST_SECONDS = 40
+
+
+cdef struct Text:
+    Bytes at
+    Py_ssize_t size  # -1: null
+
+
+cdef inline Bytes past_digits(Bytes at, Bytes end) noexcept nogil:
+    """Behind the digits that begin at ``at``."""
+    while at < end and 48 <= at[0] <= 57:
+        at += 1
+    return at
+
+
+cdef inline Bytes past_exponent(Bytes at, Bytes end) noexcept nogil:
+    """Behind the exponent that begins at ``at``, if one does; NULL for one without digits."""
+    cdef Bytes begin
+    if at == end or (at[0] != b"e" and at[0] != b"E"):
+        return at
+    at += 1
+    if at < end and (at[0] == b"+" or at[0] == b"-"):
+        at += 1
+    begin = at
+    at = past_digits(begin, end)
+    return at if at > begin else NULL
+
+
+cdef inline Bytes _past_whole(Bytes at, Bytes end, int64_t* value) noexcept nogil:
+    """Behind a number of up to ``DIGITS`` digits; where there is none, ``at``."""
+    cdef Bytes begin = at
+    cdef int64_t found = 0
+    while at < end and 48 <= at[0] <= 57:
+        if at - begin == DIGITS:
+            return begin
+        found = 10 * found + (at[0] - 48)
+        at += 1
+    value[0] = found
+    return at
+
+
+cdef inline Bytes _past_zeros(Bytes at, Bytes end) noexcept nogil:
+    """Behind a fraction of zeros that begins at ``at``, where one does."""
+    cdef Bytes begin = at + 1
+    if at >= end or at[0] != b".":
+        return at
+    at = begin
+    while at < end and at[0] == b"0":
+        at += 1
+    return at if at > begin else begin - 1
+
+
+cdef inline Bytes past_long(Bytes at, Bytes end, int64_t* value) noexcept nogil:
+    """Behind a whole number of JSON from 0 to 2^63-1 (rule 9), perhaps with a fraction of zeros; NULL for any other."""
+    cdef Bytes begin = at
+    at = _past_whole(begin, end, value)
+    if at == begin or (at - begin > 1 and begin[0] == b"0"):
+        return NULL
+    return _past_zeros(at, end) if at - begin <= DOUBLE_DIGITS else at
+
+
+cdef inline bint is_long_text(Bytes at, Bytes end, int64_t* value) noexcept nogil:
+    """Whether a text is empty or a whole number from 0 to 2^63-1 in digits (rule 9, EOS G1 and G2)."""
+    return at == end or _past_whole(at, end, value) == end
+
+
+cdef inline bint is_whole(Bytes at, bint is_single, int64_t* found) noexcept nogil:
+    """Whether a float or double is a whole number from 0 to 2^63-1."""
+    cdef float single
+    cdef double value
+    if is_single:
+        memcpy(&single, at, 4)
+        value = single
+    else:
+        memcpy(&value, at, 8)
+    if not 0 <= value < CMSSPARK_PAST_LONG or value != floor(value):
+        return False
+    found[0] = <int64_t>value
+    return True
+
+
+cdef inline bint _plain_seconds(Text text, int64_t* found) noexcept nogil:
+    """Whether seconds are plain; in whole milliseconds, halves up, by the same arithmetic as Python's."""
+    cdef Bytes at = text.at
+    cdef Bytes end = text.at + text.size
+    cdef Bytes begin = at
+    cdef int64_t digits = 0
+    cdef int whole, fraction = 0
+    while at < end and 48 <= at[0] <= 57 and at - begin < DOUBLE_DIGITS:
+        digits = 10 * digits + (at[0] - 48)
+        at += 1
+    whole = at - begin
+    if not 0 < whole <= WHOLE_DIGITS:
+        return False
+    if at < end:
+        if at[0] != b".":
+            return False
+        at += 1
+        begin = at
+        while at < end and 48 <= at[0] <= 57 and whole + fraction < DOUBLE_DIGITS and fraction < 9:
+            digits = 10 * digits + (at[0] - 48)
+            at += 1
+            fraction += 1
+        if at < end or not fraction:
+            return False
+    # Both numbers are whole and below 2^53, so that this is the double nearest to what the text says.
+    found[0] = <int64_t>floor((<double>digits / CMSSPARK_TENS[fraction]) * 1000 + 0.5)
+    return True
+
+
+cdef inline bint _decimal_seconds(Text text, int64_t* found) except -1:
+    """Whether seconds are written with a point or an exponent; in whole milliseconds, by Python's own reading of them."""
+    cdef char[LONGEST_SECONDS + 1] written
+    cdef Bytes begin = text.at
+    cdef Bytes end = text.at + text.size
+    cdef Bytes at = past_digits(begin, end)
+    cdef Py_ssize_t digits = at - begin
+    cdef double value
+    # Whole numbers have a rule of their own.
+    if at == end or text.size > LONGEST_SECONDS:
+        return False
+    if at[0] == b".":
+        begin = at + 1
+        at = past_digits(begin, end)
+        digits += at - begin
+    if not digits or past_exponent(at, end) != end:
+        return False
+    memcpy(written, text.at, text.size)
+    written[text.size] = 0
+    value = PyOS_string_to_double(written, NULL, NULL) * 1000 + 0.5
+    if not value < CMSSPARK_PAST_LONG:
+        return False
+    found[0] = <int64_t>floor(value)
+    return True
+
+
+cdef inline bint is_seconds(Text text, int64_t* found) except -1:
+    """Whether a text is seconds from 0 on (rule 9); ``found``: in whole milliseconds, halves up (rule 11)."""
+    return _plain_seconds(text, found) or _decimal_seconds(text, found)
+
+
+cdef inline bint _has_two_slashes(Bytes at, Py_ssize_t size) noexcept nogil:
+    cdef uint8_t found = 0
+    cdef Py_ssize_t place
+    for place in range(size - 1):
+        found |= (at[place] == 47) & (at[place + 1] == 47)
+    return found
+
+
+cdef inline Py_ssize_t normalise_lfn(Text logged, uint8_t* to, Bytes* name) noexcept nogil:
+    """Write the logical file name of a ``logged`` one (rule 10) to ``to``, where there is room for all of it.
+
+    ``name`` is where it begins there. Returns its size.
+    """
+    cdef uint8_t* begin = to
+    cdef Bytes at = logged.at
+    cdef Bytes end = at + logged.size
+    cdef Bytes slash
+    if end - at >= 5 and not memcmp(at, b"file:", 5):
+        at += 5
+    if end - at > 7 and not memcmp(at, b"root://", 7):
+        slash = <Bytes>memchr(at + 7, b"/", end - at - 7)
+        if slash != NULL:
+            at = slash
+    if _has_two_slashes(at, end - at):
+        while at < end:
+            to[0] = at[0]
+            to += 1
+            at += 1
+            if (to - 1)[0] == b"/":
+                while at < end and at[0] == b"/":
+                    at += 1
+    else:
+        memcpy(to, at, end - at)
+        to += end - at
+    at = begin
+    if to - at >= 9 and not memcmp(at, b"/eos/cms/", 9):
+        at += 8
+    name[0] = at
+    return to - at

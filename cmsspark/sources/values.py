@@ -1,0 +1,233 @@
+"""What single values must be, and what they mean: rules 9 and 10 of ``docs/counting.md``, in Python.
+
+``values.pxd`` beside this file has the same rules for compiled code. Both are held together by tests that read the same
+records both ways: change one only with the other.
+
+Rule 9 says which types a needed field may have. There is one function for each way in which a value arrives: of JSON
+(:func:`text`, :func:`whole`, :func:`long`, and the types that msgspec checks), as text in EOS G1 and G2
+(:func:`long_text`), of Avro (:func:`avro_text`, :func:`avro_long`), and CRAB's seconds (:func:`milliseconds`). All of
+them raise :class:`Malformed`, whose message shows no value of the record. Rule 10 makes a logical file name of a logged
+one (:func:`normalise_lfn`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+
+MAX_LONG: Final = 2**63 - 1
+
+#: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
+Long = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)] | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
+#: A number as its text plainly is; other spellings are read by the letter. (`$` would let a newline pass behind it.)
+PlainText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,18}\Z")]
+
+_NUMBER_TEXT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+#: Lines of nothing, or of seconds of which whole milliseconds are exact in a float.
+_PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)
+_SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+
+#: Texts between these are those that begin with the first: two comparisons are quicker than a slice.
+_STORE, _PAST_STORE = "/store/", "/store0"
+
+
+class Malformed(ValueError):
+    """A record that the rules refuse; the text says why, without any value of the record."""
+
+
+class Number(str):
+    """A JSON number as it is written."""
+
+    __slots__ = ()
+
+
+class Nested:
+    """An object or array below the depth at which needed fields stand."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+def kind_of(value: Any) -> str:
+    """The JSON type of a value, as error messages name it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, Number):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, Nested):
+        return value.kind
+    return "object" if isinstance(value, dict) else type(value).__name__
+
+
+def text(value: Any, field: str) -> str | None:
+    """Text or null (rule 9); text must be valid Unicode (rule 2). Raises Malformed."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise Malformed(f"{field}: text is wanted, found {kind_of(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Malformed(f"{field}: text is not valid UTF-8") from None
+    return value
+
+
+def whole(value: Any, field: str) -> int | None:
+    """A number of whole value, not negative, of any size, or null. Raises Malformed."""
+    if value is None:
+        return None
+    if not isinstance(value, Number):
+        raise Malformed(f"{field}: a number is wanted, found {kind_of(value)}")
+    return _whole(value, field)
+
+
+def long(value: Any, field: str) -> int | None:
+    """An integer from 0 to 2^63-1, a float of whole value, or null (rule 9). Raises Malformed."""
+    number = whole(value, field)
+    if number is not None and number > MAX_LONG:
+        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
+    return number
+
+
+def long_text(value: Any, field: str) -> int | None:
+    """The same as text, empty counting as null (EOS G1 and G2). Raises Malformed."""
+    written = text(value, field)
+    if not written:
+        return None
+    if written.isascii() and written.isdigit() and len(written) < 19:
+        return int(written)
+    if _NUMBER_TEXT.fullmatch(written) is None:
+        raise Malformed(f"{field}: a number as text is wanted, found other text")
+    number = _whole(written, field)
+    if number > MAX_LONG:
+        raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
+    return number
+
+
+def _whole(written: str, field: str) -> int:
+    if written.lstrip("-").isdigit():
+        # int() refuses very long texts; such a number is beyond every bound anyway.
+        number = 10**400 if len(written) > 400 else int(written)
+        negative = written.startswith("-") and number != 0
+        if negative:
+            raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
+        return number
+    value = float(written)
+    if not value.is_integer():
+        raise Malformed(f"{field}: a whole number is wanted, found a fraction")
+    if value < 0:
+        raise Malformed(f"{field}: a number from 0 on is wanted, found a negative one")
+    return int(value)
+
+
+def avro_text(row: Mapping[str, Any], field: str) -> str | None:
+    """Text or null (rule 9). Raises Malformed."""
+    value = row.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Malformed(f"{field}: text is wanted, found {type(value).__name__}")
+    return text(value, field)
+
+
+def avro_long(row: Mapping[str, Any], field: str) -> int | None:
+    """A whole number from 0 to 2^63-1, or null (rule 9). Raises Malformed."""
+    value = row.get(field)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Malformed(f"{field}: a number is wanted, found {type(value).__name__}")
+    if value != int(value) or not 0 <= value <= MAX_LONG:
+        raise Malformed(f"{field}: a whole number from 0 to 2^63-1 is wanted")
+    return int(value)
+
+
+def milliseconds(seconds: str | None, field: str) -> int | None:
+    """Seconds as text in whole milliseconds, halves up; null and empty are null (rules 9 and 11). Raises Malformed."""
+    if not seconds:
+        return None
+    # Of so few digits the double is exact: no other way gives the same milliseconds.
+    if seconds.isascii() and seconds.isdigit() and len(seconds) <= 12:
+        return int(seconds) * 1000
+    if _SECONDS.fullmatch(seconds) is None:
+        raise Malformed(f"{field}: seconds as text are wanted, found other text")
+    value = float(seconds)
+    if value < 0 or not math.isfinite(value):
+        raise Malformed(f"{field}: finite seconds from 0 on are wanted")
+    if value * 1000 > MAX_LONG:
+        raise Malformed(f"{field}: seconds beyond 2^63 ms")
+    return math.floor(value * 1000 + 0.5)
+
+
+def milliseconds_of_all(seconds: list[str | None], field: str, bad: dict[int, str]) -> list[int | None]:
+    """:func:`milliseconds` of each; the reasons for which rows are malformed go to ``bad``."""
+    texts = [text or "" for text in seconds]
+    special = _odd(texts)
+    if "" in texts:
+        special.update(row for row, text in enumerate(texts) if not text)
+    plain = texts.copy()
+    for row in special:
+        plain[row] = "0"  # until it is known better
+    numbers = np.fromiter(map(float, plain), np.float64, len(plain))
+    found: list[int | None] = np.floor(numbers * 1000 + 0.5).astype(np.int64).tolist()
+    for row in special:
+        try:
+            found[row] = milliseconds(texts[row], field)
+        except Malformed as error:
+            bad[row] = str(error)
+    return found
+
+
+def _odd(texts: list[str]) -> set[int]:
+    """Which texts are neither empty nor plain seconds; found by one search over all of them."""
+    lines = "\n".join(texts) + "\n"
+    if lines.count("\n") != len(texts):
+        return set(range(len(texts)))
+    odd: set[int] = set()
+    row = begin = 0
+    while True:
+        found = _PLAIN_LINES.match(lines, begin)
+        assert found is not None  # it matches nothing, too
+        if found.end() == len(lines):
+            return odd
+        row += lines.count("\n", begin, found.end())
+        odd.add(row)
+        row, begin = row + 1, lines.index("\n", found.end()) + 1
+
+
+def normalise_lfn(name: str) -> str:
+    """The logical file name in a logged one (rule 10); may be empty.
+
+    In this order, each once: a leading ``file:`` goes, ``root://[host[:port]]/`` becomes ``/``, runs of slashes become
+    one, a leading ``/eos/cms`` before a slash goes.
+    """
+    if name.startswith("/eos/cms/store/") and "//" not in name:
+        return name[8:]  # most of EOS's
+    if name.startswith("file:"):
+        name = name[5:]
+    if name.startswith("root://"):
+        end = name.find("/", 7)
+        if end >= 0:
+            name = name[end:]
+    while "//" in name:
+        name = name.replace("//", "/")
+    if name.startswith("/eos/cms/"):
+        name = name[8:]
+    return name
+
+
+def normalised_lfns(names: Sequence[str | None]) -> list[str]:
+    """:func:`normalise_lfn` of each name; empty for null. Most names are right already: they cost two comparisons."""
+    return [
+        name if name and _STORE <= name < _PAST_STORE and "//" not in name else normalise_lfn(name) if name else ""
+        for name in names
+    ]
