@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmsspark.names import DERIVED, block_dataset, site_and_kind
-from cmsspark.runners.dump_tables import replicas
+from cmsspark.runners.dump_tables import replica_rows
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.phedex import disk_replicas_of
@@ -57,7 +57,7 @@ def test_exactly_one_ending_is_cut_from_a_node(node: str) -> None:
 
 
 def test_columns_follow_the_same_rules_as_plain_functions(spark: Any, snapshot: Dump) -> None:
-    found = replicas(spark, snapshot).collect()
+    found = replica_rows(spark, snapshot).collect()
     assert len(found) == len(NODES) + 5
     for one in found:
         expected = site_and_kind(one.node_name) if one.node_name is not None else (None, None)
