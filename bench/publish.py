@@ -39,13 +39,15 @@ def some_rows(count: int) -> Iterator[dict[str, Any]]:
 
 def forget(sink: StompSink, documents: Sequence[bytes]) -> None:
     """What the predecessor does: write, and believe."""
-    link = sink._link
-    assert link is not None
+    connection = sink._connection
+    assert connection is not None
     for made in documents:
-        link.protocol.send(sink._broker.destination, made, content_type="application/json", headers=dict(sink._headers))
-        if link.pending > 262_144:
-            link.flush(60)
-    link.flush(60)
+        connection.protocol.send(
+            sink._broker.destination, made, content_type="application/json", headers=dict(sink._headers)
+        )
+        if connection.pending > 262_144:
+            connection.flush(60)
+    connection.flush(60)
 
 
 def rates(broker: ActiveMQ, folder: Path, count: int, name: str, **more: Any) -> list[tuple[float, float]]:

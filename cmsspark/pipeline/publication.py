@@ -154,10 +154,15 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
         for note in outbox.notes:
             progress.log(note)
         spooled = None if resume else _fill(request, outbox, spec)
+        if spooled is None or spooled.resumed:
+            outbox.reopen_refused()
         snapshot_no = outbox.unfinished() if spooled is None else spooled.snapshot_no
         before = outbox.totals(snapshot_no)
         progress = Progress(before.open + before.confirmed, sys.stderr, done=before.confirmed)
-        policy = RetryPolicy(request.options.patience)
+        settings = request.options
+        policy = RetryPolicy(
+            settings.patience, max_refused=settings.max_refused, max_refused_share=settings.max_refused_share
+        )
         try:
             Publisher(outbox, sink, policy, log=progress.log, progress=progress.confirmed).run()
             if snapshot_no is not None:
@@ -270,10 +275,12 @@ def check_results(results: list[PublishResult]) -> None:
             f"{still:,} documents are not confirmed yet",
             next_step="they are in the outbox: the same command with --resume sends them",
         )
-    bad = sum(result.quarantined + result.totals.refused for result in results)
-    if bad:
+    invalid = sum(result.quarantined for result in results)
+    refused = sum(result.totals.refused for result in results)
+    if invalid or refused:
         raise DocumentsQuarantined(
-            f"{bad:,} documents were refused and kept aside; all others are confirmed",
+            f"{invalid + refused:,} documents were refused and kept aside; all others are confirmed",
             where=", ".join(str(result.snapshot) for result in results if result.snapshot),
-            next_step="cmsspark outbox show says why",
+            found=f"{invalid:,} rows that make no valid document, {refused:,} documents that the destination refused",
+            next_step="cmsspark outbox show says why" + ("; --resume sends them once more" if refused else ""),
         )

@@ -139,13 +139,14 @@ class BatchLog:
             self._db.execute("COMMIT")
 
     def add(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
-        """Enter a whole snapshot; it supersedes what older snapshots still had to send."""
+        """Enter a whole snapshot; it supersedes what older snapshots still had to send, or had refused."""
+        superseded = (*OPEN, BatchState.QUARANTINED)
         with self._transaction() as db:
-            marks = ",".join("?" * len(OPEN))
+            marks = ",".join("?" * len(superseded))
             db.execute(
                 f"UPDATE batches SET doubtful = doubtful OR state IN ('SENDING', 'IN_DOUBT'), state='SUPERSEDED' "  # noqa: S608 -- only placeholders
                 f"WHERE generation < ? AND state IN ({marks})",
-                (snapshot_no, *OPEN),
+                (snapshot_no, *superseded),
             )
             self._insert(db, batches)
             db.execute("INSERT OR IGNORE INTO generations VALUES (?)", (snapshot_no,))
@@ -182,11 +183,32 @@ class BatchLog:
                 db.execute("UPDATE batches SET state='ACKED', reason=NULL WHERE number=?", (done.number,))
             db.execute("UPDATE batches SET state='SENDING', attempts=attempts+1 WHERE number=?", (batch.number,))
 
-    def split(self, batch: Batch, halves: Iterable[Batch], reason: str) -> None:
-        """Replace ``batch`` by its ``halves``, in one transaction."""
+    def split(self, batch: Batch, halves: Iterable[Batch], reason: str) -> list[int]:
+        """Replace ``batch`` by its ``halves``, in one transaction; returns their numbers."""
         with self._transaction() as db:
             db.execute("UPDATE batches SET state='SPLIT', reason=? WHERE number=?", (reason, batch.number))
+            (last,) = db.execute("SELECT max(number) FROM batches").fetchone()
             self._insert(db, halves)
+            return [number for (number,) in db.execute("SELECT number FROM batches WHERE number > ?", (last,))]
+
+    def reopen_quarantined(self, snapshot_no: int, numbers: Iterable[int] | None = None) -> int:
+        """Make quarantined batches of a snapshot ready again, all or those of ``numbers``, and join what was split.
+
+        A split batch is joined again where nothing of it was confirmed. Returns the number of documents reopened.
+        """
+        with self._transaction() as db:
+            rows = db.execute(
+                "SELECT number, count FROM batches WHERE generation = ? AND state = 'QUARANTINED'", (snapshot_no,)
+            ).fetchall()
+            chosen = {number: count for number, count in rows if numbers is None or number in set(numbers)}
+            db.executemany(
+                "UPDATE batches SET attempts=0, state=CASE WHEN doubtful THEN 'IN_DOUBT' ELSE 'READY' END "
+                "WHERE number = ?",
+                [(number,) for number in chosen],
+            )
+            if chosen:
+                _join_split(db, snapshot_no)
+        return sum(chosen.values())
 
     def recover(self) -> int:
         """After a crash: batches that were SENDING may have been delivered and become IN_DOUBT. Returns how many."""
@@ -260,6 +282,27 @@ class BatchLog:
             return self._db.execute(
                 "SELECT number, coalesce(reason, '') FROM batches WHERE state=? ORDER BY number", (state,)
             ).fetchall()
+
+
+def _join_split(db: sqlite3.Connection, snapshot_no: int) -> None:
+    """Put split batches of which nothing was confirmed together again, the largest first."""
+    split = db.execute(
+        "SELECT number, part, offset, offset + length FROM batches WHERE generation = ? AND state = 'SPLIT' "
+        "ORDER BY number",
+        (snapshot_no,),
+    ).fetchall()
+    pieces = "FROM batches WHERE generation = ? AND part = ? AND offset >= ? AND offset + length <= ? AND number > ?"
+    for number, part, start, end in split:
+        inside = (snapshot_no, part, start, end, number)
+        found = db.execute(f"SELECT state, doubtful {pieces}", inside).fetchall()
+        if not found or any(state not in (*OPEN, BatchState.SPLIT) for state, _ in found):
+            continue  # joined as a part of a larger one, or something of it is confirmed or kept aside
+        db.execute(f"DELETE {pieces}", inside)
+        db.execute(
+            "UPDATE batches SET doubtful = doubtful OR ?, attempts=0, "
+            "state=CASE WHEN doubtful OR ? THEN 'IN_DOUBT' ELSE 'READY' END WHERE number = ?",
+            (*[any(doubtful for _, doubtful in found)] * 2, number),
+        )
 
 
 def _batch(row: tuple[int, int, str, int, int, int, str, str, int, int]) -> Batch:

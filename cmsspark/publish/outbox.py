@@ -173,6 +173,13 @@ class Outbox:
         batch = self.batch_log.first(OPEN)
         return None if batch is None else batch.snapshot_no
 
+    def reopen_refused(self) -> int:
+        """Make documents that the destination refused ready again. Returns how many.
+
+        Only those of the newest snapshot: it has taken the place of all others.
+        """
+        return self.batch_log.reopen_quarantined(max(self.batch_log.snapshots(), default=0))
+
     def totals(self, snapshot_no: int | None = None) -> Totals:
         """Documents by what became of them, of one snapshot or of all."""
         return totals_of(self.batch_log, snapshot_no)

@@ -13,13 +13,17 @@ from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.sink import Clock, ForbiddenError, RejectedError, RetryableError, Sink, SystemClock
 from cmsspark.publish.spool import split
 
-#: A destination that rejects this many single documents and accepts nothing rejects everything: no document's fault.
-MAX_REJECTED: Final = 5
+_SENDABLE: Final = (BatchState.READY, BatchState.IN_DOUBT)
+#: A destination that refuses more single documents than this and accepts nothing refuses everything.
+MAX_REFUSED_WITHOUT_SUCCESS: Final = 5
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to go on. ``patience``: seconds without any confirmed batch; ``attempts``: of one batch in one run.
+    """When to give up. ``patience``: seconds without any confirmed batch; ``attempts``: of one batch in one run.
+
+    ``max_refused``: single documents refused in a row, and ``max_refused_share`` of all documents decided in this run
+    (where more than ``max_refused`` were refused): beyond one of them the destination is wrong, and no document.
 
     ``first_pause`` and ``longest_pause`` (seconds) bound the back-off; the longest stays below 30 s, so that a broker
     that is back is found within 30 s.
@@ -29,6 +33,8 @@ class RetryPolicy:
     attempts: int = 10
     first_pause: float = 1.0
     longest_pause: float = 25.0
+    max_refused: int = 20
+    max_refused_share: float = 0.1
 
 
 class Publisher:
@@ -55,33 +61,45 @@ class Publisher:
         self._jitter = jitter
         self._connected = False
         self._accepted = 0
-        self._rejected = 0
+        #: Quarantined in this run: batch numbers by snapshot.
+        self._refused: dict[int, list[int]] = {}
+        self._refused_count = self._refused_in_a_row = 0
         self._failures = 0
         self._last_confirmed = 0.0
         #: Confirmed and not entered yet: that shares a transaction with the next batch's SENDING.
         self._confirmed: Batch | None = None
         self._staged: tuple[int, list[bytes]] | None = None
-        self._after = 0
+        #: Halves of a refused batch, the next one last: they come before all others.
+        self._halves: list[int] = []
 
     def run(self) -> None:
         """Send until nothing is open, or only STALLED batches are.
 
-        Raises NotReady (75) when the policy's patience ends, NotAllowed (77) from the sink, DataError (65) for a
-        damaged spool. Whatever it raises, the same command later continues from there.
+        Raises NotReady (75) when the policy's patience ends, or when the destination refuses too much: then nothing is
+        quarantined for it, and split batches are joined again. Raises NotAllowed (77) from the sink, DataError (65) for
+        a damaged spool. Whatever it raises, the same command later continues from there.
         """
         log = self._outbox.batch_log
         log.release()
         self._last_confirmed = self._clock.monotonic()
         try:
-            while (batch := log.first((BatchState.READY, BatchState.IN_DOUBT), self._after)) is not None:
-                if not self._send(batch):
-                    self._after = batch.number
+            while (batch := self._next()) is not None:
+                self._send(batch)
         finally:
             self._record_acks()
             self._sink.close()
 
-    def _send(self, batch: Batch) -> bool:
-        """One attempt. False when the batch has to be left for another run."""
+    def _next(self) -> Batch | None:
+        """The batch to send next. Halves come first, so that a wrong destination shows before all is split."""
+        while self._halves:
+            half = self._outbox.batch_log.get(self._halves[-1])
+            if half.state in _SENDABLE:
+                return half
+            self._halves.pop()
+        return self._outbox.batch_log.first(_SENDABLE)
+
+    def _send(self, batch: Batch) -> None:
+        """One attempt."""
         documents = self._documents(batch)
         try:
             self._connect()
@@ -91,13 +109,12 @@ class Publisher:
             self._reject(batch, documents, error)
         except RetryableError as error:
             self._disconnect()
-            return self._retry(batch, error)
+            self._retry(batch, error)
         else:
             self._accepted += batch.count
-            self._failures = 0
+            self._failures = self._refused_in_a_row = 0
             self._last_confirmed = self._clock.monotonic()
             self._progress(batch.count)
-        return True
 
     def _documents(self, batch: Batch) -> list[bytes]:
         staged, self._staged = self._staged, None
@@ -142,7 +159,7 @@ class Publisher:
 
     def _stage_next(self) -> None:
         """Write the next batch ahead while this one's receipt is awaited. Its COMMIT comes when it is next in line."""
-        batch = self._outbox.batch_log.first((BatchState.READY, BatchState.IN_DOUBT), self._after)
+        batch = self._next()
         if batch is None:
             return
         try:
@@ -152,7 +169,7 @@ class Publisher:
         self._staged = (batch.number, documents)
         self._sink.stage(batch, documents)
 
-    def _retry(self, batch: Batch, error: RetryableError) -> bool:
+    def _retry(self, batch: Batch, error: RetryableError) -> None:
         """Wait before the next attempt; mark the batch STALLED after too many."""
         self._failures += 1
         waited = self._clock.monotonic() - self._last_confirmed
@@ -167,27 +184,51 @@ class Publisher:
         if current.attempts >= self._policy.attempts:
             self._outbox.batch_log.mark(current, BatchState.STALLED, error.reason)
             self._log(f"batch {batch.number} failed {current.attempts} times and is left for later: {error.reason}")
-            return False
+            return
         longest = min(self._policy.longest_pause, self._policy.first_pause * 2 ** min(self._failures - 1, 10))
         pause = min(max(self._jitter(0.0, longest), error.retry_after), self._policy.patience - waited)
+        self._halves.append(batch.number)
         self._log(f"{error.reason}; trying again in {pause:.1f} s")
         self._clock.sleep(pause)
-        return True
 
     def _reject(self, batch: Batch, documents: list[bytes], error: RejectedError) -> None:
         """The destination rejects this batch: halve it until the rejected document stands alone."""
         current = self._outbox.batch_log.get(batch.number)
         if batch.count > 1:
             self._log(f"batch {batch.number} of {batch.count} documents was refused ({error.reason}): halving it")
-            self._outbox.batch_log.split(batch, split(current, documents), error.reason)
+            self._halves += reversed(self._outbox.batch_log.split(batch, split(current, documents), error.reason))
             return
         if current.attempts < 2:
+            self._halves.append(batch.number)
             return  # the first refusal may be chance
-        self._rejected += 1
-        if self._rejected > MAX_REJECTED and not self._accepted:
-            raise NotReady(
-                "the destination refuses every document", where=self._sink.where, found=error.reason,
-                next_step="ask who runs it; the rest is in the outbox, and --resume continues from there",
-            )  # fmt: skip
         self._outbox.batch_log.mark(current, BatchState.QUARANTINED, error.reason)
+        self._refused.setdefault(batch.snapshot_no, []).append(batch.number)
+        self._refused_count += 1
+        self._refused_in_a_row += 1
+        if found := self._refuses_too_much():
+            self._undo_refusals()
+            raise NotReady(
+                f"the destination refuses {found}: nothing is quarantined for it", where=self._sink.where,
+                found=error.reason,
+                next_step="check topic or path, or ask who runs it; everything unsent is in the outbox, and --resume "
+                "continues from there. If the documents are at fault: `max_refused` under publishing",
+            )  # fmt: skip
         self._log(f"one document was refused and is kept aside: {error.reason}")
+
+    def _refuses_too_much(self) -> str | None:
+        """What shows that the destination is wrong, and not a document; None where nothing does."""
+        limit, decided = self._policy.max_refused, self._accepted + self._refused_count
+        if self._refused_count > MAX_REFUSED_WITHOUT_SUCCESS and not self._accepted:
+            return "every document"
+        if self._refused_in_a_row > limit:
+            return f"{self._refused_in_a_row} documents in a row"
+        if self._refused_count > max(limit, self._policy.max_refused_share * decided):
+            return f"{self._refused_count:,} of {decided:,} documents"
+        return None
+
+    def _undo_refusals(self) -> None:
+        """Take back what this run quarantined."""
+        for snapshot_no, numbers in self._refused.items():
+            self._outbox.batch_log.reopen_quarantined(snapshot_no, numbers)
+        self._refused.clear()
+        self._halves.clear()

@@ -18,7 +18,8 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """The keys under ``publishing``.
 
     ``amq`` and ``spool`` are paths; :func:`publishing_settings` makes them absolute. ``patience``: seconds without any
-    confirmed batch before the command gives up. ``require_tls``: never send a password unencrypted to another host.
+    confirmed batch before the command gives up. ``max_refused`` and ``max_refused_share``: see
+    :class:`cmsspark.publish.publisher.RetryPolicy`. ``require_tls``: never send a password unencrypted to another host.
     ``http_metadata``, ``http_top_level``: where documents over HTTP have producer, type, type_prefix, timestamp, _id.
     """
 
@@ -28,6 +29,8 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     producer: Text | None = None
     type: Text | None = None
     patience: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    max_refused: Annotated[int, msgspec.Meta(ge=1)] = 20
+    max_refused_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     require_tls: bool = False
     http_metadata: bool = True
     http_top_level: bool = True

@@ -117,7 +117,7 @@ def test_a_topic_without_listeners_confirms(activemq: ActiveMQ, tmp_path: Path) 
 
 def test_a_broker_that_blocks_is_told_as_stalled_and_nothing_is_lost(activemq: ActiveMQ, tmp_path: Path) -> None:
     # Half batches of links that we dropped hold the queue's room until the broker misses our heartbeats there.
-    sink = sink_to(activemq, tmp_path, "small.queue", StompTimeouts(stall=2, probe=1, beat=1))
+    sink = sink_to(activemq, tmp_path, "small.queue", StompTimeouts(stall=2, probe=1, heartbeat=1))
     arrived: Counter[bytes] = Counter()
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(3_000))
@@ -187,7 +187,7 @@ def test_a_broker_ended_under_load_loses_nothing_and_doubles_one_batch_at_most(
 
 
 def test_a_stopped_process_is_noticed_within_three_beats(own_broker: ActiveMQ, tmp_path: Path) -> None:
-    sink = sink_to(own_broker, tmp_path, "halfopen", StompTimeouts(connect=1, login=1, beat=1))
+    sink = sink_to(own_broker, tmp_path, "halfopen", StompTimeouts(connect=1, login=1, heartbeat=1))
     lines: list[str] = []
     stopped_at = noticed_at = 0.0
 

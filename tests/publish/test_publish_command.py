@@ -343,3 +343,16 @@ def test_a_destination_to_move_is_named_clearly(place: Place) -> None:
     place.publish()
     assert place("outbox", "move", "--from", "no", "--to", "file").returncode == 66
     assert place("outbox", "move", "--from", "file", "--to", "file").returncode == 2
+
+
+def test_what_a_wrong_destination_refused_comes_back_with_resume(place: Place) -> None:
+    place.store(rows(3))
+    with http_server(last=Answer(400, body=b"no such producer")) as fake:
+        credentials = http_credentials(place, fake.port)
+        done = place.publish("--sink", "http", "--amq", credentials)
+        assert done.returncode == 3
+        assert "4 documents that the destination refused" in done.stderr
+        assert place.publish("--sink", "http", "--amq", credentials, "--resume").returncode == 3
+        fake.last = Answer()
+        done = place.publish("--sink", "http", "--amq", credentials, "--resume")
+        assert (done.returncode, len(fake.stored)) == (0, 4), done.stderr

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,87 @@ def test_a_destination_that_refuses_everything_is_no_document_s_fault(tmp_path: 
             publish_all(outbox, Picky(b"{"))
         assert outbox.totals().refused <= 5
         assert outbox.totals().open >= 596
+
+
+class Turning(ListSink):
+    """Refuses batches with a document that ``refuses`` picks, once ``good`` batches were confirmed."""
+
+    def __init__(self, good: int, refuses: Callable[[bytes], bool]) -> None:
+        super().__init__()
+        self.good, self.refuses, self.sends = good, refuses, 0
+
+    def send(self, batch: object, documents: object, meanwhile: object = None) -> None:
+        self.sends += 1
+        if self.sends > self.good and any(map(self.refuses, documents)):  # type: ignore[call-overload]
+            raise RejectedError("no such index")
+        super().send(batch, documents, lambda: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("good", [0, 1, 3])
+@pytest.mark.parametrize("refuses", [lambda body: True, lambda body: body[-30] % 2 == 0 or b'"P1' in body])
+def test_a_destination_that_turns_wrong_ends_soon_and_quarantines_nothing(
+    tmp_path: Path, good: int, refuses: Callable[[bytes], bool]
+) -> None:
+    sink = Turning(good, refuses)
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(5_000))
+        with pytest.raises(NotReady, match="refuses"):
+            publish_all(outbox, sink)
+        assert sink.sends < 150
+        totals = outbox.totals()
+        assert (totals.refused, totals.confirmed) == (0, len(sink.arrived))
+        if good != 3:
+            right = ListSink()
+            publish_all(outbox, right)
+            assert outbox.totals().confirmed == 5_001
+            assert len(set(ids([*sink.arrived, *right.arrived]))) == len(sink.arrived) + len(right.arrived) == 5_001
+
+
+def test_what_was_split_for_a_wrong_destination_is_joined_again(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2_100))
+        before = outbox.batch_log.batches()
+        with pytest.raises(NotReady):
+            publish_all(outbox, Turning(2, lambda body: True))
+        after = outbox.batch_log.batches()
+        assert [batch.sha256 for batch in after] == [batch.sha256 for batch in before]
+        assert [batch.state for batch in after] == [BatchState.ACKED] * 2 + [BatchState.READY] * 3
+
+
+@pytest.mark.parametrize("bad", [range(40, 60), range(0, 2_000, 100)])
+def test_documents_at_fault_within_the_budget_are_quarantined_and_the_others_sent(tmp_path: Path, bad: range) -> None:
+    names = [b'"P%d"' % number for number in bad]
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(2_000))
+        publish_all(outbox, Turning(0, lambda body: any(name in body for name in names)))
+        assert (outbox.totals().refused, outbox.totals().confirmed) == (20, 1_981)
+
+
+def test_the_budget_is_a_setting(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        policy = RetryPolicy(max_refused=300, max_refused_share=1)
+        publish_all(outbox, Turning(0, lambda body: b'"P1' in body), policy=policy)
+        assert outbox.totals().refused == 111
+
+
+def test_what_was_refused_is_sent_again_when_it_is_reopened(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        publish_all(outbox, Picky(b'"P137"'))
+        assert outbox.reopen_refused() == 1
+        right = ListSink()
+        publish_all(outbox, right)
+        assert (outbox.totals().confirmed, len(right.arrived)) == (601, 1)
+
+
+def test_a_newer_snapshot_takes_the_place_of_what_was_refused(tmp_path: Path) -> None:
+    with outbox_in(tmp_path).held() as outbox:
+        fill(outbox, rows(600))
+        publish_all(outbox, Picky(b'"P137"'))
+        fill(outbox, rows(600), "r2")
+        publish_all(outbox, ListSink())
+        assert (outbox.totals().confirmed, outbox.totals().refused) == (601, 0)
 
 
 def test_an_interruption_while_sending_leaves_the_batch_in_doubt(tmp_path: Path) -> None:
