@@ -14,6 +14,7 @@ from cmsspark import days
 from cmsspark.errors import UsageError
 from cmsspark.jobs import find_job
 from cmsspark.jobs.options import settings_of, store_of, store_options
+from cmsspark.readable import readable
 from cmsspark.storage import Files, LocalFiles, files_for, is_local, local_path
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _line(change: Change) -> tuple[str, ...]:
 
 def _shown(text: str) -> str:
     """Names as they are, but for what would write elsewhere on a terminal."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    return readable(text, lines=False)
 
 
 def _number(value: float | None, sign: str = "") -> str:

@@ -14,6 +14,7 @@ import click
 from cmsspark.errors import CmssparkError, Exit, OutputError
 from cmsspark.jobs import Job, find_job, job_of_table
 from cmsspark.jobs.options import date_option, settings_of, store_of, store_options
+from cmsspark.readable import encodable, json_text
 from cmsspark.runs.reconciliation import TRAILING_DAYS
 from cmsspark.runs.report import report
 from cmsspark.runs.report_page import page
@@ -61,7 +62,7 @@ def command(
     if html is not None:
         _write(Path(html), page(told))
     if as_json:
-        click.echo(json.dumps(told, indent=1, ensure_ascii=False))
+        click.echo(json_text(told, indent=1))
     elif html is None:
         click.echo(text(told))
     return 0 if all(one["is_right"] for one in told["joins"]) else int(Exit.DATA)
@@ -73,7 +74,7 @@ def leave(fout: str, job: str, done: CurrentTable, tell: Callable[[str], None]) 
         # The run's own session, where there is one: it is not to start another.
         files = LocalFiles() if is_local(fout) else files_for(fout, session(f"cmsspark {job}"))
         told = of_run(files, fout, find_job(job), done.manifest, done.path)
-        files.write_bytes(join(done.path, PAGE), page(told).encode())
+        files.write_bytes(join(done.path, PAGE), encodable(page(told)).encode())
         tell(f"where every record went: {join(done.path, PAGE)}")
     except Exception as error:
         # The result counts already, and the report can be made at any time.
@@ -144,6 +145,6 @@ def _kept(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _write(path: Path, content: str) -> None:
     try:
-        path.write_text(content, encoding="utf-8")
+        path.write_text(encodable(content), encoding="utf-8")
     except OSError as error:
         raise OutputError("the page cannot be written", where=path, found=error.strerror) from None

@@ -20,7 +20,7 @@ from cmsspark.runs import reconciliation
 from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sinks import store
 from cmsspark.sources.folders import DayInput
-from cmsspark.storage import is_local
+from cmsspark.storage import is_local, unreadable
 
 
 @dataclass
@@ -186,11 +186,14 @@ def _same(paths: list[str], of: Callable[[str], Any]) -> list[list[str]]:
     groups: dict[Any, list[str]] = {}
     files: dict[tuple[int, int], Any] = {}
     for path in paths:
-        stat = os.stat(path)
-        # Two names of one file need no second look.
-        key = (stat.st_dev, stat.st_ino)
-        if key not in files:
-            files[key] = of(path)
+        try:
+            stat = os.stat(path)
+            # Two names of one file need no second look.
+            key = (stat.st_dev, stat.st_ino)
+            if key not in files:
+                files[key] = of(path)
+        except OSError as error:
+            raise unreadable(path, error) from None
         groups.setdefault(files[key], []).append(path)
     return [same for same in groups.values() if len(same) > 1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -15,6 +14,7 @@ from cmsspark.jobs import find_job
 from cmsspark.jobs.attended import from_manifest
 from cmsspark.jobs.options import DayType, settings_of, store_of, store_options
 from cmsspark.jobs.report import PAGE
+from cmsspark.readable import json_text
 from cmsspark.runs import ledger, reconciliation
 from cmsspark.runs.ledger import Ledger, Run, State
 from cmsspark.settings import Settings
@@ -81,7 +81,7 @@ def runs_command(
         found = book.runs(job=job, first=day, last=day, state=wanted, limit=limit)
     if as_json:
         for run in found:
-            click.echo(json.dumps(run.as_dict(), ensure_ascii=False))
+            click.echo(json_text(run.as_dict()))
         return
     lines: list[tuple[str, ...]] = [("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")]
     lines += [_line(run) for run in found]
@@ -121,7 +121,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         published = [one for one in book.published(found.day, found.day) if one.stored_run == found.stored_run]
     documents = [{**one.__dict__, "day": one.day.isoformat()} for one in published]
     if as_json:
-        click.echo(json.dumps({**found.as_dict(), "published": documents}, indent=1, ensure_ascii=False))
+        click.echo(json_text({**found.as_dict(), "published": documents}, indent=1))
         return
     state = click.style(found.state.value, fg=COLOURS[found.state])
     click.echo(f"{found.job} of {of(found)}: {state}{', partial' if found.is_partial else ''}")

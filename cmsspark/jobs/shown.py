@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cmsspark.readable import readable
+
 _UNITS = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
@@ -32,7 +34,7 @@ def volume(count: float | None) -> str | None:
 
 def printable(text: str) -> str:
     """A name as it is, but for what would write elsewhere on a terminal."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    return readable(text, lines=False)
 
 
 def _cell(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -13,7 +14,7 @@ from typing import IO, Any
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import REPLICAS, Dump
 from cmsspark.sources.phedex import disk_replicas_of
-from cmsspark.storage import Files, is_local, local_path
+from cmsspark.storage import Files, is_local, local_path, unreadable
 from cmsspark.transforms.catalogue import Catalogue, Report, open_or_build
 from cmsspark.transforms.snapshot import Each, Part, build_catalogue, build_replicas
 
@@ -73,14 +74,23 @@ def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> li
 
 def _rows_of(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
     """Arrow tables of one part of a DBS table."""
-    with open_part(files, path) as stream:
+    with _named(path), open_part(files, path) as stream:
         yield from read_table_arrow(stream, table, columns, path)
 
 
 def _replicas_of(files: Files, path: str) -> Iterator[Any]:
     """Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
-    with open_part(files, path) as stream:
+    with _named(path), open_part(files, path) as stream:
         yield from disk_replicas_of(stream, path)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What keeps from reading the file is told with its name."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def open_part(files: Files, path: str) -> IO[bytes]:

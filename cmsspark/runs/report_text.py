@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cmsspark.readable import readable
 from cmsspark.runs.reconciliation import table
 from cmsspark.runs.report import by_prefix
 
@@ -27,7 +28,7 @@ def text(report: Mapping[str, Any]) -> str:
 
 def printable(line: str) -> str:
     """``line`` with what is not printable as ``\\x1b``."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)
+    return readable(line, lines=False)
 
 
 def volume(count: float) -> str:

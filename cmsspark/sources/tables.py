@@ -13,13 +13,13 @@ from operator import itemgetter
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from cmsspark.errors import DataError
+from cmsspark.errors import DataError, NotReady
 from cmsspark.exactly import load
 from cmsspark.schemas import Table, input_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.sqoop import read_table
-from cmsspark.storage import is_local, local_path
+from cmsspark.storage import AWAY, is_local, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,8 @@ class _ReadFiles:
             for piece in read_table(local_path(path), self.table, self.columns, path):
                 yield from piece.to_batches()
         except OSError as error:
-            raise DataError("a dump's file cannot be read", where=path, found=error.strerror) from None
+            kind = NotReady if error.errno in AWAY else DataError
+            raise kind("a dump's file cannot be read", where=path, found=error.strerror) from None
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from cmsspark.access import AccessBatch, Group
-from cmsspark.errors import DataError, NotAllowed
+from cmsspark.errors import DataError, NotAllowed, NotReady
 from cmsspark.exactly import load
 from cmsspark.pseudonyms import Pseudonyms
-from cmsspark.storage import is_local, local_path
+from cmsspark.storage import AWAY, is_local, local_path
 from cmsspark.transforms.catalogue import Catalogue, Replicas
 from cmsspark.transforms.fold import COLUMNS, StreamFold, record_batch
 from cmsspark.transforms.hash_fold import HASH_COLUMNS, HashFold
@@ -200,7 +200,8 @@ def read_task(task: Task, kit: Kit, reader: Reader, fold: StreamFold) -> Iterato
         except PermissionError as error:
             raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
         except OSError as error:
-            raise DataError("a log file cannot be read", where=path, found=error.strerror) from None
+            kind = NotReady if error.errno in AWAY else DataError
+            raise kind("a log file cannot be read", where=path, found=error.strerror) from None
 
 
 @dataclass(frozen=True)
