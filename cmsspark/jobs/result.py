@@ -12,6 +12,7 @@ from typing import Any
 
 from cmsspark import days, pseudonyms
 from cmsspark.errors import NotReady, OutputError
+from cmsspark.jobs import snapshots
 from cmsspark.jobs.provenance import check_unchanged, dumps_told, versions
 from cmsspark.jobs.quarantine import keep
 from cmsspark.jobs.request import DayRequest, Inputs
@@ -21,6 +22,7 @@ from cmsspark.runs.reconciliation import StreamBins
 from cmsspark.sinks import store
 from cmsspark.sources.folders import DayInput
 from cmsspark.storage import is_local, unreadable
+from cmsspark.transforms.catalogue import Report
 
 
 @dataclass
@@ -55,6 +57,8 @@ def outcome_of(request: DayRequest, inputs: Inputs, counted: Counted, catalogue:
         "catalogue": catalogue,
     }
     known = f", which names {catalogue['files']:,} files" if catalogue else ""
+    if catalogue:
+        warnings += snapshots.warnings_of(Report(**catalogue), inputs.dbs)
     asked = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{known}"
     return Outcome(scanned.bins, told, scanned.warnings() + warnings, examples, asked)
 

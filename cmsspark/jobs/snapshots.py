@@ -56,6 +56,21 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, ea
     return Snapshots(catalogue, replicas, built or built_too, Catalogue(catalogue).report)
 
 
+def warnings_of(report: Report, dbs: Dump) -> list[str]:
+    """What the build found that looks as if columns had moved in a part of FILES, with file and row."""
+    told = []
+    for one in report.suspects:
+        file = dbs.tables["FILES"][one["part"]].path
+        for count, row, what in (
+            (one["orphans"], one["first_orphan"], "name a dataset that is not in DATASETS"),
+            (one["odd_names"], one["first_odd_name"], "have names that do not begin with a slash"),
+        ):
+            if count:
+                share = f"{count:,} of {one['rows']:,} rows of {file}"
+                told.append(f"dbs: {share} {what}, the first in row {row:,}: have columns moved?")
+    return told
+
+
 def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
