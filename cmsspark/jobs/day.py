@@ -7,15 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cmsspark import pseudonyms
 from cmsspark.errors import DataError, InputMissing, NotReady
-from cmsspark.jobs import by_processes, by_spark, derived, engine, result, snapshots
+from cmsspark.jobs import by_processes, by_spark, derived, engine, overflow, result, snapshots
 from cmsspark.jobs.attended import Attended, attended
+from cmsspark.jobs.overflow import reader_of
 from cmsspark.jobs.provenance import is_all_local
 from cmsspark.jobs.request import DayRequest, Inputs
 from cmsspark.jobs.scanned import Counted, accepted_files
@@ -25,7 +25,6 @@ from cmsspark.session import cause_of
 from cmsspark.sinks import store
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
-from cmsspark.sources.reader import Reader
 from cmsspark.storage import Files, LocalFiles, files_for
 from cmsspark.transforms.scan import Kit, StreamFiles
 from cmsspark.transforms.snapshot import Each
@@ -143,7 +142,9 @@ class Work:
         except BaseException as error:
             run_now.abandon()
             if isinstance(error, Exception):
-                raise cause_of(error) from None
+                cause = cause_of(error)
+                catalogue = self.opened.catalogue if self.opened else None
+                raise overflow.explained(cause, request, self.inputs, catalogue) from None
             raise
 
     def kit(self) -> Kit:
@@ -152,7 +153,7 @@ class Work:
         opened = self.opened
         catalogue = str(opened.catalogue) if opened else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
-        reader = partial(Reader, line_limit=self.request.settings.max_line_bytes)
+        reader = reader_of(self.request)
         return Kit(self.request.day, catalogue, replicas, key, reader, accepted=self.inputs.accepted)
 
 

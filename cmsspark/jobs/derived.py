@@ -26,7 +26,10 @@ SOURCE: Final = "data_aggregation"
 
 def find(request: DayRequest, inputs: Inputs) -> store.CurrentTable | None:
     """The day's current ``data_aggregation``, where it has counted the same streams of the same input; else None."""
-    asks_for_count = request.recount or request.join != "auto" or request.accept_damaged or inputs.missing
+    asks_for_count = (
+        any((request.recount, request.join != "auto", request.accept_damaged, inputs.missing))
+        or request.quarantine_above is not None
+    )
     if request.job == SOURCE or request.tables != (request.job,) or asks_for_count:
         return None
     try:
@@ -46,6 +49,7 @@ def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> b
         and table["schema"] == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
+        and not manifest.get("outsized")
         and all(read.get(one.stream) == input_told(one) for one in inputs.streams)
         and all(manifest["dumps"].get(kind) == told for kind, told in dumps_told(inputs.dumps).items())
     )
@@ -58,6 +62,7 @@ def outcome_of(found: store.CurrentTable, streams: tuple[str, ...]) -> Outcome:
     has_malformed = any(one.malformed for one in bins.values())
     told: dict[str, Any] = {
         "damaged": [],
+        "outsized": {},
         "drift": _of(manifest, "drift", streams),
         "quarantine": manifest.get("quarantine") if has_malformed else None,
         "unmatched_prefixes": _of(manifest, "unmatched_prefixes", streams),

@@ -48,6 +48,7 @@ def outcome_of(request: DayRequest, inputs: Inputs, counted: Counted, catalogue:
     changes, warnings = scanned.drift()
     told = {
         "damaged": scanned.damaged,
+        "outsized": scanned.outsized,
         "drift": changes,
         "quarantine": quarantine,
         "unmatched_prefixes": scanned.unmatched_prefixes(),
@@ -142,7 +143,8 @@ def _manifest(
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
     return {
         "streams": list(request.streams),
-        "partial": bool(inputs.missing or outcome.told["damaged"]) or any(one.is_tmp for one in inputs.streams),
+        "partial": bool(inputs.missing or outcome.told["damaged"] or outcome.told["outsized"])
+        or any(one.is_tmp for one in inputs.streams),
         "missing_streams": inputs.missing,
         "reconciliation": {stream: one.as_dict() for stream, one in bins.items()},
         "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},

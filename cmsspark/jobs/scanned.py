@@ -45,6 +45,8 @@ class Scanned:
     counted: Counted
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
+    #: Records of each stream that were beyond ``--quarantine-above``.
+    outsized: dict[str, int] = field(default_factory=dict)
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
@@ -61,6 +63,8 @@ class Scanned:
                 told = json.loads(detail)
                 told["file"] = next((path for path in accepted if path in _spellings(told["file"])), told["file"])
                 found.damaged.append({"stream": stream, **told, "records_read": count})
+            elif kind == "outsized":
+                found.outsized[stream] = found.outsized.get(stream, 0) + count
             elif kind == "sample":
                 found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail)
             elif kind == "prefix":
@@ -93,8 +97,12 @@ class Scanned:
         return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
 
     def warnings(self) -> list[str]:
-        """What is said of accepted damage."""
-        return [
+        """What is said of accepted damage, and of records that were left out for their size."""
+        outsized = [
+            f"{stream}: {count:,} records beyond --quarantine-above are in quarantine"
+            for stream, count in sorted(self.outsized.items())
+        ]
+        return outsized + [
             f"{one['stream']}: {one['file']} is damaged ({one['reason']}); {one['records_read']:,} records before that"
             f" were read{_unverified(one)}"
             for one in self.damaged

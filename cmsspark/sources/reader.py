@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from typing import IO
+from typing import IO, Any
 
 from cmsspark.access import AccessBatch, Group
 from cmsspark.compiled import why_not
@@ -17,21 +17,34 @@ from cmsspark.sources.damaged import Damage
 from cmsspark.sources.decoder import JsonDecoder
 from cmsspark.sources.eos import EosDecoder
 from cmsspark.sources.fields import Apps
+from cmsspark.sources.outsized import LimitedLines, Outsized, limited_avro
 from cmsspark.sources.sample import Note, Sampler
 
 
 class Reader:
     """Reads a stream's files of one day in one form (``DayInput.form``); made anew in each task.
 
-    ``line_limit``: bytes of a line of JSON at most; a longer one is malformed.
+    ``line_limit``: bytes of a line of JSON at most; a longer one is malformed. ``above``: so is a record that read more
+    bytes, or took more seconds; None: no limit.
     """
 
-    def __init__(self, stream: str, form: str, day: date, line_limit: int = lines.LINE_LIMIT) -> None:
+    def __init__(
+        self, stream: str, form: str, day: date, line_limit: int = lines.LINE_LIMIT, above: int | None = None
+    ) -> None:
         self.decoder = _decoder(stream, form, day, Apps.load())
+        self._outsized = None if above is None else Outsized(above * 1000 if stream == "crab" else above)
+        self._lines: Any = self.decoder
+        if self._outsized is not None and isinstance(self.decoder, JsonDecoder):
+            self._lines = LimitedLines(self.decoder, self._outsized)
         self._line_limit = line_limit
         self.is_avro = form == "avro"
         self._sampler = Sampler(stream, form)
         self._damages: list[Damage] = []
+
+    @property
+    def outsized(self) -> list[tuple[str, int, str, int]]:
+        """Records beyond the limit: (lfn, bytes or milliseconds, file, position), the first hundred."""
+        return [] if self._outsized is None else self._outsized.found
 
     @property
     def groups(self) -> list[Group]:
@@ -45,15 +58,17 @@ class Reader:
         damage = Damage(file)
         self._damages.append(damage)
         if self.is_avro or not isinstance(self.decoder, JsonDecoder):
-            content = stream.read()
+            content, decoder = stream.read(), self.decoder
+            if self._outsized is not None:
+                decoder = limited_avro(decoder, self._outsized, content, file)
             if accept_damaged:
-                batches = damaged.avro_of(self.decoder, content, damage, self._sampler.schema)
+                batches = damaged.avro_of(decoder, content, damage, self._sampler.schema)
             else:
-                batches = avro.decode(self.decoder, content, file, self._sampler.schema)
+                batches = avro.decode(decoder, content, file, self._sampler.schema)
         elif accept_damaged:
-            batches = damaged.lines_of(self.decoder, stream, damage, self._sampler.look, self._line_limit)
+            batches = damaged.lines_of(self._lines, stream, damage, self._sampler.look, self._line_limit)
         else:
-            batches = lines.decode_file(self.decoder, stream, file, self._sampler.look, self._line_limit)
+            batches = lines.decode_file(self._lines, stream, file, self._sampler.look, self._line_limit)
         for batch in batches:
             self._sampler.read(batch.read)
             yield batch
@@ -68,7 +83,7 @@ class Reader:
             if isinstance(piece, lines.LongLine):
                 line += piece.add_to(batch, file, line)
             else:
-                line += self.decoder.add(piece, file, line, batch)
+                line += self._lines.add(piece, file, line, batch)
         self._sampler.read(batch.read)
         return batch
 
@@ -77,7 +92,9 @@ class Reader:
         they were read by compiled code here.
         """
         reader = ("reader", why_not() or "compiled", 1, "")
-        return [reader, *self._sampler.notes(), *(note for damage in self._damages for note in damage.notes())]
+        outsized = () if self._outsized is None else self._outsized.notes()
+        damages = (note for damage in self._damages for note in damage.notes())
+        return [reader, *outsized, *self._sampler.notes(), *damages]
 
 
 def _decoder(stream: str, form: str, day: date, apps: Apps) -> JsonDecoder | CrabDecoder:
