@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
+from cmsspark.access import AccessBatch, Quarantined
 from cmsspark.sources import avro
 from cmsspark.sources.chunk import Content
 from cmsspark.sources.decoder import JsonDecoder
@@ -75,7 +75,7 @@ class LimitedLines:
             self._outsized.note(one, file, first_line + number)
             batch.read += 1
             raw = line.removesuffix(b"\n")
-            batch.malformed.append(Quarantined(file, first_line + number, REASON, raw[:RAW_LIMIT], len(raw)))
+            batch.malformed.append(Quarantined.cut(file, first_line + number, REASON, raw, len(raw)))
         return lines
 
 
