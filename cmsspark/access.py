@@ -59,6 +59,12 @@ class Quarantined(NamedTuple):
     #: Bytes of the whole record; None where ``raw`` is all of it.
     whole_size: int | None = None
 
+    @classmethod
+    def cut(cls, file: str, position: int, reason: str, start: bytes, size: int) -> Quarantined:
+        """A record of ``size`` bytes that begins with ``start``, which has at least ``RAW_LIMIT`` of them or all."""
+        raw = start[:RAW_LIMIT]
+        return cls(file, position, reason, raw, size if size > len(raw) else None)
+
     def as_dict(self) -> dict[str, Any]:
         """As the quarantine file has it; ``raw.encode("latin-1")`` gives the bytes again."""
         size = len(self.raw) if self.whole_size is None else self.whole_size

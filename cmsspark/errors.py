@@ -17,6 +17,8 @@ from typing import NoReturn, Self
 
 import click
 
+from cmsspark.readable import readable
+
 
 class Exit(IntEnum):
     """The exit codes of every command. Each one knows its meaning and what its reader does next.
@@ -107,7 +109,8 @@ class CmssparkError(Exception):
         for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
             if value is not None:
                 lines.append(f"  {label}: {value}")
-        return "\n".join(lines)
+        # Names of files are any bytes: they must not write elsewhere on a terminal, nor break what stores this.
+        return readable("\n".join(lines))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's Python workers to the driver by pickle.

@@ -7,17 +7,19 @@ Hadoop's ``FileSystem`` in the driver's JVM.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote, unquote
 
-from cmsspark.errors import InputMissing, NotAllowed, OutputError, UsageError
+from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, OutputError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,12 +31,16 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """One name in a folder: its location, whether it is a folder, its size in bytes and mtime in UTC ms."""
+    """One name in a folder: its location, whether it is a folder, its size in bytes and mtime in UTC ms.
+
+    ``fault``: what it is where it is neither a folder nor a file with content, such as a named pipe; its size is -1.
+    """
 
     path: str
     is_dir: bool
     size: int
     mtime_ms: int
+    fault: str = ""
 
     @property
     def name(self) -> str:
@@ -85,21 +91,22 @@ def local_path(location: str) -> str:
 
 
 class LocalFiles:
-    """The local disk. Listing follows links; a dangling link is an entry of size -1 so that it is named, not
-    skipped.
+    """The local disk. Listing follows links; a dangling link, a loop of links, a named pipe and the like are entries
+    of size -1, so that they are named and not skipped, and nothing waits for a pipe.
     """
 
     def stat(self, path: str) -> Entry | None:
         place = local_path(path)
         try:
             found = os.stat(place)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except NotADirectoryError:
-            return None
-        except PermissionError as error:
-            raise _not_allowed(place, error) from None
-        return Entry(place, os.path.isdir(place), found.st_size, found.st_mtime_ns // 1_000_000)
+        except OSError as error:
+            raise unreadable(place, error) from None
+        mtime_ms = found.st_mtime_ns // 1_000_000
+        if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):
+            return Entry(place, stat.S_ISDIR(found.st_mode), found.st_size, mtime_ms)
+        return Entry(place, False, -1, mtime_ms, _SPECIAL.get(stat.S_IFMT(found.st_mode), "no file"))
 
     def list_dir(self, path: str) -> list[Entry]:
         place = local_path(path)
@@ -109,13 +116,15 @@ class LocalFiles:
             raise InputMissing("a folder is wanted", where=place, found="nothing of that name") from None
         except NotADirectoryError:
             raise InputMissing("a folder is wanted", where=place, found="a file of that name") from None
-        except PermissionError as error:
-            raise _not_allowed(place, error) from None
-        entries = []
-        for name in names:
-            full = os.path.join(place, name)
-            entries.append(self.stat(full) or Entry(full, False, -1, 0))
-        return entries
+        except OSError as error:
+            raise unreadable(place, error) from None
+        return [self._listed(os.path.join(place, name)) for name in names]
+
+    def _listed(self, path: str) -> Entry:
+        try:
+            return self.stat(path) or Entry(path, False, -1, 0, "a link to nothing")
+        except InputMissing as error:
+            return Entry(path, False, -1, 0, str(error.found))
 
     def read_bytes(self, path: str, limit: int | None = None) -> bytes:
         place = local_path(path)
@@ -124,8 +133,8 @@ class LocalFiles:
                 return stream.read() if limit is None else stream.read(limit)
         except FileNotFoundError:
             raise InputMissing("a file is wanted", where=place, found="nothing of that name") from None
-        except PermissionError as error:
-            raise _not_allowed(place, error) from None
+        except OSError as error:
+            raise unreadable(place, error) from None
 
     def read_end(self, path: str, count: int) -> bytes:
         """The last ``count`` bytes of a file; all of one that has fewer."""
@@ -136,8 +145,8 @@ class LocalFiles:
                 return stream.read(count)
         except FileNotFoundError:
             raise InputMissing("a file is wanted", where=place, found="nothing of that name") from None
-        except PermissionError as error:
-            raise _not_allowed(place, error) from None
+        except OSError as error:
+            raise unreadable(place, error) from None
 
     def write_bytes(self, path: str, content: bytes) -> None:
         """Write whole or not at all: a reader sees the old file or the new one."""
@@ -201,8 +210,8 @@ class LocalFiles:
             shutil.copyfile(place, target)
         except FileNotFoundError:
             raise InputMissing("a file is wanted", where=place, found="nothing of that name") from None
-        except PermissionError as error:
-            raise _not_allowed(place, error) from None
+        except OSError as error:
+            raise unreadable(place, error) from None
 
     def put(self, source: Path, path: str) -> None:
         """Copy the local file ``source`` to ``path``, in a folder that is there."""
@@ -282,8 +291,37 @@ def files_for(location: str, spark: SparkSession | None = None) -> Files:
     return AnyFiles(spark)
 
 
-def _not_allowed(place: str, error: OSError) -> NotAllowed:
-    return NotAllowed("access is refused", where=place, found=error.strerror, next_step="ask its owner for permission")
+#: What a file server says of itself rather than of the file: later it may answer.
+AWAY: Final = frozenset({errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN})
+_SPECIAL: Final = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def unreadable(place: str, error: OSError) -> CmssparkError:
+    """What keeps from reading ``place`` (or from looking at it), with the code that fits: 77 where it is not allowed,
+    66 where links lead nowhere, 75 where a file server is away, else 65.
+    """
+    if isinstance(error, PermissionError):
+        return NotAllowed(
+            "access is refused", where=place, found=error.strerror, next_step="ask its owner for permission"
+        )
+    if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+        found = "a loop of links" if error.errno == errno.ELOOP else error.strerror
+        return InputMissing("a file or folder is wanted", where=place, found=found)
+    if error.errno in AWAY:
+        return NotReady(
+            "the file system did not answer as it should",
+            where=place,
+            found=error.strerror,
+            next_step="run it again when the file server is back",
+        )
+    return DataError(
+        "this cannot be read", where=place, found=error.strerror, next_step="check the disk, or fetch it again"
+    )
 
 
 def _not_written(place: str, error: OSError) -> OutputError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ from cmsspark.periods import When
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import when_options
+from cmsspark.readable import json_text
 from cmsspark.storage import Files, LocalFiles, files_for, is_local
 from cmsspark.store.results import CurrentTable, current
 
@@ -46,4 +46,4 @@ def path_command(table: str, when: When, fout: str | None, settings_file: str | 
 def manifest_command(table: str, when: When, fout: str | None, settings_file: str | None) -> None:
     """Print the manifest of TABLE's current result as JSON: inputs, dumps, rows, reconciliation, versions."""
     _, found = find(table, when, fout, settings_file)
-    click.echo(json.dumps(found.manifest, indent=1, ensure_ascii=False))
+    click.echo(json_text(found.manifest, indent=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -16,6 +15,7 @@ from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.run_context import from_manifest
 from cmsspark.pipeline.run_report import PAGE
+from cmsspark.readable import json_text
 from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.settings import Settings
@@ -83,7 +83,7 @@ def runs_command(
         found = book.runs(job=job, first=day, last=day, state=wanted, limit=limit)
     if as_json:
         for run in found:
-            click.echo(json.dumps(run.as_dict(), ensure_ascii=False))
+            click.echo(json_text(run.as_dict()))
         return
     headings = ("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")
     echo_table(headings, [_row(run) for run in found], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4), optional=(5, 4))
@@ -114,7 +114,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         published = [one for one in book.published(found.day, found.day) if one.stored_run == found.stored_run]
     documents = [{**one.__dict__, "day": one.day.isoformat()} for one in published]
     if as_json:
-        click.echo(json.dumps({**found.as_dict(), "published": documents}, indent=1, ensure_ascii=False))
+        click.echo(json_text({**found.as_dict(), "published": documents}, indent=1))
         return
     state = click.style(found.state.value, fg=COLOURS[found.state])
     click.echo(f"{found.job} of {of(found)}: {state}{', partial' if found.is_partial else ''}")

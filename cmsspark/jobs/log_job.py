@@ -52,6 +52,12 @@ def command_of(job: Job) -> click.Command:
         metavar="FILE",
         help="Read this file of the day as far as it is intact; marks the result partial. May stand several times.",
     )
+    @click.option(
+        "--quarantine-above",
+        type=click.IntRange(0, 2**63 - 2),
+        metavar="BYTES",
+        help="Records that read more bytes (CRAB: took more seconds) are malformed; such ones mark the result partial.",
+    )
     @click.option("--refresh-dumps", is_flag=True, help="Choose the dumps anew, not those of the day's last run.")
     @click.option(
         "--join",

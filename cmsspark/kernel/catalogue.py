@@ -17,7 +17,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -99,6 +99,10 @@ class Report:
     duplicates: int = 0
     #: Names that share a hash with another name and are told apart by the second.
     collisions: int = 0
+    #: Parts with more orphans than dumps have, or with more names that begin with no slash: ``part`` (its place in the
+    #: dump's list, from 0 on), ``rows``, ``orphans``, ``odd_names``; ``first_orphan``, ``first_odd_name``: the row,
+    #: from 1 on.
+    suspects: list[dict[str, int]] = field(default_factory=list)
 
 
 class Catalogue:

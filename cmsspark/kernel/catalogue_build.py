@@ -39,6 +39,10 @@ Part = Callable[[], "Iterator[pa.Table]"]
 Each = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
 
 _NO_BLOCK: Final = -1
+#: Rows of a part of FILES that are odd: more than so many, and more than a share, are told.
+ODD_ROWS: Final = 10
+ORPHAN_SHARE: Final = 0.05
+ODD_NAME_SHARE: Final = 0.001
 
 
 @dataclass
@@ -77,10 +81,14 @@ def build_catalogue(
     spool.mkdir()
     runs: list[Run] = []
     pairs_of: list[_Pairs] = []
-    for of_part, counted in each(partial(_file_runs, known, numbers, hash_name, spool, rows), files):
+    for number, (of_part, counted) in enumerate(
+        each(partial(_file_runs, known, numbers, hash_name, spool, rows), files)
+    ):
         for one, pairs in of_part:
             runs.append(one)
             pairs_of.append(pairs)
+        for suspect in counted.suspects:
+            suspect["part"] = number
         for name, count in counted.__dict__.items():
             setattr(report, name, getattr(report, name) + count)
     whole, numbers_of = _same_pairs(pairs_of)
@@ -148,24 +156,51 @@ def _file_runs(
     known: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
 ) -> tuple[list[tuple[Run, _Pairs]], Report]:
     """The rows of a part of FILES that can match: named, of a dataset in DATASETS. Each run has pairs of its own."""
-    report = Report()
+    report, shape = Report(), _PartShape()
     runs: list[tuple[Run, _Pairs]] = []
     pieces: list[tuple[Any, ...]] = []
     held = 0
     for table in part():
         for start in range(0, table.num_rows, rows):
-            pieces.append(_that_can_match(known, numbers, hash_name, table.slice(start, rows), report))
+            pieces.append(_that_can_match(known, numbers, hash_name, table.slice(start, rows), report, shape))
             held += len(pieces[-1][0])
             if held >= rows:
                 runs.append(_run_of(pieces, spool))
                 pieces, held = [], 0
     if held:
         runs.append(_run_of(pieces, spool))
+    report.suspects = shape.suspects()
     return runs, report
 
 
+@dataclass
+class _PartShape:
+    """What tells in a part of FILES that columns have moved: rows, from 1 on where they are first ones."""
+
+    rows: int = 0
+    orphans: int = 0
+    first_orphan: int = 0
+    odd_names: int = 0
+    first_odd_name: int = 0
+
+    def add(self, orphans: Any, odd_names: Any) -> None:
+        """Take the flags of the next rows."""
+        for name, seen in (("orphan", orphans), ("odd_name", odd_names)):
+            count = int(seen.sum())
+            if count and not getattr(self, f"{name}s"):
+                setattr(self, f"first_{name}", self.rows + int(seen.argmax()) + 1)
+            setattr(self, f"{name}s", getattr(self, f"{name}s") + count)
+        self.rows += len(orphans)
+
+    def suspects(self) -> list[dict[str, int]]:
+        """Itself, where more of it is odd than dumps have."""
+        few_orphans = self.orphans <= max(ODD_ROWS, ORPHAN_SHARE * self.rows)
+        few_names = self.odd_names <= max(ODD_ROWS, ODD_NAME_SHARE * self.rows)
+        return [] if few_orphans and few_names else [dict(self.__dict__)]
+
+
 def _that_can_match(
-    known: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report
+    known: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report, shape: _PartShape
 ) -> tuple[Any, ...]:
     """Hashes, second hashes, file ids, block ids and dataset numbers of the rows that count."""
     report.files += table.num_rows
@@ -175,12 +210,21 @@ def _that_can_match(
     is_known = (known[place] == ids) if len(known) else np.zeros(len(ids), np.bool_)
     is_known &= is_there(table[2])
     is_named = is_there(table[0])
-    report.orphans += int((is_named & ~is_known).sum())
+    orphans = is_named & ~is_known
+    report.orphans += int(orphans.sum())
+    shape.add(orphans, is_named & ~_begin_with_a_slash(table[0]))
     stays = is_named & is_known
     if not stays.all():
         table, place = table.filter(flags(stays)), place[stays]
     hashes, checks = hashes_in(table[0], hash_name), hashes_in(table[0], check_hash)
     return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[place]
+
+
+def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
+    """Whether each name does; false for null."""
+    import pyarrow.compute as pc
+
+    return to_numpy(pc.starts_with(names, "/").cast("int8"), np.int8, 0).astype(np.bool_)
 
 
 def _run_of(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[Run, _Pairs]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -16,7 +17,7 @@ from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.phedex import disk_replicas_of
 from cmsspark.sources.registry import REPLICAS
-from cmsspark.storage import Files, is_local, local_path
+from cmsspark.storage import Files, is_local, local_path, unreadable
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,21 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, ea
     return Snapshots(catalogue, replicas, built or built_too, Catalogue(catalogue).report)
 
 
+def warnings_of(report: Report, dbs: Dump) -> list[str]:
+    """What the build found that looks as if columns had moved in a part of FILES, with file and row."""
+    told = []
+    for one in report.suspects:
+        file = dbs.tables["FILES"][one["part"]].path
+        for count, row, what in (
+            (one["orphans"], one["first_orphan"], "name a dataset that is not in DATASETS"),
+            (one["odd_names"], one["first_odd_name"], "have names that do not begin with a slash"),
+        ):
+            if count:
+                share = f"{count:,} of {one['rows']:,} rows of {file}"
+                told.append(f"dbs: {share} {what}, the first in row {row:,}: have columns moved?")
+    return told
+
+
 def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
@@ -71,14 +87,23 @@ def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> li
 
 def _rows_of(files: Files, table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]:
     """Arrow tables of one part of a DBS table."""
-    with open_part(files, path) as stream:
+    with _named(path), open_part(files, path) as stream:
         yield from read_table_arrow(stream, table, columns, path)
 
 
 def _replicas_of(files: Files, path: str) -> Iterator[Any]:
     """Arrow tables of the disk replicas in one part of a PhEDEx snapshot."""
-    with open_part(files, path) as stream:
+    with _named(path), open_part(files, path) as stream:
         yield from disk_replicas_of(stream, path)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What keeps from reading the file is told with its name."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def open_part(files: Files, path: str) -> IO[bytes]:

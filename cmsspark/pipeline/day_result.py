@@ -14,12 +14,14 @@ from cmsspark import days, pseudonyms
 from cmsspark.checks import reconciliation
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import NotReady, OutputError
+from cmsspark.kernel.catalogue import Report
+from cmsspark.pipeline import catalogue_snapshots
 from cmsspark.pipeline.provenance import check_unchanged, dumps_told, input_told, versions
 from cmsspark.pipeline.quarantine import keep
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.scan_summary import ScanResult, ScanSummary
 from cmsspark.reports import reconciliation_table
-from cmsspark.storage import is_local
+from cmsspark.storage import is_local, unreadable
 from cmsspark.store import results
 
 
@@ -46,6 +48,7 @@ def outcome_of(request: DayRequest, inputs: Inputs, result: ScanResult, catalogu
     changes, warnings = summary.drift()
     told = {
         "damaged": summary.damaged,
+        "outsized": summary.outsized,
         "drift": changes,
         "quarantine": quarantine,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
@@ -56,6 +59,8 @@ def outcome_of(request: DayRequest, inputs: Inputs, result: ScanResult, catalogu
         "catalogue": catalogue,
     }
     known = f", which names {catalogue['files']:,} files" if catalogue else ""
+    if catalogue:
+        warnings += catalogue_snapshots.warnings_of(Report(**catalogue), inputs.dbs)
     asked = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{known}"
     return Outcome(summary.bins, told, summary.warnings() + warnings, examples, asked)
 
@@ -139,7 +144,8 @@ def _manifest(
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
     return {
         "streams": list(request.streams),
-        "partial": bool(inputs.missing or outcome.told["damaged"]) or any(one.is_tmp for one in inputs.streams),
+        "partial": bool(inputs.missing or outcome.told["damaged"] or outcome.told["outsized"])
+        or any(one.is_tmp for one in inputs.streams),
         "missing_streams": inputs.missing,
         "reconciliation": {stream: one.as_dict() for stream, one in bins.items()},
         "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},
@@ -176,11 +182,14 @@ def _same(paths: list[str], of: Callable[[str], Any]) -> list[list[str]]:
     groups: dict[Any, list[str]] = {}
     files: dict[tuple[int, int], Any] = {}
     for path in paths:
-        stat = os.stat(path)
-        # Two names of one file need no second look.
-        key = (stat.st_dev, stat.st_ino)
-        if key not in files:
-            files[key] = of(path)
+        try:
+            stat = os.stat(path)
+            # Two names of one file need no second look.
+            key = (stat.st_dev, stat.st_ino)
+            if key not in files:
+                files[key] = of(path)
+        except OSError as error:
+            raise unreadable(path, error) from None
         groups.setdefault(files[key], []).append(path)
     return [same for same in groups.values() if len(same) > 1]
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,8 +14,9 @@ from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
 from cmsspark.kernel.catalogue_build import Each
 from cmsspark.memory import trim
-from cmsspark.pipeline import catalogue_snapshots, day_result, engine, reuse
+from cmsspark.pipeline import catalogue_snapshots, day_result, engine, overflow, reuse
 from cmsspark.pipeline.inputs import resolve, uses_index
+from cmsspark.pipeline.overflow import reader_of
 from cmsspark.pipeline.provenance import is_all_local
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.run_context import Attended, attended
@@ -25,7 +25,6 @@ from cmsspark.runners import local
 from cmsspark.runners.scan import StreamFiles, TaskContext
 from cmsspark.runners.session import cause_of
 from cmsspark.sources.folders import Layout
-from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import LocalFiles, files_for
 from cmsspark.store import results
@@ -135,7 +134,9 @@ class Work:
         except BaseException as error:
             run_now.abandon()
             if isinstance(error, Exception):
-                raise cause_of(error) from None
+                cause = cause_of(error)
+                catalogue = self.opened.catalogue if self.opened else None
+                raise overflow.explained(cause, request, self.inputs, catalogue) from None
             raise
 
     def context(self) -> TaskContext:
@@ -144,7 +145,7 @@ class Work:
         opened = self.opened
         catalogue = str(opened.catalogue) if opened else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
-        reader = partial(Reader, line_limit=self.request.settings.max_line_bytes)
+        reader = reader_of(self.request)
         return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=self.inputs.accepted)
 
 

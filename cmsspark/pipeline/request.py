@@ -43,6 +43,8 @@ class DayRequest(JobRequest):
     allow_missing: bool = False
     max_malformed: str | None = None
     accept_damaged: tuple[str, ...] = ()
+    #: Records that read more bytes, or took more seconds, count as malformed; None: whatever fits 64 bits counts.
+    quarantine_above: int | None = None
     refresh_dumps: bool = False
     #: Read the logs, whatever another job has counted already.
     recount: bool = False

@@ -27,7 +27,8 @@ SOURCE: Final = "data_aggregation"
 
 def is_possible(request: DayRequest) -> bool:
     """Whether the request may be answered from another job's result at all."""
-    asks_for_count = request.recount or request.join != "auto" or request.accept_damaged
+    asks_for_count = request.recount or request.join != "auto" or bool(request.accept_damaged)
+    asks_for_count = asks_for_count or request.quarantine_above is not None
     return request.job != SOURCE and request.tables == (request.job,) and not asks_for_count
 
 
@@ -52,6 +53,7 @@ def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> b
         and table["schema"] == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
+        and not manifest.get("outsized")
         and all(read.get(one.stream) == input_told(one) for one in inputs.streams)
         and all(manifest["dumps"].get(kind) == told for kind, told in dumps_told(inputs.dumps).items())
     )
@@ -66,6 +68,7 @@ def outcome_of(found: results.CurrentTable, streams: tuple[str, ...]) -> Outcome
     has_malformed = any(one.malformed for one in bins.values())
     told: dict[str, Any] = {
         "damaged": [],
+        "outsized": {},
         "drift": _of(manifest, "drift", streams),
         "quarantine": manifest.get("quarantine") if has_malformed else None,
         "unmatched_prefixes": _of(manifest, "unmatched_prefixes", streams),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError
 from cmsspark.pipeline.job_index import Job, find_job
+from cmsspark.readable import encodable
 from cmsspark.reports.day_report import report
 from cmsspark.reports.page import page
 from cmsspark.runners.session import session
@@ -32,7 +33,7 @@ def leave(fout: str, job: str, done: CurrentTable, tell: Callable[[str], None]) 
         # The run's own session, where there is one: it is not to start another.
         files = LocalFiles() if is_local(fout) else files_for(fout, session(f"cmsspark {job}"))
         told = of_run(files, fout, find_job(job), done.manifest, done.path)
-        files.write_bytes(join(done.path, PAGE), page(told).encode())
+        files.write_bytes(join(done.path, PAGE), encodable(page(told)).encode())
         tell(f"where every record went: {join(done.path, PAGE)}")
     except Exception as error:
         # The result counts already, and the report can be made at any time.

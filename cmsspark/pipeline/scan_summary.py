@@ -37,6 +37,8 @@ class ScanSummary:
 
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
+    #: Records of each stream that were beyond ``--quarantine-above``.
+    outsized: dict[str, int] = field(default_factory=dict)
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
@@ -57,6 +59,8 @@ class ScanSummary:
                 told = json.loads(detail or "")
                 told["file"] = next((path for path in accepted if path in spellings(told["file"])), told["file"])
                 found.damaged.append({"stream": stream, **told, "records_read": count})
+            elif kind == "outsized":
+                found.outsized[stream] = found.outsized.get(stream, 0) + count
             elif kind == "sample":
                 found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
             elif kind == "prefix":
@@ -93,17 +97,25 @@ class ScanSummary:
         return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
 
     def warnings(self) -> list[str]:
-        """Warnings about accepted damage, and about malformed records that are not kept."""
+        """Warnings about records beyond a limit, accepted damage, and malformed records that are not kept."""
         damaged = [
             f"{one['stream']}: {one['file']} is damaged ({one['reason']}); {one['records_read']:,} records before that"
             f" were read{_unverified(one)}"
             for one in self.damaged
         ]
-        return damaged + [
-            f"{stream}: {count:,} malformed records are counted and not in the quarantine, which keeps"
-            f" {QUARANTINE_KEPT_BYTES >> 20} MB of each stream"
-            for stream, count in sorted(self.not_kept.items())
+        outsized = [
+            f"{stream}: {count:,} records beyond --quarantine-above are in quarantine"
+            for stream, count in sorted(self.outsized.items())
         ]
+        return (
+            outsized
+            + damaged
+            + [
+                f"{stream}: {count:,} malformed records are counted and not in the quarantine, which keeps"
+                f" {QUARANTINE_KEPT_BYTES >> 20} MB of each stream"
+                for stream, count in sorted(self.not_kept.items())
+            ]
+        )
 
 
 def _unverified(damage: Mapping[str, Any]) -> str:

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 import click
 
+from cmsspark.readable import readable
+
 #: Shown where there is no value.
 NOTHING: Final = "–"
 #: Below this width a text column is shortened only when nothing else is left to shorten.
@@ -175,7 +177,7 @@ def percent(share: float | None) -> str:
 
 def printable(text: str) -> str:
     """``text`` with all that could write elsewhere on a terminal as ``\\x1b``."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    return readable(text, lines=False)
 
 
 def _cell(value: object) -> str:

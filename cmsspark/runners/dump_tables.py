@@ -13,7 +13,7 @@ from operator import itemgetter
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from cmsspark.errors import DataError
+from cmsspark.errors import DataError, NotReady
 from cmsspark.runners.read_exact_files import load
 from cmsspark.runners.spark_columns import milliseconds, node_kind, node_site
 from cmsspark.schemas import Table, input_table
@@ -21,7 +21,7 @@ from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.registry import REPLICAS
-from cmsspark.storage import is_local, local_path
+from cmsspark.storage import AWAY, is_local, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,7 +117,8 @@ class _ReadFiles:
             for piece in read_table(local_path(path), self.table, self.columns, path):
                 yield from piece.to_batches()
         except OSError as error:
-            raise DataError("a dump's file cannot be read", where=path, found=error.strerror) from None
+            kind = NotReady if error.errno in AWAY else DataError
+            raise kind("a dump's file cannot be read", where=path, found=error.strerror) from None
 
 
 @dataclass(frozen=True)

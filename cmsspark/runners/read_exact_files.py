@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.errors import DataError
+from cmsspark.readable import encodable
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -26,8 +29,17 @@ def groups(paths: Sequence[str]) -> list[list[str]]:
 def load(spark: SparkSession, kind: str, paths: Sequence[str], **options: str) -> DataFrame:
     """The rows of exactly these files (at least one), read by the data source ``kind``: text, binaryFile, …
 
-    A last column, ``file_path``, tells the file of each row as a URI.
+    A last column, ``file_path``, tells the file of each row as a URI. Raises DataError (65) for a name that is no
+    UTF-8, which Java cannot open.
     """
+    for path in paths:
+        if encodable(path) != path:
+            raise DataError(
+                "Spark reads files whose names are UTF-8",
+                where=path,
+                found="other bytes in the name",
+                next_step="rename the file, or read the day without --feed spark from a local disk",
+            )
 
     def one(together: list[str]) -> DataFrame:
         reader: Any = spark.read.format(kind).options(**options).option("__globPaths__", "false")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from cmsspark.access import AccessBatch, Group
-from cmsspark.errors import DataError, NotAllowed
+from cmsspark.errors import DataError, NotAllowed, NotReady
 from cmsspark.kernel.access_rows import ACCESS_COLUMNS, AccessRows
 from cmsspark.kernel.catalogue import Catalogue, Replicas
 from cmsspark.kernel.hash_aggregator import HASH_COLUMNS, HashAggregator
@@ -23,7 +23,7 @@ from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.runners.read_exact_files import load
 from cmsspark.runners.shipped import place
 from cmsspark.runners.shipped import ship as ship  # the callers' name for it
-from cmsspark.storage import is_local, local_path
+from cmsspark.storage import AWAY, is_local, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -235,7 +235,8 @@ def read_task(task: Task, context: TaskContext, reader: Reader, fold: StreamAggr
         except PermissionError as error:
             raise NotAllowed("a log file cannot be read", where=path, found=error.strerror) from None
         except OSError as error:
-            raise DataError("a log file cannot be read", where=path, found=error.strerror) from None
+            kind = NotReady if error.errno in AWAY else DataError
+            raise kind("a log file cannot be read", where=path, found=error.strerror) from None
 
 
 @dataclass(frozen=True)

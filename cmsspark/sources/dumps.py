@@ -179,8 +179,10 @@ def _tables(files: Files, folders: Mapping[str, str]) -> tuple[dict[str, tuple[I
         if found is None or not found.is_dir:
             lacking.append(f"{table} is missing")
             continue
-        listed, _ = data_files(files, folder)
-        if not hold_data(files, listed):
+        listed, _, copying, _ = data_files(files, folder)
+        if copying:
+            lacking.append(f"{table} is still being copied")
+        elif not hold_data(files, listed):
             lacking.append(f"{table} is empty")
         tables[table] = listed
     return tables, lacking

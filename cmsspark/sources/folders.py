@@ -14,7 +14,7 @@ from itertools import groupby
 from cmsspark.errors import InputMissing, NotReady
 from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, dump_at
 from cmsspark.sources.layout import Layout, Place, days_near, shown
-from cmsspark.sources.listing import TMP, InputFile, data_files, digest, hold_data, is_hidden
+from cmsspark.sources.listing import COPYING, TMP, InputFile, data_files, digest, hold_data, is_hidden
 from cmsspark.storage import Files
 
 __all__ = [
@@ -72,8 +72,16 @@ def resolve_day(files: Files, layout: Layout, stream: str, day: date, *, allow_t
 
 def _day_input(files: Files, place: Place, day: date, ending: str) -> DayInput:
     folder = place.day_folder(day) + ending
-    listed, inner = data_files(files, folder)
+    listed, inner, copying, unfinished = data_files(files, folder)
     warnings = [f"{place.source}: the folder {path} inside the day is not read" for path in inner]
+    warnings += [f"{place.source}: {path} is still being written and not read" for path in unfinished]
+    if copying:
+        raise NotReady(
+            f"{place.source} of {day} is still being copied",
+            where=copying[0],
+            found=f"{len(copying)} files that end in {COPYING}",
+            next_step="run again when they are there; remove what a copy that was given up has left",
+        )
     if not hold_data(files, listed):
         there = "no data files"
         if listed:
@@ -122,10 +130,11 @@ def changed(files: Files, inputs: Iterable[DayInput | Dump]) -> list[str]:
 
 def _changed_folder(files: Files, folder: str, listed: Iterable[InputFile]) -> list[str]:
     try:
-        now = {file.path: file for file in data_files(files, folder)[0]}
+        there = data_files(files, folder)
     except InputMissing as error:
         return [f"{error.where}: {error.found}"]
-    told = []
+    now = {file.path: file for file in there.files}
+    told = [f"{path} is being copied" for path in there.copying]
     for file in listed:
         found = now.pop(file.path, None)
         if found is None:

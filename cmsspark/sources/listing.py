@@ -7,14 +7,16 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from cmsspark.errors import InputMissing
 from cmsspark.storage import Files
 
 #: The ending of a folder or file that is still being written.
 TMP: Final = ".tmp"
-_UNREAD_ENDINGS: Final = (TMP, "._COPYING_", ".crc")
+#: The ending under which ``hdfs dfs -put`` and ``distcp`` write a file until it is whole.
+COPYING: Final = "._COPYING_"
+_UNREAD_ENDINGS: Final = (TMP, COPYING, ".crc")
 
 #: An empty gzip member is some 20 bytes and a file name: what is longer than this is taken to hold data.
 _EMPTY_LIMIT: Final = 1024
@@ -44,14 +46,33 @@ def is_hidden(name: str) -> bool:
     return name.startswith((".", "_")) or name.endswith(_UNREAD_ENDINGS)
 
 
-def data_files(files: Files, folder: str) -> tuple[tuple[InputFile, ...], list[str]]:
-    """The data files of a folder, by name, and the sub-folders in it, which are not read."""
-    entries = [entry for entry in files.list_dir(folder) if not is_hidden(entry.name)]
+class Listed(NamedTuple):
+    """A folder's data files, by name, and the paths in it that are not read: folders, files that are still being
+    copied into it, and files that are written under another name first.
+    """
+
+    files: tuple[InputFile, ...]
+    folders: list[str]
+    copying: list[str]
+    unfinished: list[str]
+
+
+def data_files(files: Files, folder: str) -> Listed:
+    """What a folder holds. Raises InputMissing (66) for a data file that is a link to nothing, a pipe and the like."""
+    every = files.list_dir(folder)
+    entries = [entry for entry in every if not is_hidden(entry.name)]
     for entry in entries:
         if entry.size < 0:
-            raise InputMissing("a file of the input cannot be read", where=entry.path, found="a link to nothing")
-    listed = tuple(InputFile(entry.path, entry.size, entry.mtime_ms) for entry in entries if not entry.is_dir)
-    return listed, [entry.path for entry in entries if entry.is_dir]
+            raise InputMissing(
+                "a file of the input cannot be read", where=entry.path, found=entry.fault or "a link to nothing"
+            )
+    shown = [entry for entry in every if not entry.name.startswith((".", "_"))]
+    return Listed(
+        tuple(InputFile(entry.path, entry.size, entry.mtime_ms) for entry in entries if not entry.is_dir),
+        [entry.path for entry in entries if entry.is_dir],
+        [entry.path for entry in shown if entry.name.endswith(COPYING)],
+        [entry.path for entry in shown if entry.name.endswith(TMP)],
+    )
 
 
 def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:

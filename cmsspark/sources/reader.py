@@ -11,6 +11,7 @@ from cmsspark.compiled import unavailable_reason
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats import avro, damaged, lines
 from cmsspark.sources.formats.damaged import Damage
+from cmsspark.sources.outsized import LimitedLines, Outsized, limited_avro
 from cmsspark.sources.registry import find_stream
 from cmsspark.sources.sample import Note, Sampler
 
@@ -19,16 +20,29 @@ class Reader:
     """Reads a stream's files of one day in one format (``DayInput.form``); made anew in each task.
 
     The registry names the format's decoder. ``line_limit``: bytes of a line of JSON at most; a longer one is malformed.
+    ``above``: so is a record that read more bytes, or took more seconds where the stream has no bytes; None: no limit.
     Raises UsageError (2) for a stream or format that the registry does not have.
     """
 
-    def __init__(self, stream: str, form: str, day: date, line_limit: int = lines.LINE_LIMIT) -> None:
-        format_ = find_stream(stream).format(form)
+    def __init__(
+        self, stream: str, form: str, day: date, line_limit: int = lines.LINE_LIMIT, above: int | None = None
+    ) -> None:
+        entry = find_stream(stream)
+        format_ = entry.format(form)
         self.decoder: Any = format_.load_decoder()(day, Apps.load(), format_.name)
+        self._outsized = None if above is None else Outsized(above if entry.has_bytes else above * 1000)
+        self._lines: Any = self.decoder
+        if self._outsized is not None and not format_.is_avro:
+            self._lines = LimitedLines(self.decoder, self._outsized)
         self._line_limit = line_limit
         self.is_avro = format_.is_avro
         self._sampler = Sampler(stream, form)
         self._damages: list[Damage] = []
+
+    @property
+    def outsized(self) -> list[tuple[str, int, str, int]]:
+        """Records beyond the limit: (lfn, bytes or milliseconds, file, position), the first hundred."""
+        return [] if self._outsized is None else self._outsized.found
 
     @property
     def groups(self) -> list[Group]:
@@ -43,15 +57,17 @@ class Reader:
         damage = Damage(file)
         self._damages.append(damage)
         if self.is_avro:
-            content = stream.read()
+            content, decoder = stream.read(), self.decoder
+            if self._outsized is not None:
+                decoder = limited_avro(decoder, self._outsized, content, file)
             if accept_damaged:
-                batches = damaged.avro_of(self.decoder, content, damage, self._sampler.schema)
+                batches = damaged.avro_of(decoder, content, damage, self._sampler.schema)
             else:
-                batches = avro.decode(self.decoder, content, file, self._sampler.schema)
+                batches = avro.decode(decoder, content, file, self._sampler.schema)
         elif accept_damaged:
-            batches = damaged.lines_of(self.decoder, stream, damage, self._sampler.look, self._line_limit)
+            batches = damaged.lines_of(self._lines, stream, damage, self._sampler.look, self._line_limit)
         else:
-            batches = lines.decode_file(self.decoder, stream, file, self._sampler.look, self._line_limit)
+            batches = lines.decode_file(self._lines, stream, file, self._sampler.look, self._line_limit)
         for batch in batches:
             self._sampler.read(batch.read)
             yield batch
@@ -66,7 +82,7 @@ class Reader:
             if isinstance(piece, lines.LongLine):
                 line += piece.add_to(batch, file, line)
             else:
-                line += self.decoder.add(piece, file, line, batch)
+                line += self._lines.add(piece, file, line, batch)
         self._sampler.read(batch.read)
         return batch
 
@@ -75,4 +91,6 @@ class Reader:
         they were read by compiled code here.
         """
         reader = ("reader", unavailable_reason() or "compiled", 1, "")
-        return [reader, *self._sampler.notes(), *(note for damage in self._damages for note in damage.notes())]
+        outsized = () if self._outsized is None else self._outsized.notes()
+        damages = (note for damage in self._damages for note in damage.notes())
+        return [reader, *outsized, *self._sampler.notes(), *damages]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cmsspark import __version__, clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
 from cmsspark.periods import When, options
+from cmsspark.readable import json_text
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Entry, Files, is_local, join, local_path
 
@@ -140,7 +141,7 @@ class Run:
             "tables": self.tables,
             **manifest,
         }
-        content = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False).encode()
+        content = json_text(whole, indent=1).encode()
         if self.before_commit is not None:
             self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)

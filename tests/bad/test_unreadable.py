@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from cmsspark import errors
 from cmsspark.access import AccessBatch
+from cmsspark.pipeline import catalogue_snapshots
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.runners.scan import Task, TaskContext, _DirectTask
 from cmsspark.storage import LocalFiles
@@ -36,6 +38,7 @@ class Failing:
         (PermissionError(13, "Permission denied"), errors.NotAllowed, 77),
         (OSError(5, "Input/output error"), errors.DataError, 65),
         (FileNotFoundError(2, "No such file or directory"), errors.DataError, 65),
+        (OSError(116, "Stale file handle"), errors.NotReady, 75),
     ],
 )
 def test_a_log_that_cannot_be_read_is_named(
@@ -55,6 +58,36 @@ def test_a_log_that_is_gone_is_named(tmp_path: Path) -> None:
     make: Any = lambda stream, form, day: Failing(OSError())  # noqa: E731
     with pytest.raises(errors.DataError, match="gone"):
         list(_DirectTask([task], TaskContext(DAY, None, None, Pseudonyms(b"k" * 32), make)).run(task))
+
+
+@pytest.mark.parametrize("name", ["stat", "listdir"])
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [(errno.EIO, errors.DataError, 65), (errno.ESTALE, errors.NotReady, 75), (errno.ELOOP, errors.InputMissing, 66)],
+)
+def test_what_a_disk_or_a_file_server_refuses_is_named(
+    tmp_path: Path, name: str, number: int, kind: type[errors.CmssparkError], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(place: object) -> None:
+        raise OSError(number, os.strerror(number), place)
+
+    ask = LocalFiles().stat if name == "stat" else LocalFiles().list_dir
+    monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(kind) as raised:
+        ask(str(tmp_path / "day"))
+    monkeypatch.undo()
+    assert (raised.value.exit_code, str(raised.value.where)) == (code, str(tmp_path / "day"))
+    assert raised.value.found in (os.strerror(number), "a loop of links")
+
+
+def test_a_dump_s_file_that_the_disk_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(files: object, path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(catalogue_snapshots, "open_part", refuse)
+    with pytest.raises(errors.DataError) as raised:
+        list(catalogue_snapshots._rows_of(LocalFiles(), "FILES", ("file_id",), "/dumps/part-0"))
+    assert (raised.value.where, raised.value.found) == ("/dumps/part-0", os.strerror(errno.EIO))
 
 
 @pytest.mark.parametrize("name", ["stat", "listdir"])

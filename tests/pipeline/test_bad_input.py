@@ -175,3 +175,43 @@ def test_a_field_that_some_record_has_or_that_rules_can_do_without_is_no_other_s
     assert place.run("dbs_aaa") == 0
     told = place.manifest("dbs_aaa")["drift"].get("aaa", [])
     assert [(one["field"], one["change"]) for one in told] == [(name, "missing") for name in fields]
+
+
+# Sums beyond 64 bits ------------------------------------------------------------------------------------------------
+
+
+def write_outsized(tree: Tree) -> None:
+    """Three records that add up to more than 64 bits hold, and a larger one of a file that is not in DBS."""
+    small, large = aaa({"read_bytes_at_close": 7}), aaa({"read_bytes_at_close": 5 * 10**18, "read_bytes": 0})
+    unknown = aaa({"file_lfn": "/store/data/nowhere", "read_bytes_at_close": 9 * 10**18})
+    largest = aaa({"read_bytes_at_close": 5 * 10**18 + 1, "read_bytes": 0})
+    tree.write("aaa enr", "part-0.json", b"\n".join([small, large, unknown]) + b"\n")
+    tree.write("aaa enr", "part-1.json", b"\n".join([small, small, largest, small]) + b"\n")
+    tree.write("crab avro", "part-0.avro", container(CRAB_FIELDS, [cases_avro.CRAB] * 4))
+
+
+@pytest.mark.parametrize("options", [[], ["--feed", "spark"], ["--join", "shuffle"]])
+def test_a_sum_beyond_64_bits_names_the_largest_record_and_a_way_on(
+    spark: object, place: Place, options: list[str]
+) -> None:
+    write_outsized(place.tree)
+    options = ["--streams", "aaa,crab", *options]
+    error = place.fails(errors.DataError, "data_aggregation", *options)
+    if "shuffle" not in options:
+        assert "aaa, dataset /" in error.wanted and "beyond 2^63-1" in error.wanted
+        assert str(error.where).endswith("part-1.json, line 3")
+        assert "5,000,000,000,000,000,001 bytes" in str(error.found)
+    assert "--quarantine-above" in str(error.next_step)
+    assert not list(Path(place.fout).rglob("CURRENT"))
+    options += ["--quarantine-above", str(5 * 10**18)]
+    assert place.run("data_aggregation", *options) == 0
+    manifest = place.manifest("partials")
+    assert (manifest["partial"], manifest["outsized"]) == (True, {"aaa": 2})
+    told = manifest["reconciliation"]["aaa"]
+    assert (told["read"], told["matched"], told["malformed"]) == (7, 5, 2)
+    assert "aaa: 2 records beyond --quarantine-above are in quarantine" in manifest["warnings"]
+    rows = [row for row in place.rows("data_aggregation") if row["stream"] == "aaa"]
+    assert sum(row["read_bytes"] for row in rows) == 5 * 10**18 + 4 * 7
+    # Another job does not take what was left out for what there is.
+    assert place.run("dbs_aaa", "--quarantine-above", "1000") == 0
+    assert place.manifest("dbs_aaa")["outsized"] == {"aaa": 3}

@@ -58,3 +58,39 @@ def test_a_damaged_dump_is_told_with_its_file(spark: object, place: Place) -> No
     write_table(place.tree.dbs() / "FILES", {"part-00001-1f0e.csv": b'9,"not closed'})
     error = place.fails(errors.DataError, "dbs_aaa")
     assert "part-00001-1f0e.csv" in str(error)
+
+
+def files_rows(count: int, dataset_id: int, block_id: int) -> list[bytes]:
+    """Plain rows of FILES with names of their own."""
+    rest = b"1,null,100,1000.0,null,null,null,null,1420070400,me,null,null"
+    return [
+        b"%d,/store/data/more-%d.root,1,%d,%d,%s" % (9_000 + n, n, dataset_id, block_id, rest) for n in range(count)
+    ]
+
+
+def test_columns_that_changed_places_in_one_part_are_told_with_file_and_row(place: Place) -> None:
+    place.tree.write("aaa enr", "part-0", aaa() + b"\n")
+    right, swapped = files_rows(40, 101, 11), files_rows(40, 11, 101)
+    odd = [row.replace(b",/store", b",store") for row in right[:20]]
+    write_table(place.tree.dbs() / "FILES", {
+        "part-7": b"\n".join(right) + b"\n",
+        "part-8": b"\n".join(right[:5] + swapped) + b"\n",
+        "part-9": b"\n".join(right + odd) + b"\n",
+    })  # fmt: skip
+    for _ in range(2):  # with a catalogue that is built, and one that is there
+        assert place.run("dbs_aaa") == 0
+        told = [text for text in place.manifest("dbs_aaa")["warnings"] if "columns moved" in text]
+        assert len(told) == 2
+        assert "40 of 45 rows of " in told[0] and "part-8 name a dataset" in told[0] and "in row 6" in told[0]
+        assert "20 of 60 rows of " in told[1] and "part-9 have names" in told[1] and "in row 41" in told[1]
+
+
+def test_a_comma_that_nothing_escapes_is_refused_by_file_and_row(place: Place) -> None:
+    place.tree.write("aaa enr", "part-0", aaa() + b"\n")
+    rows = files_rows(2_000, 101, 11)
+    rows[1_700] = rows[1_700].replace(b",/store", b",x,/store")
+    write_table(place.tree.dbs() / "FILES", {"part-9": b"\n".join(rows) + b"\n"})
+    error = place.fails(errors.DataError, "dbs_aaa")
+    assert (error.exit_code, str(error.where).rpartition("/")[2]) == (65, "part-9, row 1701")
+    write_table(place.tree.dbs() / "FILES", {"part-9": b"\r".join(rows[:100]) + b"\r"})
+    assert "carriage returns" in str(place.fails(errors.DataError, "dbs_aaa"))

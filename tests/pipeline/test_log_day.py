@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from cmsspark import errors
+from cmsspark import cli, errors
 from cmsspark.pipeline.job_index import find_job, load_command
 from cmsspark.pipeline.log_day import run
 from cmsspark.pipeline.scan_summary import ScanSummary
@@ -274,6 +276,40 @@ def test_a_folder_without_data_is_not_ready(place: Place) -> None:
     place.tree.write("aaa enr", "part-0", b"")
     error = place.fails(errors.NotReady, "dbs_aaa")
     assert error.exit_code == 75
+
+
+def test_a_file_whose_name_is_no_utf_8_is_counted_and_shown_readably(place: Place) -> None:
+    name = os.fsdecode(b"part-\xff\x1b[2J.json")
+    content = aaa() + b"\nbroken\n"
+    (place.tree.folder("aaa enr") / name).write_bytes(content)
+    (place.tree.folder("aaa enr") / "part-1").write_bytes(content)
+    assert place.run("dbs_aaa") == 0
+    manifest = place.manifest("dbs_aaa")
+    assert manifest["reconciliation"]["aaa"]["read"] == 4
+    listed = [os.path.basename(path) for path, _, _ in manifest["inputs"][0]["files"]]
+    assert listed == ["part-1", name]
+    run = Path(place.fout) / "dbs_aaa" / DAY.isoformat() / "runs" / manifest["run"]
+    assert "part-\\xff" in (run / "report.html").read_text(encoding="utf-8")
+    for arguments in (
+        ["manifest", "dbs_aaa"],
+        ["report", "dbs_aaa"],
+        ["report", "dbs_aaa", "--json"],
+    ):
+        options = ["--date", "20190615", "--fout", place.fout, "--settings", str(place.settings)]
+        said = CliRunner().invoke(cli.command, [*arguments, *options], catch_exceptions=False)
+        assert said.exit_code == 0, (arguments, said.output)
+
+
+def test_a_loop_of_links_is_one_day_s_trouble_and_daily_goes_on(place: Place) -> None:
+    place.tree.write("aaa enr", "part-0", aaa())
+    folder = place.tree.folder("aaa enr")
+    (folder.parent / "14").symlink_to("14")
+    options = ["--from", "20190614", "--to", "20190615", "--job", "dbs_aaa", "--dry-run", "--root"]
+    options += [f"{place.folder}/root", "--fout", place.fout, "--settings", str(place.settings)]
+    said = CliRunner().invoke(cli.command, ["daily", *options], catch_exceptions=False)
+    assert said.exit_code == 0
+    assert [line.split()[0] for line in said.stdout.splitlines()] == ["2019-06-14", "2019-06-15"]
+    assert "2019-06-14  dbs_aaa  missing  not ready: " in said.stdout
 
 
 @pytest.mark.parametrize("content", [b" \t\n" * 1000, gzip.compress(b"\n" * 9_000_000)])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pytest
+
+from cmsspark.errors import DataError
 from cmsspark.runners.read_exact_files import groups, load
 
 
@@ -22,3 +26,9 @@ def test_each_file_is_read_once_whatever_its_name_holds(spark: Any, tmp_path: Pa
     assert sorted(row.value for row in load(spark, "text", paths).select("value").collect()) == sorted(names)
     assert load(spark, "binaryFile", paths).count() == len(names)
     assert load(spark, "text", paths[:1]).columns == ["value", "file_path"]
+
+
+def test_a_name_that_java_cannot_open_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match=r"part-\\xff") as error:
+        load(cast(Any, None), "text", ["/a/part-0", os.fsdecode(b"/a/part-\xff")])
+    assert error.value.exit_code == 65

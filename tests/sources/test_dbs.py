@@ -76,7 +76,8 @@ def test_quotes_escapes_and_null_are_read_as_written(content: bytes) -> None:
     expected = [{"id": 1, "text": NASTY[content], "size": 2.0}]
     assert read(content) == expected
     # The same beside rows that are plain, and through gzip.
-    assert read(b"5,p,6\n" + content.removeprefix(b"\xef\xbb\xbf"))[1:] == expected
+    before = b"5,p,6,more,columns\n" if b"new,columns" in content else b"5,p,6\n"
+    assert read(before + content.removeprefix(b"\xef\xbb\xbf"))[1:] == expected
     assert read(gzip.compress(content[:3]) + gzip.compress(content[3:])) == expected
 
 
@@ -131,6 +132,12 @@ def test_duplicate_rows_and_rows_of_nulls_stay() -> None:
         (b"1,a\n", ["3 columns", "part-0, row 1", "2 columns"]),
         (b"1,a,2\n1,a\n", ["3 columns", "row 2"]),
         (b"1,a,2\n" * 20_000 + b"1,a\n", ["3 columns", "row 20001"]),
+        (b"1,a,2\n1,a,b,2\n1,a,2\n", ["one width", "part-0, row 2", "4 columns, where others have 3"]),
+        (b"1,a,2,x\n1,a,2\n1,a,2,x\n", ["one width", "part-0, row 2", "3 columns, where others have 4"]),
+        (b"1,a,2\n" * 20_000 + b"1,a,b,2\n", ["one width", "row 20001"]),
+        (b'1,"a",2\n' * 20_000 + b'1,"a",b,2\n', ["one width", "row 20001"]),
+        (b"1,a,2\r1,b,2\r1,c,2\r", ["end in a newline", "row 1", "carriage returns"]),
+        (b"1,a,2\r" * 100_000, ["end in a newline", "row 1", "carriage returns"]),
         (b"id,text,size\n1,a,2\n", ["header"]),
         (b'"ID","TEXT","SIZE"\n1,a,2\n', ["header"]),
         (b"x,a,2\n", ["column id", "row 1", "a text of 1 bytes"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import stat
 from datetime import date
 from pathlib import Path
 
@@ -112,12 +113,60 @@ def test_tmp_is_read_only_when_allowed(tmp_path: Path) -> None:
 
 
 def test_hidden_and_temporary_names_are_never_read(tmp_path: Path) -> None:
-    hidden = ["_SUCCESS", ".part-0.crc", "_temporary/0/part-9", "a.tmp", "a._COPYING_", "part-0.crc", ".hidden"]
+    hidden = ["_SUCCESS", ".part-0.crc", "_temporary/0/part-9", "a.tmp", "part-0.crc", ".hidden"]
     for name in [*hidden, "part-0", "b.json.gz"]:
         put(tmp_path, f"{ENR}/2026/01/15/{name}")
     found = resolve_day(FILES, layout(tmp_path), "aaa", DAY)
     assert names(found.files) == ["b.json.gz", "part-0"]
-    assert all(is_hidden(name.split("/")[0]) for name in hidden)
+    assert all(is_hidden(name.split("/")[0]) for name in (*hidden, "a._COPYING_"))
+    (warning,) = found.warnings
+    assert warning.endswith("a.tmp is still being written and not read")
+
+
+def test_a_part_that_is_still_being_copied_is_not_ready(tmp_path: Path) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-0")
+    before = resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    copying = put(tmp_path, f"{ENR}/2026/01/15/part-1._COPYING_")
+    with pytest.raises(NotReady, match="still being copied") as error:
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    assert (error.value.exit_code, error.value.where) == (75, str(copying))
+    assert changed(FILES, [before]) == [f"{copying} is being copied"]
+    put(tmp_path, f"{ENR}/2026/01/15/_part-2._COPYING_")
+    copying.rename(copying.with_name("part-1"))
+    assert names(resolve_day(FILES, layout(tmp_path), "aaa", DAY).files) == ["part-0", "part-1"]
+
+
+def test_a_dump_whose_table_is_still_being_copied_is_passed_over(tmp_path: Path) -> None:
+    for when in ("2026-01-16", "2026-01-17"):
+        put(tmp_path, f"{DBS}/{when}/FILES/part-0")
+    put(tmp_path, f"{DBS}/2026-01-16/FILES/part-1._COPYING_")
+    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"])
+    assert found.day == date(2026, 1, 17)
+    assert "FILES is still being copied" in found.warnings[0]
+
+
+@pytest.mark.parametrize("kind", ["a named pipe", "a socket", "a loop of links"])
+def test_what_is_no_file_among_the_parts_is_named_and_not_waited_for(tmp_path: Path, kind: str) -> None:
+    put(tmp_path, f"{ENR}/2026/01/15/part-0")
+    odd = tmp_path / ENR / "2026/01/15/part-1"
+    if kind == "a named pipe":
+        os.mkfifo(odd)
+    elif kind == "a socket":
+        os.mknod(odd, stat.S_IFSOCK | 0o600)
+    else:
+        odd.symlink_to("part-1")
+    with pytest.raises(InputMissing) as error:
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    assert (error.value.exit_code, error.value.where, error.value.found) == (66, str(odd), kind)
+
+
+def test_a_day_s_folder_that_is_a_loop_of_links_is_missing_and_named(tmp_path: Path) -> None:
+    loop = tmp_path / ENR / "2026/01/15"
+    loop.parent.mkdir(parents=True)
+    loop.symlink_to("15")
+    with pytest.raises(InputMissing) as error:
+        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+    assert (error.value.where, error.value.found) == (str(loop), "a loop of links")
 
 
 def test_files_of_0_bytes_are_listed_but_a_day_of_nothing_is_not_ready(tmp_path: Path) -> None:

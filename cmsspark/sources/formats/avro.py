@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
+from cmsspark.access import AccessBatch, Quarantined
 from cmsspark.errors import DataError
 from cmsspark.sources.formats import avro_blocks, fast_avro
 from cmsspark.sources.formats.avro_blocks import Block
@@ -149,7 +149,7 @@ def _take_each(decoder: Any, rows: Rows, batch: AccessBatch, numbers: Sequence[i
 
 def _quarantined(row: Mapping[str, Any], reason: str, position: int, file: str) -> Quarantined:
     raw = repr(row).encode()
-    return Quarantined(file, position, reason, raw[:RAW_LIMIT], len(raw))
+    return Quarantined.cut(file, position, reason, raw, len(raw))
 
 
 #: What polars reads without a panic, which would print a trace of its own.

@@ -77,7 +77,7 @@ class Chunk:
         behind = self._numbers[line] if self._numbers else line
         begin, end = self._begin(line), int(self._ends[line])
         raw = bytes(self._content[begin : min(end, begin + RAW_LIMIT)])
-        return Quarantined(self.file, self.first_line + behind, reason, raw, end - begin)
+        return Quarantined.cut(self.file, self.first_line + behind, reason, raw, end - begin)
 
     def suspect(self, error: Exception, first: int, end: int) -> int | None:
         """The line that msgspec refused when it read lines ``first`` up to ``end``, by what it says; None where that

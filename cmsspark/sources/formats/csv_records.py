@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -156,8 +157,17 @@ def _told(field: bytes) -> str:
     return f"a text of {len(field)} bytes"
 
 
-def check_width(fields: list[bytes], table: Table, file: str, row: int) -> None:
-    """Raises DataError (65) for a record with fewer columns than the table has."""
+def check_width(fields: list[bytes], table: Table, file: str, row: int, width: int) -> None:
+    """Raises DataError (65) for a record with fewer columns than the table has, or another number than the ``width``
+    of the file's records: a comma that nothing escapes moves all columns behind it.
+    """
+    if len(fields) > width or len(table.columns) <= len(fields) < width:
+        raise DataError(
+            f"rows of one width are wanted in a file of {table.name}",
+            where=f"{file}, row {row}",
+            found=f"{len(fields)} columns, where others have {width}",
+            next_step="is there a comma in a value, without a backslash or quotes? fetch the dump again",
+        )
     if len(fields) < len(table.columns):
         raise DataError(
             f"{len(table.columns)} columns of {table.name} are wanted",
@@ -170,7 +180,8 @@ def check_width(fields: list[bytes], table: Table, file: str, row: int) -> None:
 def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
     """The number of columns of a file whose ``first`` records are given; 0 where it has none.
 
-    Raises DataError (65) for a header row, for too few columns, and where values show that columns moved.
+    Raises DataError (65) for a header row, for too few columns, for records of several widths, for lines that end in
+    a carriage return only, and where values show that columns moved.
     """
     if not first:
         return 0
@@ -182,9 +193,12 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
             where=f"{file}, row 1",
             found=f"the names of columns: {titles[0][:40]}, …",
         )
+    width = Counter(map(len, first)).most_common(1)[0][0]
+    if len(first) == 1 and width > len(names) and any(b"\r" in field for field in first[0]):
+        raise carriage_returns(table, file)
     slashed: dict[str, list[bool]] = {}
     for row, fields in enumerate(first, 1):
-        check_width(fields, table, file, row)
+        check_width(fields, table, file, row, width)
         for column, field in zip(table.columns, fields, strict=False):
             _check_value(field, column, file, row)
             if column.name in _SLASHED and field != b"null":
@@ -197,7 +211,17 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
                 found=f"none in the first {len(seen)} rows",
                 next_step="compare the file's columns with schemas/inputs: they go by position",
             )
-    return len(first[0])
+    return width
+
+
+def carriage_returns(table: Table, file: str) -> DataError:
+    """The error for a file whose lines end in a carriage return only: all of it would be one record."""
+    return DataError(
+        f"lines of {table.name} that end in a newline are wanted",
+        where=f"{file}, row 1",
+        found="carriage returns without newlines",
+        next_step="fetch the dump again, without a conversion of its line ends",
+    )
 
 
 def _check_value(field: bytes, column: Column, file: str, row: int) -> None:

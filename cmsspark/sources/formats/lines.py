@@ -43,7 +43,7 @@ class LongLine(NamedTuple):
         """Count it as a malformed record; the number of lines."""
         batch.read += 1
         reason = f"a line of more than {self.limit} bytes"
-        batch.malformed.append(Quarantined(file, line, reason, self.head, self.size))
+        batch.malformed.append(Quarantined.cut(file, line, reason, self.head, self.size))
         return 1
 
 

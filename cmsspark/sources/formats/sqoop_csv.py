@@ -19,7 +19,14 @@ from cmsspark.buffers import is_utf8, packed_bits
 from cmsspark.compiled import compiled
 from cmsspark.errors import DataError
 from cmsspark.schemas import Column, Table
-from cmsspark.sources.formats.csv_records import RECORD_LIMIT, check_start, check_width, records, value
+from cmsspark.sources.formats.csv_records import (
+    RECORD_LIMIT,
+    carriage_returns,
+    check_start,
+    check_width,
+    records,
+    value,
+)
 from cmsspark.sources.formats.lines import BOM, plain
 
 _plain_csv: Final[Any] = compiled("sources.formats.plain_csv")
@@ -43,7 +50,8 @@ def read_table(source: str | IO[bytes], table: Table, columns: Sequence[str], na
 
     string columns are text (bytes that are no UTF-8 become U+FFFD), long is int64, double is float64; any may be
     null. A file without records gives nothing. Raises DataError (65) that names file, row and value for a header row,
-    too few columns, a number that is none, an unclosed quote, columns in another order, and damaged gzip.
+    too few columns, rows of several widths, lines that end in a carriage return only, a number that is none, an
+    unclosed quote, columns in another order, and damaged gzip.
     """
     file = name or (source if isinstance(source, str) else str(getattr(source, "name", "a stream")))
     if isinstance(source, str):
@@ -66,7 +74,7 @@ def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) 
     import pyarrow as pa
 
     watched = _Watched(plain(stream, file), file)
-    width = check_start(watched.start(), table, file)
+    width = check_start(watched.start(table), table, file)
     if width == 0:
         return
     done = 0
@@ -80,7 +88,7 @@ def _pieces(stream: IO[bytes], table: Table, columns: Sequence[str], file: str) 
             # From the start again; the rows that were handed on already are passed over.
             stream.seek(0)
             watched = _Watched(plain(stream, file), file)
-    yield from _slow(records(_lines(watched), file), table, columns, file, done)
+    yield from _slow(records(_lines(watched), file), table, columns, file, done, width)
 
 
 def _past(rows: int, pieces: Iterator[Any]) -> Iterator[Any]:
@@ -153,7 +161,9 @@ def _fast(watched: _Watched, table: Table, columns: Sequence[str], width: int) -
     watched.check_quotes()
 
 
-def _slow(found: Iterable[list[bytes]], table: Table, columns: Sequence[str], file: str, done: int) -> Iterator[Any]:
+def _slow(
+    found: Iterable[list[bytes]], table: Table, columns: Sequence[str], file: str, done: int, width: int
+) -> Iterator[Any]:
     import pyarrow as pa
 
     places = {column.name: place for place, column in enumerate(table.columns)}
@@ -162,7 +172,7 @@ def _slow(found: Iterable[list[bytes]], table: Table, columns: Sequence[str], fi
     numbered = islice(enumerate(found, 1), done, None)
     while chunk := list(islice(numbered, _SLOW_ROWS)):
         for row, fields in chunk:
-            check_width(fields, table, file, row)
+            check_width(fields, table, file, row, width)
         arrays = [
             pa.array([value(fields[place], column, file, row) for row, fields in chunk], schema.field(column.name).type)
             for place, column in wanted
@@ -189,8 +199,10 @@ class _Watched(io.RawIOBase):
         """True, as pyarrow asks."""
         return True
 
-    def start(self) -> list[list[bytes]]:
-        """The first whole records; :meth:`read` gives their text again."""
+    def start(self, table: Table) -> list[list[bytes]]:
+        """The first whole records; :meth:`read` gives their text again. Raises DataError (65) for a file without
+        newlines.
+        """
         wanted = SAMPLE
         while True:
             piece = self.read_raw(wanted - len(self._start))
@@ -201,6 +213,8 @@ class _Watched(io.RawIOBase):
                 found = list(islice(records(lines, self._file, is_whole=is_whole), SAMPLE_RECORDS))
                 if found or is_whole:
                     return found
+                if b"\n" not in self._start and self._start.count(b"\r") > 1:
+                    raise carriage_returns(table, self._file)
                 # The first record is longer than that.
                 wanted *= 4
 
