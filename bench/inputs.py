@@ -100,7 +100,7 @@ def _maker() -> str:
 
 
 def main() -> None:
-    from cmsspark.demo import Layout, make
+    from cmsspark.demo import LogLayout, make
 
     root, records, files, maker, packed, generations, processes, favourite = sys.argv[1:]
     made = make(
@@ -112,7 +112,7 @@ def main() -> None:
         datasets=1_000,
         people=2_000,
         favourite=float(favourite),
-        layout=Layout(gzip=packed, eos_forms=generations, per_part=50_000),  # type: ignore[arg-type]
+        layout=LogLayout(gzip=packed, eos_forms=generations, per_part=50_000),  # type: ignore[arg-type]
         processes=int(processes),
         progress=lambda what: print(f"  {what}", flush=True),
     )

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "diff": ("cmsspark.commands.diff", "command", "Compare two days, or two runs of one day."),
     "period": ("cmsspark.jobs.period", "command", "Make a week, a month or any range from its stored days."),
     "periods": (
-        "cmsspark.commands.periods",
+        "cmsspark.commands.list_periods",
         "command",
         "List stored weeks, months and ranges, and which are stale.",
     ),

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cmsspark import days, pseudonyms
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of
 from cmsspark.runners.session import session as _session
 from cmsspark.sources.registry import STREAMS
-from cmsspark.storage import files_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

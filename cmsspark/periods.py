@@ -80,15 +80,15 @@ class Period:
 
 
 #: What a result is of.
-When = date | Period
+Interval = date | Period
 
 
-def first_day(when: When) -> date:
+def first_day(when: Interval) -> date:
     """The first day of a period, or the day itself."""
     return when.first if isinstance(when, Period) else when
 
 
-def options(when: When) -> str:
+def options(when: Interval) -> str:
     """The options of a command line that mean the day or period."""
     return when.options if isinstance(when, Period) else f"--date {when}"
 
@@ -155,7 +155,7 @@ def between(first: date, last: date) -> Period:
     return Period(first, last + _ONE)
 
 
-def named(name: str) -> When:
+def named(name: str) -> Interval:
     """The day or period of that name, as a folder of the store has it. Raises ValueError for any other text.
 
     Example:
@@ -168,7 +168,7 @@ def named(name: str) -> When:
     if _DAY.fullmatch(first) and not dashes:
         return date.fromisoformat(first)
     try:
-        found: When
+        found: Interval
         if dashes and _DAY.fullmatch(first) and _DAY.fullmatch(last):
             found = between(date.fromisoformat(first), date.fromisoformat(last))
         else:
@@ -192,7 +192,7 @@ def spans(chosen: Sequence[date]) -> str:
     return ", ".join(told) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
 
 
-def start_ms(when: When) -> int:
+def start_ms(when: Interval) -> int:
     """The first instant of a day or period, UTC milliseconds since 1970."""
     return days.start_ms(first_day(when))
 

@@ -16,14 +16,10 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import quote, unquote
 
-from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, OutputError, UsageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, OutputError
 
 #: Two letters at least, as for Hadoop a drive letter is no scheme.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -224,71 +220,6 @@ class LocalFiles:
         """The location as a URI that pandas, DuckDB and Spark read; names with special characters stay a plain path."""
         place = os.path.abspath(local_path(path))
         return f"file://{place}" if quote(place) == place else place
-
-
-class AnyFiles:
-    """Each location by the file system that serves it: inputs and results may lie on different ones."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        from cmsspark.hadoop import HadoopFiles
-
-        self._local = LocalFiles()
-        self._hadoop: Files = HadoopFiles(spark)
-
-    def _of(self, path: str) -> Files:
-        return self._local if is_local(path) else self._hadoop
-
-    def stat(self, path: str) -> Entry | None:
-        return self._of(path).stat(path)
-
-    def list_dir(self, path: str) -> list[Entry]:
-        return self._of(path).list_dir(path)
-
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
-        return self._of(path).read_bytes(path, limit)
-
-    def read_end(self, path: str, count: int) -> bytes:
-        return self._of(path).read_end(path, count)
-
-    def write_bytes(self, path: str, content: bytes) -> None:
-        self._of(path).write_bytes(path, content)
-
-    def create(self, path: str, content: bytes) -> bool:
-        return self._of(path).create(path, content)
-
-    def replace(self, source: str, target: str) -> None:
-        self._of(target).replace(source, target)
-
-    def make_dirs(self, path: str) -> None:
-        self._of(path).make_dirs(path)
-
-    def delete(self, path: str) -> None:
-        self._of(path).delete(path)
-
-    def fetch(self, path: str, target: Path) -> None:
-        self._of(path).fetch(path, target)
-
-    def put(self, source: Path, path: str) -> None:
-        self._of(path).put(source, path)
-
-    def uri(self, path: str) -> str:
-        return self._of(path).uri(path)
-
-
-def files_for(location: str, spark: SparkSession | None = None) -> Files:
-    """The file system that serves ``location``.
-
-    Raises NotReady-like usage errors: a location that is not local needs a running session.
-    """
-    if is_local(location):
-        return LocalFiles()
-    if spark is None:
-        raise UsageError(
-            "a Spark session is needed to reach this location",
-            where=location,
-            next_step="run it as a job: run_spark JOB …",
-        )
-    return AnyFiles(spark)
 
 
 #: What a file server says of itself rather than of the file: later it may answer.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cmsspark.errors import InputMissing, OutputError, SettingsError, UsageError
+from cmsspark.file_systems import files_for
 from cmsspark.hadoop import HadoopFiles
-from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
+from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -63,7 +63,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Change:
+class FieldChange:
     """A needed field that no record of the sample has (``gone``), or none as the schema wants it."""
 
     form: str
@@ -81,7 +81,7 @@ class Change:
 _WANTED: Final = {"string": "text", "long": "a whole number"}
 
 
-def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[Change]:
+def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
     """What the sample says of a stream's needed fields."""
     found = []
     for form, records in seen.records.items():
@@ -94,10 +94,10 @@ def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[Change]:
             if set(types) == {""}:
                 if "may be absent" in column.about:
                     continue
-                found.append(Change(form, column, records, f"in none of {records} records", True, together))
+                found.append(FieldChange(form, column, records, f"in none of {records} records", True, together))
             elif not any(_fits(kind, column.type) for kind in types if kind):
                 told = ", ".join(f"{kind} in {count}" for kind, count in types.most_common(3) if kind)
-                found.append(Change(form, column, records, f"{told} of {records} records", False, together))
+                found.append(FieldChange(form, column, records, f"{told} of {records} records", False, together))
     return found
 
 
@@ -148,8 +148,8 @@ def _named(entries: list[dict[str, Any]]) -> str:
 
 
 def _other_schema(
-    stream: str, bins: StreamBins, seen: Seen, found: list[Change], is_known: Callable[[str, str], bool]
-) -> list[Change]:
+    stream: str, bins: StreamBins, seen: Seen, found: list[FieldChange], is_known: Callable[[str, str], bool]
+) -> list[FieldChange]:
     """The changes that all records of the stream bear out."""
     if bins.malformed == bins.read and bins.read > MALFORMED_RECORDS:
         return [one for one in found if not one.is_gone]
@@ -162,7 +162,7 @@ def _other_schema(
     return bad
 
 
-def _in_no_form(seen: Seen, gone: list[Change]) -> bool:
+def _in_no_form(seen: Seen, gone: list[FieldChange]) -> bool:
     """Whether every form of the sample lacks each field that it has for this."""
     return {one.form for one in gone} == set(seen.records) and all(
         one.form in seen.records and {change.column.name for change in gone if change.form == one.form} >= one.together

@@ -46,7 +46,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Readiness:
     """``reasons`` not to read yet, none when ready; ``warnings`` in any case."""
 
     reasons: tuple[str, ...] = ()
@@ -60,18 +60,18 @@ class Verdict:
         return not self.reasons
 
 
-def together(verdicts: Iterable[Verdict]) -> Verdict:
+def together(verdicts: Iterable[Readiness]) -> Readiness:
     """All reasons and warnings; the next look is worth it when the last reason may be gone."""
     every = list(verdicts)
     retries = [verdict.retry_ms for verdict in every if verdict.retry_ms is not None]
-    return Verdict(
+    return Readiness(
         tuple(reason for verdict in every for reason in verdict.reasons),
         tuple(warning for verdict in every for warning in verdict.warnings),
         max(retries, default=None),
     )
 
 
-def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules) -> Verdict:
+def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules) -> Readiness:
     """Whether a source's files are all there. ``before``: sizes of the files of each trailing day.
 
     Empty parts are what Spark and sqoop write, and say nothing.
@@ -81,23 +81,23 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
     # A file from the future says that a clock is wrong, not that it is being written.
     if -quiet_ms < age_ms < quiet_ms:
         reason = f"{listing.source}: the last file was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
-        return Verdict((reason,), (), listing.newest_ms + quiet_ms)
+        return Readiness((reason,), (), listing.newest_ms + quiet_ms)
     usual = [sum(sizes) for sizes in before if sum(sizes)]
     if len(usual) < USUAL_DAYS:
-        return Verdict()
+        return Readiness()
     median, total = statistics.median(usual), sum(listing.sizes)
     if total < rules.smallest_share * median:
         text = f"{listing.source}: {total:,} bytes, the median of {len(usual)} days before is {int(median):,}"
         if now_ms < _patience_ends(day, rules):
-            return Verdict((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
-        return Verdict((), (f"{text}; it was waited for long enough",))
+            return Readiness((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
+        return Readiness((), (f"{text}; it was waited for long enough",))
     parts, usual_parts = len(listing.sizes), statistics.median(len(sizes) for sizes in before if sum(sizes))
     if parts < rules.smallest_share * usual_parts:
-        return Verdict((), (f"{listing.source}: {parts} files, the median of days before is {usual_parts:g}",))
-    return Verdict()
+        return Readiness((), (f"{listing.source}: {parts} files, the median of days before is {usual_parts:g}",))
+    return Readiness()
 
 
-def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str]]) -> Verdict:
+def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str]]) -> Readiness:
     """A warning where numbers of parts are left out, and never were on the days ``before``: a part may be lost.
 
     Where they usually are, nothing is said: Spark and sqoop write no file for what is empty.
@@ -106,7 +106,7 @@ def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str
     numbers = _numbers(names)
     gaps = _gaps(numbers)
     if not gaps or len(usual) < USUAL_DAYS or any(map(_gaps, usual)):
-        return Verdict()
+        return Readiness()
     there, first = set(numbers), []
     for number in range(numbers[-1]):
         if number not in there:
@@ -115,7 +115,7 @@ def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str
             break
     told = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
     warning = f"{source}: no part {told} of 0 to {numbers[-1]}; the {len(usual)} days before left out none"
-    return Verdict((), (warning,))
+    return Readiness((), (warning,))
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
@@ -128,23 +128,23 @@ def _gaps(numbers: Sequence[int]) -> int:
     return numbers[-1] + 1 - len(numbers) if numbers else 0
 
 
-def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules) -> Verdict:
+def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules) -> Readiness:
     """Whether a better dump should be waited for: the one that belongs to a day is dated after it (rule 17).
 
     ``dump_day`` is None for the legacy folder without a date, for which nothing better comes.
     """
     if dump_day is None or dump_day > day:
-        return Verdict()
+        return Readiness()
     ends = _day_end(day) + int(rules.dump_wait_days * days.DAY_MS)
     if now_ms < ends:
         reason = f"{kind}: no complete dump dated after {day} yet, the best is of {dump_day}"
-        return Verdict((reason,), (), min(now_ms + HOUR_MS, ends))
-    return Verdict((), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",))
+        return Readiness((reason,), (), min(now_ms + HOUR_MS, ends))
+    return Readiness((), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",))
 
 
-def missing(text: str, now_ms: int) -> Verdict:
+def missing(text: str, now_ms: int) -> Readiness:
     """An input that is not there; ``text`` says which."""
-    return Verdict((text,), (), now_ms + HOUR_MS)
+    return Readiness((text,), (), now_ms + HOUR_MS)
 
 
 def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:

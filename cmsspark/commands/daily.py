@@ -16,12 +16,13 @@ import click
 
 from cmsspark import days
 from cmsspark.errors import UsageError
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
-from cmsspark.storage import Files, LocalFiles, files_for
+from cmsspark.storage import Files, LocalFiles
 
 if TYPE_CHECKING:
-    from cmsspark.pipeline.planner import Task
+    from cmsspark.pipeline.planner import PlannedTask
     from cmsspark.settings import Settings
 
 
@@ -78,7 +79,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     return files_for("hdfs://", small_session("cmsspark daily"))
 
 
-def _show(tasks: Sequence[Task]) -> int:
+def _show(tasks: Sequence[PlannedTask]) -> int:
     for task in tasks:
         what = "; ".join(task.verdict.reasons) or (task.error.wanted if task.error else "")
         state = f"not ready: {what}" if what else "would be run" if task.runs else "would be published"

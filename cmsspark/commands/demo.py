@@ -28,7 +28,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Places:
+class DemoPaths:
     """The folders of one demo, below ``out`` as the person wrote it."""
 
     out: Path
@@ -73,7 +73,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     """
     from cmsspark.demo.steps import Steps
 
-    places = Places(out)
+    places = DemoPaths(out)
     steps = Steps(total=4 if days == 1 else 6)
     asked = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(places)
@@ -94,7 +94,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     return 0
 
 
-def _past(places: Places, day: date, records: int, days: int, seed: int, steps: Steps) -> int:
+def _past(places: DemoPaths, day: date, records: int, days: int, seed: int, steps: Steps) -> int:
     """Store the days before ``day``, and show the sites' use over all of them. A tenth of the records are its rows."""
     from cmsspark import pseudonyms
     from cmsspark.demo.history import store_history
@@ -111,7 +111,7 @@ def _past(places: Places, day: date, records: int, days: int, seed: int, steps: 
     return _run(steps, places, ("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(places.store)))
 
 
-def _claim(places: Places) -> None:
+def _claim(places: DemoPaths) -> None:
     """Make the folder ours. Raises OutputError (73) for one that holds something else."""
     try:
         places.out.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def _claim(places: Places) -> None:
         raise OutputError("the demo's folder cannot be written", where=places.out, found=error.strerror) from None
 
 
-def _settings(places: Places) -> str:
+def _settings(places: DemoPaths) -> str:
     # A JSON text is a YAML text too, whatever the path is made of.
     values = {"root": places.cms, "store": places.store, "state_dir": places.out / "state"}
     lines = [f"{key}: {json.dumps(str(path.absolute()))}" for key, path in values.items()]
@@ -137,7 +137,7 @@ def _settings(places: Places) -> str:
     )
 
 
-def _kept(places: Places, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+def _kept(places: DemoPaths, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a right count of the CMS that is there finds, if it is the one asked for."""
     try:
         made = json.loads((places.out / MARK).read_text(encoding="utf-8"))
@@ -146,7 +146,9 @@ def _kept(places: Places, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     return dict(made["reconciliation"]) if made.get("asked") == asked else None
 
 
-def _make(places: Places, asked: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps) -> dict[str, Any]:
+def _make(
+    places: DemoPaths, asked: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps
+) -> dict[str, Any]:
     from cmsspark.demo.make import make
 
     mark = places.out / MARK
@@ -169,7 +171,7 @@ def _size(made: Made) -> str:
     )
 
 
-def _jobs(places: Places, day: date) -> list[tuple[str, ...]]:
+def _jobs(places: DemoPaths, day: date) -> list[tuple[str, ...]]:
     """The commands of the demo, as a user types them."""
     # Not at import: numpy comes with it.
     from cmsspark.demo.activity import STREAMS as written
@@ -185,7 +187,7 @@ def _jobs(places: Places, day: date) -> list[tuple[str, ...]]:
     ]
 
 
-def _run(steps: Steps, places: Places, arguments: tuple[str, ...]) -> int:
+def _run(steps: Steps, places: DemoPaths, arguments: tuple[str, ...]) -> int:
     from cmsspark.demo.steps import installed, spelled
 
     name, *rest = arguments
@@ -195,7 +197,7 @@ def _run(steps: Steps, places: Places, arguments: tuple[str, ...]) -> int:
         return steps.run([*installed(name, module), *rest], environment=environment)
 
 
-def _show(places: Places, day: date, wanted: Mapping[str, Any], steps: Steps) -> None:
+def _show(places: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) -> None:
     from cmsspark.commands.path import find
     from cmsspark.demo import show
 
@@ -227,7 +229,7 @@ def _lines(lines: list[str]) -> None:
         click.echo(line)
 
 
-def _read(places: Places, day: date, table: str) -> Any:
+def _read(places: DemoPaths, day: date, table: str) -> Any:
     """The stored table as an Arrow table."""
     import pyarrow.dataset as ds
 
@@ -238,7 +240,7 @@ def _read(places: Places, day: date, table: str) -> Any:
     return ds.dataset(local_path(found.path), format="parquet", partitioning=None).to_table()
 
 
-def _most_used(places: Places, day: date) -> list[str]:
+def _most_used(places: DemoPaths, day: date) -> list[str]:
     """Accesses, people, sites, volume and CPU time of the ten datasets with the most accesses, from the partials."""
     import pyarrow.compute as pc
 
@@ -259,7 +261,7 @@ def _most_used(places: Places, day: date) -> list[str]:
     return table(("accesses", "users", "sites", "read", "CPU h", "dataset"), rows, left=(5,))
 
 
-def _usage(places: Places, day: date) -> list[str]:
+def _usage(places: DemoPaths, day: date) -> list[str]:
     """Bytes of replicas by data tier (rows, the largest eight) and by tier of sites and kind of storage (columns),
     and the events of all datasets that have a disk replica at a T2.
     """
@@ -280,7 +282,7 @@ def _usage(places: Places, day: date) -> list[str]:
     return table(("data tier", *columns, "events at T2"), rows)
 
 
-def _where(places: Places, day: date) -> list[str]:
+def _where(places: DemoPaths, day: date) -> list[str]:
     return [
         f"  logs and dumps   {places.cms}/project  (the folders of production; --root puts them elsewhere)",
         f"  results          {places.store}/data_aggregation/{day}  (Parquet, with a manifest)",
@@ -289,7 +291,7 @@ def _where(places: Places, day: date) -> list[str]:
     ]
 
 
-def _next(places: Places, day: date) -> list[str]:
+def _next(places: DemoPaths, day: date) -> list[str]:
     # In an environment that is not active the commands below would not be found.
     folder = Path(sys.prefix)
     inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix

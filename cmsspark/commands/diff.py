@@ -12,10 +12,11 @@ import click
 
 from cmsspark import days
 from cmsspark.errors import UsageError
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.reports.terminal import NOTHING, number, table, terminal_width
-from cmsspark.storage import Files, LocalFiles, files_for, is_local, local_path
+from cmsspark.storage import Files, LocalFiles, is_local, local_path
 
 if TYPE_CHECKING:
     import polars as pl

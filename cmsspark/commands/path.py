@@ -6,16 +6,17 @@ from typing import Any
 
 import click
 
-from cmsspark.periods import When
+from cmsspark.file_systems import files_for
+from cmsspark.periods import Interval
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import when_options
 from cmsspark.readable import json_text
-from cmsspark.storage import Files, LocalFiles, files_for, is_local
+from cmsspark.storage import Files, LocalFiles, is_local
 from cmsspark.store.results import CurrentTable, current
 
 
-def find(table: str, day: When, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
+def find(table: str, day: Interval, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
     """The file system and the current result of ``table``. Local stores need no JVM; others start one."""
     job = job_of_table(table)
     store = store_of(fout, settings_of(settings_file))
@@ -33,7 +34,7 @@ def _session() -> Any:
 @click.argument("table")
 @when_options
 @store_options
-def path_command(table: str, when: When, fout: str | None, settings_file: str | None) -> None:
+def path_command(table: str, when: Interval, fout: str | None, settings_file: str | None) -> None:
     """Print the URI of TABLE's current result; pandas, DuckDB and Spark read it as it is."""
     files, found = find(table, when, fout, settings_file)
     click.echo(files.uri(found.path))
@@ -43,7 +44,7 @@ def path_command(table: str, when: When, fout: str | None, settings_file: str | 
 @click.argument("table")
 @when_options
 @store_options
-def manifest_command(table: str, when: When, fout: str | None, settings_file: str | None) -> None:
+def manifest_command(table: str, when: Interval, fout: str | None, settings_file: str | None) -> None:
     """Print the manifest of TABLE's current result as JSON: inputs, dumps, rows, reconciliation, versions."""
     _, found = find(table, when, fout, settings_file)
     click.echo(json_text(found.manifest, indent=1))

@@ -7,9 +7,10 @@ import click
 from cmsspark import clock
 from cmsspark.days import DAY_MS
 from cmsspark.errors import NotReady, UsageError
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.settings import Settings
-from cmsspark.storage import Files, LocalFiles, files_for, is_local, join
+from cmsspark.storage import Files, LocalFiles, is_local, join
 from cmsspark.store import lease, leftovers, retention
 from cmsspark.store.retention import OldRun
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 
 from cmsspark.errors import Exit, OutputError
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
 from cmsspark.pipeline.run_report import of_run
 from cmsspark.reports.page import page
 from cmsspark.reports.text import text
 from cmsspark.runners.session import small_session
-from cmsspark.storage import Files, LocalFiles, files_for, is_local
+from cmsspark.storage import Files, LocalFiles, is_local
 from cmsspark.store import results
 
 

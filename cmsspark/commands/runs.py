@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from cmsspark import clock
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.run_context import from_manifest
@@ -19,16 +20,16 @@ from cmsspark.readable import json_text
 from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.settings import Settings
-from cmsspark.storage import LocalFiles, files_for, is_local, local_path
+from cmsspark.storage import LocalFiles, is_local, local_path
 from cmsspark.store import results, run_history
-from cmsspark.store.run_history import Ledger, Run, State
+from cmsspark.store.run_history import Run, RunHistory, State
 
 #: Of each state, for people who see colours.
 COLOURS: Final = {State.DONE: "green", State.RUNNING: "blue", State.FAILED: "red", State.INTERRUPTED: "yellow"}
 
 
 @contextmanager
-def ledger_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -> Iterator[Ledger]:
+def ledger_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -> Iterator[RunHistory]:
     """The ledger; one that never saw the store, being new, gone or damaged, is made from its manifests.
 
     Stores that are not local are read only when ``rebuild`` asks for it, as that takes a JVM.

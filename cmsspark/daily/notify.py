@@ -16,12 +16,12 @@ from cmsspark.daily.run import exit_code
 from cmsspark.errors import CmssparkError, Exit
 
 if TYPE_CHECKING:
-    from cmsspark.daily.run import Daily, Outcome
+    from cmsspark.daily.run import Daily, TaskOutcome
 
 _WORDS: Final = ("done", "published", "waiting", "unsent", "failed", "left")
 
 
-def notify(daily: Daily, first: date, last: date, outcomes: Sequence[Outcome]) -> int:
+def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome]) -> int:
     """Report the outcomes to the log, to Prometheus and by mail; return the exit code.
 
     A target that cannot be reached is named in the summary and changes nothing else.
@@ -45,7 +45,7 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[Outcome]) -
 
 
 def summary(
-    first: date, last: date, outcomes: Sequence[Outcome], overdue: int, code: int, problems: Sequence[str] = ()
+    first: date, last: date, outcomes: Sequence[TaskOutcome], overdue: int, code: int, problems: Sequence[str] = ()
 ) -> str:
     """One line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
     words = Counter(one.word for one in outcomes)
@@ -60,11 +60,11 @@ def summary(
     return line + "".join(f"; {problem}" for problem in problems)
 
 
-def _is_overdue(daily: Daily, outcome: Outcome) -> bool:
+def _is_overdue(daily: Daily, outcome: TaskOutcome) -> bool:
     return is_overdue(outcome.task.day, int(daily.now() * 1000), daily.config.rules)
 
 
-def _metrics(daily: Daily, outcomes: Sequence[Outcome], overdue: Sequence[Outcome], code: int) -> Metrics:
+def _metrics(daily: Daily, outcomes: Sequence[TaskOutcome], overdue: Sequence[TaskOutcome], code: int) -> Metrics:
     words = Counter(one.word for one in outcomes)
     tasks = {f'outcome="{word}"': float(words[word]) for word in _WORDS}
     return {
@@ -77,7 +77,7 @@ def _metrics(daily: Daily, outcomes: Sequence[Outcome], overdue: Sequence[Outcom
 
 
 def _mail(
-    daily: Daily, first: date, last: date, outcomes: Sequence[Outcome], overdue: Sequence[Outcome], code: int
+    daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome], overdue: Sequence[TaskOutcome], code: int
 ) -> None:
     is_trouble = overdue or any(one.word in ("failed", "left") or one.code == Exit.QUARANTINED for one in outcomes)
     if daily.config.mail is None or not is_trouble:

@@ -20,7 +20,7 @@ from cmsspark.storage import Files, join
 
 if TYPE_CHECKING:
     from cmsspark.daily.config import DailyConfig
-    from cmsspark.pipeline.planner import Task
+    from cmsspark.pipeline.planner import PlannedTask
     from cmsspark.settings import Settings
 
 
@@ -40,10 +40,10 @@ EXIT_PRIORITY: Final = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """How a task ended: ``word`` is done, published, waiting, unsent, failed or left."""
 
-    task: Task
+    task: PlannedTask
     word: str
     code: int
     text: str
@@ -93,9 +93,9 @@ class Daily:
     _began: float = 0.0
     _began_ms: int = 0
 
-    def tasks(self, first: date, last: date) -> list[Task]:
+    def tasks(self, first: date, last: date) -> list[PlannedTask]:
         """What is to be done for the days from ``first`` to ``last``, oldest first."""
-        from cmsspark.pipeline.planner import Look
+        from cmsspark.pipeline.planner import Planner
         from cmsspark.sources.folders import Layout
         from cmsspark.store import run_history
 
@@ -106,19 +106,19 @@ class Daily:
                 published = book.published(first, last)
         layout = Layout.load(self.settings.sources, self.root or self.settings.root)
         rules, policies = self.config.rules, self.config.policies
-        look = Look(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
+        look = Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
         span = [first + timedelta(days=number) for number in range((last - first).days + 1)]
         found = [look.task(job, day) for day in span for job in self.config.jobs]
         return [task for task in found if task is not None]
 
-    def work(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def work(self, tasks: Sequence[PlannedTask]) -> list[TaskOutcome]:
         """Do the tasks: a day's one after another, oldest days first, ``parallel`` days at once."""
-        by_day: dict[date, list[Task]] = {}
+        by_day: dict[date, list[PlannedTask]] = {}
         for task in tasks:
             by_day.setdefault(task.day, []).append(task)
         self._began, self._began_ms = time.monotonic(), clock.now_ms()
 
-        def one_day(day: date) -> list[Outcome]:
+        def one_day(day: date) -> list[TaskOutcome]:
             return [self._do(task, len(tasks)) for task in by_day[day]]
 
         if self.config.parallel == 1 or len(by_day) < 2:
@@ -132,10 +132,10 @@ class Daily:
                     self.runner.stop()
                 raise
 
-    def _do(self, task: Task, total: int) -> Outcome:
+    def _do(self, task: PlannedTask, total: int) -> TaskOutcome:
         name = f"{task.job.name} of {task.day}"
         if self._is_stopped:
-            return Outcome(task, "left", 0, "not tried after what happened before")
+            return TaskOutcome(task, "left", 0, "not tried after what happened before")
         began = time.monotonic()
         outcome = self._outcome(task)
         outcome = replace(outcome, seconds=round(time.monotonic() - began, 1))
@@ -148,15 +148,15 @@ class Daily:
         self.tell(f"[{self._ended} of {total}] {name} ({task.why}): {outcome.word}, {outcome.text}{more}")
         return outcome
 
-    def _outcome(self, task: Task) -> Outcome:
+    def _outcome(self, task: PlannedTask) -> TaskOutcome:
         if task.error is not None:
             is_waiting = task.error.exit_code in (Exit.NO_INPUT, Exit.NOT_READY)
             ended = Exit.NOT_READY if is_waiting else task.error.exit_code
-            return Outcome(task, "waiting" if is_waiting else "failed", int(ended), task.error.wanted)
+            return TaskOutcome(task, "waiting" if is_waiting else "failed", int(ended), task.error.wanted)
         for text in task.verdict.warnings:
             self.tell(f"warning: {task.day}: {text}")
         if not task.verdict.is_ready:
-            return Outcome(task, "waiting", int(Exit.NOT_READY), "; ".join(task.verdict.reasons))
+            return TaskOutcome(task, "waiting", int(Exit.NOT_READY), "; ".join(task.verdict.reasons))
         if task.runs:
             name = f"run_spark {task.job.name}"
             argv = _python(
@@ -165,12 +165,14 @@ class Daily:
             root = ("--root", self.root) if self.root else ()
             code = self.runner([*argv, *root])
             if code in (Exit.NO_INPUT, Exit.NOT_READY):
-                return Outcome(task, "waiting", int(Exit.NOT_READY), f"{name} ended with {code}{self._reason(task)}")
+                return TaskOutcome(
+                    task, "waiting", int(Exit.NOT_READY), f"{name} ended with {code}{self._reason(task)}"
+                )
             if code:
-                return Outcome(task, "failed", code, f"{name} ended with {code}{self._reason(task)}")
+                return TaskOutcome(task, "failed", code, f"{name} ended with {code}{self._reason(task)}")
         return self._publish(task)
 
-    def _reason(self, task: Task) -> str:
+    def _reason(self, task: PlannedTask) -> str:
         """What the ledger knows of the run that just ended so; nothing where it ran elsewhere."""
         from cmsspark.store import run_history
 
@@ -180,18 +182,18 @@ class Daily:
                 return f": {latest[0].error.splitlines()[0]}"
         return ""
 
-    def _publish(self, task: Task) -> Outcome:
+    def _publish(self, task: PlannedTask) -> TaskOutcome:
         from cmsspark.pipeline.planner import public_tables
 
         if not (self.config.publish and public_tables(task.job)):
-            return Outcome(task, "done", 0, "stored")
+            return TaskOutcome(task, "done", 0, "stored")
         code = self.runner(_python("cmsspark.cli", "publish", "--job", task.job.name, *self._arguments(task)))
         if code in (0, Exit.QUARANTINED):
-            return Outcome(task, "published", code, "some documents were refused" if code else "all confirmed")
+            return TaskOutcome(task, "published", code, "some documents were refused" if code else "all confirmed")
         word = "unsent" if code == Exit.NOT_READY else "failed"
-        return Outcome(task, word, code, f"stored, but cmsspark publish ended with {code}")
+        return TaskOutcome(task, word, code, f"stored, but cmsspark publish ended with {code}")
 
-    def _arguments(self, task: Task) -> list[str]:
+    def _arguments(self, task: PlannedTask) -> list[str]:
         return ["--date", days.compact(task.day), "--fout", self.fout, *self.words]
 
 
@@ -199,7 +201,7 @@ def _python(module: str, *words: str) -> list[str]:
     return [sys.executable, "-c", f"from {module} import main; main()", *words]
 
 
-def exit_code(outcomes: Sequence[Outcome]) -> int:
+def exit_code(outcomes: Sequence[TaskOutcome]) -> int:
     """The gravest code of what was done; any that is not ours stands for itself."""
     codes = {outcome.code for outcome in outcomes} - {0}
     known = [code for code in EXIT_PRIORITY if code in codes]
@@ -207,7 +209,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return int(next(iter(sorted(others)), known[0] if known else 0))
 
 
-def worked(daily: Daily, first: date, last: date) -> list[Outcome]:
+def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
     """Plan and do, as the only one. Raises NotReady (75) where another daily is at work on this store."""
     from cmsspark.jobs.cern_monit import interruptible
     from cmsspark.store import lease

@@ -29,7 +29,7 @@ Counts = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Layout:
+class LogLayout:
     """Which of the forms that production has had are written."""
 
     gzip: Compression = "mixed"
@@ -68,7 +68,7 @@ def pieces(stream: Stream, day: date, records: int, per_part: int) -> Iterator[P
         yield Piece(stream, day, number, min(size, records - first), number * parts)
 
 
-def folder_of(root: Path, stream: Stream, day: date, layout: Layout) -> Path:
+def folder_of(root: Path, stream: Stream, day: date, layout: LogLayout) -> Path:
     """Where the logs of a stream's day lie; of both forms of AAA, the enriched one's place."""
     archive = root / "project/monitoring/archive"
     match stream:
@@ -85,7 +85,7 @@ def folder_of(root: Path, stream: Stream, day: date, layout: Layout) -> Path:
             return root / "project/awg/cms/jm-data-popularity/avro-snappy" / _hive_day(day)
 
 
-def write_piece(world: World, root: Path, seed: int, piece: Piece, layout: Layout) -> tuple[Piece, Counts, int]:
+def write_piece(world: World, root: Path, seed: int, piece: Piece, layout: LogLayout) -> tuple[Piece, Counts, int]:
     """Draw and write one piece; return it with its records by bin and its bytes on disk."""
     rng = piece.rng(seed)
     is_dated = piece.stream == "aaa" or piece.stream == "eos" or (piece.stream == "cmssw" and layout.cmssw == "json")
@@ -107,7 +107,7 @@ def write_piece(world: World, root: Path, seed: int, piece: Piece, layout: Layou
     return piece, activity.counts(), size
 
 
-def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, piece: Piece, layout: Layout) -> int:
+def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, piece: Piece, layout: LogLayout) -> int:
     size = 0
     for form in ("raw", "enr"):
         if layout.aaa in (form, "both"):
@@ -116,7 +116,7 @@ def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, piece: 
     return size
 
 
-def _write_lines(folder: Path, lines: list[str], piece: Piece, layout: Layout, suffix: str = ".json") -> int:
+def _write_lines(folder: Path, lines: list[str], piece: Piece, layout: LogLayout, suffix: str = ".json") -> int:
     return write_lines(
         folder, lines, per_part=layout.per_part, compression=layout.gzip, suffix=suffix, first_part=piece.first_part
     )

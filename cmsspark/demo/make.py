@@ -19,7 +19,7 @@ from isal import isal_zlib
 
 from cmsspark.days import start_ms
 from cmsspark.demo.activity import STREAMS, Stream
-from cmsspark.demo.logs import Counts, Layout, folder_of, pieces, write_piece
+from cmsspark.demo.logs import Counts, LogLayout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world
 from cmsspark.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
 
@@ -84,7 +84,7 @@ def make(
     people: int = 300,
     streams: Sequence[Stream] = STREAMS,
     favourite: float = 0.0,
-    layout: Layout | None = None,
+    layout: LogLayout | None = None,
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Made:
@@ -95,7 +95,7 @@ def make(
     dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
     and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
     """
-    layout = layout or Layout()
+    layout = layout or LogLayout()
     tell = progress or (lambda _: None)
     shutil.rmtree(root / "project", ignore_errors=True)
     tell("datasets, files and replicas")
@@ -132,7 +132,7 @@ def _with_favourite(world: World, share: float) -> World:
     return replace(world, popularity=popularity)
 
 
-def _dumps(root: Path, day: date, layout: Layout) -> list[tuple[str, Task]]:
+def _dumps(root: Path, day: date, layout: LogLayout) -> list[tuple[str, Task]]:
     """What there is to write of the dumps, the largest table first."""
     told, compression = "dumps of DBS and PhEDEx", layout.gzip
     tables: list[tuple[str, Task]] = [
@@ -143,7 +143,7 @@ def _dumps(root: Path, day: date, layout: Layout) -> list[tuple[str, Task]]:
 
 
 def _logs(
-    root: Path, day: date, records: int, seed: int, streams: Sequence[Stream], layout: Layout
+    root: Path, day: date, records: int, seed: int, streams: Sequence[Stream], layout: LogLayout
 ) -> list[tuple[str, Task]]:
     """What there is to write of a day's logs."""
     return [
@@ -213,4 +213,4 @@ def _set_times(root: Path, day: date) -> None:
             os.utime(path, (seconds, seconds))
 
 
-__all__ = ["Layout", "Made", "Stream", "make"]
+__all__ = ["LogLayout", "Made", "Stream", "make"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from cmsspark.errors import UsageError
-from cmsspark.periods import Period, When, options
+from cmsspark.errors import SettingsError, UsageError
+from cmsspark.periods import Interval, Period, options
 from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.pipeline.options import settings_of, store_options
 from cmsspark.pipeline.period_options import when_options
@@ -43,8 +43,8 @@ from cmsspark.settings import Settings
 @click.option("--verbose", is_flag=True, help="Say more on the way.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
-    when: When, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None, amq: str | None,
-    spool: str | None, resume: bool, dry_run: bool, limit: int | None, verbose: bool, debug: bool,
+    when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
+    amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None, verbose: bool, debug: bool,
 ) -> None:  # fmt: skip
     """Publish a stored day or period, to MONIT (STOMP or HTTP) or to a file spool.
 
@@ -66,7 +66,7 @@ def command(
 
 
 def request_of(
-    settings: Settings, day: When, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
+    settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
     spool: str | None, limit: int | None,
 ) -> PublishRequest:  # fmt: skip
     """The request, from the command line first and the settings second.
@@ -76,6 +76,10 @@ def request_of(
     """
     defaults = publishing_settings(settings)
     chosen = sink or ("stomp" if amq else defaults.sink or "file")
+    if chosen not in SINKS:
+        raise SettingsError(
+            f"sink is one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
+        )
     example = SINKS[chosen].example
     if example and not (amq or defaults.amq):
         raise UsageError(
@@ -90,7 +94,7 @@ def request_of(
     )  # fmt: skip
 
 
-def _job_of(name: str | None, when: When) -> Job:
+def _job_of(name: str | None, when: Interval) -> Job:
     is_period = isinstance(when, Period)
     job = find_job(name or ("period" if is_period else "data_aggregation"))
     if job.of_periods != is_period:

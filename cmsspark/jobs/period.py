@@ -19,7 +19,7 @@ from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.pipeline.provenance import versions
-from cmsspark.pipeline.run_context import Attended, attended
+from cmsspark.pipeline.run_context import RunContext, running
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.schemas import stored_table
@@ -37,7 +37,7 @@ _MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_
 
 
 @dataclass(frozen=True)
-class Made:
+class PeriodResult:
     """A period's rows, what they were made from, and the key of their pseudonyms."""
 
     rows: pl.DataFrame
@@ -72,13 +72,13 @@ def run(
     NotReady (75), OutputError (73).
     """
     tell = say or (lambda text: click.echo(text, err=True))
-    with attended(settings, fout, NAME, period, tell) as run_of_period:
+    with running(settings, fout, NAME, period, tell) as run_of_period:
         done = _run(period, fout, allow_missing, tell, run_of_period)
         run_of_period.manifest = done.manifest
         return done
 
 
-def build(days: StoredDays) -> Made:
+def build(days: StoredDays) -> PeriodResult:
     """The period's rows, sorted by their keys. Raises DataError (65) for two keys, or damaged days."""
     import polars as pl
 
@@ -97,11 +97,11 @@ def build(days: StoredDays) -> Made:
         "timestamp": pl.lit(calendar.start_ms(period), pl.Int64),
     }
     columns = [made.get(name, pl.col(name)).alias(name) for name in stored_table(TABLE).names]
-    return Made(rows.select(columns), days, key_id)
+    return PeriodResult(rows.select(columns), days, key_id)
 
 
 def _run(
-    period: Period, fout: str, allow_missing: bool, tell: Callable[[str], None], run_of_period: Attended
+    period: Period, fout: str, allow_missing: bool, tell: Callable[[str], None], run_of_period: RunContext
 ) -> results.CurrentTable:
     began = time.monotonic()
     files = files_of(fout, f"cmsspark {NAME}")
@@ -123,7 +123,7 @@ def _run(
     return done
 
 
-def _manifest(made: Made, seconds: float) -> dict[str, Any]:
+def _manifest(made: PeriodResult, seconds: float) -> dict[str, Any]:
     days = made.days
     return {
         "day": days.period.first.isoformat(),

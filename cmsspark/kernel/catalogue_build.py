@@ -28,7 +28,7 @@ from cmsspark.kernel.catalogue import (
     replica_keys,
     starts_of,
 )
-from cmsspark.kernel.file_runs import ROWS, Column, FileRows, Run, Slice, slices
+from cmsspark.kernel.file_runs import ROWS, FileRows, RunColumn, Slice, SortedRun, slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ def build_catalogue(
     report = Report()
     spool = folder / "runs"
     spool.mkdir()
-    runs: list[Run] = []
+    runs: list[SortedRun] = []
     pairs_of: list[_Pairs] = []
     for number, (of_part, counted) in enumerate(
         each(partial(_file_runs, known, numbers, hash_name, spool, rows), files)
@@ -93,7 +93,7 @@ def build_catalogue(
             setattr(report, name, getattr(report, name) + count)
     whole, numbers_of = _same_pairs(pairs_of)
     colliding: dict[int, dict[int, int]] = {}
-    hashes, pairs_column = Column(folder / "hashes.npy", np.uint64), Column(folder / "pairs.npy", np.int32)
+    hashes, pairs_column = RunColumn(folder / "hashes.npy", np.uint64), RunColumn(folder / "pairs.npy", np.int32)
     for part in slices(runs, rows):
         found = _merged(part, numbers_of, report, colliding)
         hashes.append(found[0])
@@ -154,10 +154,10 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
 
 def _file_runs(
     known: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
-) -> tuple[list[tuple[Run, _Pairs]], Report]:
+) -> tuple[list[tuple[SortedRun, _Pairs]], Report]:
     """The rows of a part of FILES that can match: named, of a dataset in DATASETS. Each run has pairs of its own."""
     report, shape = Report(), _PartShape()
-    runs: list[tuple[Run, _Pairs]] = []
+    runs: list[tuple[SortedRun, _Pairs]] = []
     pieces: list[tuple[Any, ...]] = []
     held = 0
     for table in part():
@@ -227,10 +227,10 @@ def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
     return to_numpy(pc.starts_with(names, "/").cast("int8"), np.int8, 0).astype(np.bool_)
 
 
-def _run_of(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[Run, _Pairs]:
+def _run_of(pieces: list[tuple[Any, ...]], spool: Path) -> tuple[SortedRun, _Pairs]:
     hashes, checks, file_ids, blocks, datasets = (np.concatenate(column) for column in zip(*pieces, strict=True))
     rows_pairs, pairs = _Pairs.of(blocks, datasets)
-    return Run.write(spool, FileRows(hashes, checks, rows_pairs, file_ids)), pairs
+    return SortedRun.write(spool, FileRows(hashes, checks, rows_pairs, file_ids)), pairs
 
 
 def _longs(table: pa.Table, column: int) -> Longs:

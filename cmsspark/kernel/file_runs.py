@@ -28,14 +28,14 @@ class FileRows:
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Rows in a file, a column behind the other: ascending by hash, those of one hash as they stood in the dump."""
 
     path: Path
     rows: int
 
     @classmethod
-    def write(cls, folder: Path, rows: FileRows) -> Run:
+    def write(cls, folder: Path, rows: FileRows) -> SortedRun:
         """Raises OSError."""
         order = np.argsort(rows.hashes, kind="stable")
         run = cls(folder / f"{uuid.uuid4().hex}.run", len(order))
@@ -56,7 +56,7 @@ class Run:
 class Slice:
     """What some runs have of one range of hashes."""
 
-    runs: Sequence[Run]
+    runs: Sequence[SortedRun]
     #: Of each run: the first row, and the one behind the last.
     places: Sequence[tuple[int, int]]
 
@@ -69,7 +69,7 @@ class Slice:
         return [run.read(name, *place) for run, place in zip(self.runs, self.places, strict=True)]
 
 
-def slices(runs: Sequence[Run], rows: int) -> Iterator[Slice]:
+def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:
     """All runs' rows, in ranges of hashes that ascend, each with about ``rows`` of them. Equal hashes come together."""
     total = sum(run.rows for run in runs)
     count = -(-total // rows)
@@ -82,7 +82,7 @@ def slices(runs: Sequence[Run], rows: int) -> Iterator[Slice]:
         yield Slice(runs, [(one[number], one[number + 1]) for one in places])
 
 
-class Column:
+class RunColumn:
     """An array of a snapshot, as ``np.save`` writes it, that becomes longer."""
 
     def __init__(self, path: Path, kind: type[np.generic]) -> None:

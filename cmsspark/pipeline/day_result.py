@@ -16,7 +16,7 @@ from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import NotReady, OutputError
 from cmsspark.kernel.catalogue import Report
 from cmsspark.pipeline import catalogue_snapshots
-from cmsspark.pipeline.provenance import check_unchanged, dumps_told, input_told, versions
+from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.pipeline.quarantine import keep
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.scan_summary import ScanResult, ScanSummary
@@ -26,7 +26,7 @@ from cmsspark.store import results
 
 
 @dataclass
-class Outcome:
+class DayOutcome:
     """What a count found beside the rows of its tables, and how it was made."""
 
     bins: dict[str, StreamBins]
@@ -39,7 +39,9 @@ class Outcome:
     asked: str = ""
 
 
-def outcome_of(request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None) -> Outcome:
+def outcome_of(
+    request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None
+) -> DayOutcome:
     """What an engine found; malformed records go to quarantine here. ``catalogue``: what its build found, None for a
     shuffle join. Raises DataError (65) for a stream of another schema.
     """
@@ -62,15 +64,15 @@ def outcome_of(request: DayRequest, inputs: Inputs, result: ScanResult, catalogu
     if catalogue:
         warnings += catalogue_snapshots.warnings_of(Report(**catalogue), inputs.dbs)
     asked = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{known}"
-    return Outcome(summary.bins, told, summary.warnings() + warnings, examples, asked)
+    return DayOutcome(summary.bins, told, summary.warnings() + warnings, examples, asked)
 
 
 def store_day(
     request: DayRequest,
     inputs: Inputs,
-    outcome: Outcome,
-    write: Callable[[results.Run, str], int],
-    run_now: results.Run,
+    outcome: DayOutcome,
+    write: Callable[[results.StagedRun, str], int],
+    run_now: results.StagedRun,
     tell: Callable[[str], None],
     began: float,
 ) -> results.CurrentTable:
@@ -136,7 +138,7 @@ def _quarantine(
 
 
 def _manifest(
-    request: DayRequest, inputs: Inputs, outcome: Outcome, run_now: results.Run, began: float
+    request: DayRequest, inputs: Inputs, outcome: DayOutcome, run_now: results.StagedRun, began: float
 ) -> dict[str, Any]:
     bins = outcome.bins
     read = sum(one.read for one in bins.values())
@@ -151,8 +153,8 @@ def _manifest(
         "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},
         "generations": {stream: dict(one.generations) for stream, one in bins.items() if one.generations},
         "reduction_factor": round(read / rows, 3) if rows else None,
-        "dumps": dumps_told(inputs.dumps),
-        "inputs": [input_told(one) for one in inputs.streams],
+        "dumps": dumps_summary(inputs.dumps),
+        "inputs": [input_summary(one) for one in inputs.streams],
         "identical_files": _identical(inputs),
         "pseudonym_key_id": key.key_id,
         **outcome.told,

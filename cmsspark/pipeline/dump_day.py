@@ -16,15 +16,17 @@ import click
 
 from cmsspark import days
 from cmsspark.compiled import unavailable_reason
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline import engine
 from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of
-from cmsspark.pipeline.provenance import check_unchanged, dumps_told, is_all_local, versions
+from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, is_all_local, versions
 from cmsspark.pipeline.request import JobRequest
-from cmsspark.pipeline.run_context import Attended, attended
+from cmsspark.pipeline.run_context import RunContext, running
+from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Dump, Layout
-from cmsspark.storage import Files, LocalFiles, files_for
+from cmsspark.storage import Files, LocalFiles
 from cmsspark.store import results
 
 if TYPE_CHECKING:
@@ -100,12 +102,12 @@ def run(job: DumpJob, request: JobRequest, say: Callable[[str], None] | None = N
     is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)
-    with attended(request.settings, request.fout, job.name, request.day, log) as run_context:
+    with running(request.settings, request.fout, job.name, request.day, log) as run_context:
         # What is missing on the local disk is told before a JVM starts; so is who else works on the day.
         if is_local:
             run_context.lock(LocalFiles())
         dumps = job.choose(LocalFiles(), layout, request.day) if is_local else []
-        start = _run_by_processes if choice.engine == engine.PROCESSES else _run_in_spark
+        start = _run_by_processes if choice.engine == PROCESSES else _run_in_spark
         done = start(_Work(job, request, layout, run_context), dumps)
         run_context.manifest = done.manifest
         return done
@@ -118,10 +120,10 @@ class _Work:
     job: DumpJob
     request: JobRequest
     layout: Layout
-    run_context: Attended
+    run_context: RunContext
 
     def store(
-        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.Run], int]
+        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], int]
     ) -> results.CurrentTable:
         """Have ``write`` write the table into a new run, and make that current."""
         log, name, day = self.run_context.tell, self.job.name, self.request.day
@@ -149,13 +151,13 @@ def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.pipeline.dump_parts import spill_folder, write_by_processes
     from cmsspark.runners import local
 
-    with local.crew() as workers:
+    with local.worker_pool() as workers:
 
-        def write(staged: results.Run) -> int:
+        def write(staged: results.StagedRun) -> int:
             with spill_folder(work.request.settings.cache_dir) as folder:
                 return write_by_processes(work.job, work.request.day, dumps, folder, workers.map, staged)
 
-        return work.store(LocalFiles(), dumps, engine.PROCESSES, write)
+        return work.store(LocalFiles(), dumps, PROCESSES, write)
 
 
 def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
@@ -166,12 +168,12 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     work.run_context.lock(files)
     chosen = dumps or work.job.choose(files, work.layout, work.request.day)
 
-    def write(staged: results.Run) -> int:
+    def write(staged: results.StagedRun) -> int:
         rows = work.job.build_in_spark(work.job.tables(spark, chosen), work.request.day)
         return staged.write(rows, work.job.name, work.request.fmt)
 
     try:
-        return work.store(files, chosen, engine.SPARK, write)
+        return work.store(files, chosen, SPARK, write)
     except Exception as error:
         raise cause_of(error) from None
 
@@ -186,7 +188,7 @@ def _readers() -> dict[str, Any]:
 
 def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) -> dict[str, Any]:
     return {
-        "dumps": dumps_told(dumps),
+        "dumps": dumps_summary(dumps),
         "inputs": [
             {"table": name, "folder": dump.folder_of(name), "files": [[f.path, f.size, f.mtime_ms] for f in listed]}
             for dump in dumps
@@ -195,7 +197,7 @@ def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) ->
         "warnings": [text for dump in dumps for text in dump.warnings],
         "engine": engine_name,
         # What executors of a cluster read with is not known here.
-        **(_readers() if engine_name == engine.PROCESSES else {}),
+        **(_readers() if engine_name == PROCESSES else {}),
         "versions": versions(),
         "seconds": round(seconds, 1),
         "timestamp": days.start_ms(day),

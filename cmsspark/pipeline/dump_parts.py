@@ -9,12 +9,12 @@ from __future__ import annotations
 import fcntl
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cmsspark.errors import DataError, OutputError
 from cmsspark.kernel.parts import Each, Part
@@ -24,13 +24,26 @@ from cmsspark.schemas import input_table, stored_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.storage import local_path
-from cmsspark.store.results import Run
+from cmsspark.store.results import StagedRun
 
 if TYPE_CHECKING:
-    from cmsspark.pipeline.dump_day import DumpJob
+    import polars as pl
+
+    from cmsspark.kernel.dump_frames import Frames
 
 
-def parts_of(job: DumpJob, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
+class DumpTable(Protocol):
+    """What is read and made here of a :class:`cmsspark.pipeline.dump_day.DumpJob`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dbs(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def build(self) -> Callable[[Frames, date], pl.DataFrame]: ...
+
+
+def parts_of(job: DumpTable, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
     """The part files of each table that the job reads."""
     parts: dict[str, list[Part]] = {}
     for dump in dumps:
@@ -50,7 +63,9 @@ def _read_part(table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]
         raise DataError("a dump's file cannot be read", where=path, found=error.strerror) from None
 
 
-def write_by_processes(job: DumpJob, day: date, dumps: Sequence[Dump], folder: Path, each: Each, staged: Run) -> int:
+def write_by_processes(
+    job: DumpTable, day: date, dumps: Sequence[Dump], folder: Path, each: Each, staged: StagedRun
+) -> int:
     """Write the job's table into the run and return its rows. ``each`` is ``map``, or something like it."""
     from cmsspark.kernel import dump_frames
 

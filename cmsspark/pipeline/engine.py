@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cmsspark.errors import CmssparkError, NotReady, SettingsError, UsageError
 from cmsspark.pipeline import inputs
 from cmsspark.pipeline.provenance import is_all_local
 from cmsspark.pipeline.request import DayRequest, JobRequest
+from cmsspark.runners.engines import AUTO, PROCESSES, SPARK
 from cmsspark.runners.session import has_session
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.layout import Layout
@@ -22,37 +23,32 @@ from cmsspark.storage import LocalFiles
 if TYPE_CHECKING:
     from cmsspark.pipeline.request import Inputs
 
-AUTO: Final = "auto"
-PROCESSES: Final = "processes"
-SPARK: Final = "spark"
-ENGINES: Final = (AUTO, PROCESSES, SPARK)
-
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """The engine that counts; ``reason`` says why it is Spark, and is empty for processes."""
 
     engine: str
     reason: str = ""
 
 
-def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> Choice:
+def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> EngineChoice:
     """The engine for a request. ``spark_reason``: what else asks for Spark, such as a profile or an option of Spark.
 
     Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where processes are requested for
     what only Spark does.
     """
     if request.engine == SPARK:
-        return Choice(SPARK, "--engine spark")
+        return EngineChoice(SPARK, "--engine spark")
     if request.engine == AUTO and "PYSPARK_GATEWAY_PORT" in os.environ:
-        return Choice(SPARK, "spark-submit started the job")
+        return EngineChoice(SPARK, "spark-submit started the job")
     reason = spark_reason or ", ".join(_option_reasons(request)) or _location_reason(request, layout)
     reason = reason or _dump_reason(request, layout)
     if not reason:
-        return Choice(PROCESSES)
+        return EngineChoice(PROCESSES)
     if request.engine == PROCESSES:
         raise UsageError("--engine processes cannot do that", found=reason, next_step="leave --engine out")
-    return Choice(SPARK, reason)
+    return EngineChoice(SPARK, reason)
 
 
 def _option_reasons(request: JobRequest) -> list[str]:
@@ -116,7 +112,7 @@ def check_index(request: DayRequest, resolved: Inputs) -> None:
         )
 
 
-def check_session(choice: Choice) -> None:
+def check_session(choice: EngineChoice) -> None:
     """Raises SettingsError (78) where Spark is chosen in a process that has none.
 
     A session made here would have neither the profile's memory nor its options.

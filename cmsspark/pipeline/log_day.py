@@ -12,6 +12,7 @@ import click
 
 from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
+from cmsspark.file_systems import files_for
 from cmsspark.kernel.catalogue_build import Each
 from cmsspark.memory import trim
 from cmsspark.pipeline import catalogue_snapshots, day_result, engine, overflow, reuse
@@ -19,14 +20,15 @@ from cmsspark.pipeline.inputs import resolve, uses_index
 from cmsspark.pipeline.overflow import reader_of
 from cmsspark.pipeline.provenance import is_all_local
 from cmsspark.pipeline.request import DayRequest, Inputs
-from cmsspark.pipeline.run_context import Attended, attended
+from cmsspark.pipeline.run_context import RunContext, running
 from cmsspark.pipeline.scan_summary import ScanResult
 from cmsspark.runners import local
+from cmsspark.runners.engines import PROCESSES
 from cmsspark.runners.scan import StreamFiles, TaskContext
 from cmsspark.runners.session import cause_of
 from cmsspark.sources.folders import Layout
 from cmsspark.sources.registry import DUMPS
-from cmsspark.storage import LocalFiles, files_for
+from cmsspark.storage import LocalFiles
 from cmsspark.store import results
 
 if TYPE_CHECKING:
@@ -45,11 +47,11 @@ def run(request: DayRequest, say: Any = None) -> results.CurrentTable:
     is_local = is_all_local(layout, (*request.streams, *DUMPS), request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)
-    with attended(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
+    with running(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
         # What is missing on the local disk is told before anything starts; so is who else works on the day.
         if is_local:
             run_of_day.lock(LocalFiles())
-        if choice.engine == engine.PROCESSES:
+        if choice.engine == PROCESSES:
             done = _run_by_processes(request, layout, tell, run_of_day)
         else:
             done = _run_by_spark(request, layout, is_local, tell, run_of_day)
@@ -57,8 +59,8 @@ def run(request: DayRequest, say: Any = None) -> results.CurrentTable:
         return done
 
 
-def _run_by_processes(request: DayRequest, layout: Layout, tell: Any, run_of_day: Attended) -> results.CurrentTable:
-    with local.crew() as crew:
+def _run_by_processes(request: DayRequest, layout: Layout, tell: Any, run_of_day: RunContext) -> results.CurrentTable:
+    with local.worker_pool() as crew:
         inputs = resolve(request, layout, LocalFiles())
         earlier = reuse.find(request, inputs)
         if earlier is not None:
@@ -66,11 +68,11 @@ def _run_by_processes(request: DayRequest, layout: Layout, tell: Any, run_of_day
             return Work(request, inputs, None, tell, run_of_day).take(earlier)
         engine.check_index(request, inputs)
         work = Work(request, inputs, _snapshots(request, inputs, tell, crew.map), tell, run_of_day)
-        return work.count(lambda kit: local.count(crew, stream_files(inputs), kit))
+        return work.count(lambda kit: local.run_local(crew, stream_files(inputs), kit))
 
 
 def _run_by_spark(
-    request: DayRequest, layout: Layout, is_local: bool, tell: Any, run_of_day: Attended
+    request: DayRequest, layout: Layout, is_local: bool, tell: Any, run_of_day: RunContext
 ) -> results.CurrentTable:
     inputs = resolve(request, layout, LocalFiles()) if is_local else None
     with ThreadPoolExecutor(1) as pool:
@@ -95,12 +97,12 @@ class Work:
     inputs: Inputs
     opened: catalogue_snapshots.Snapshots | None
     tell: Any
-    run_of_day: Attended
+    run_of_day: RunContext
 
     def count(self, count: Callable[[TaskContext], ScanResult]) -> results.CurrentTable:
         """Count, check and store."""
 
-        def counted_day(run_now: results.Run) -> results.CurrentTable:
+        def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
             counted = count(self.context())
             report = self.opened.report.__dict__ if self.opened else None
             outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
@@ -119,12 +121,12 @@ class Work:
         )
 
     def _stored(
-        self, run_now: results.Run, outcome: day_result.Outcome, write: Callable[[results.Run, str], int]
+        self, run_now: results.StagedRun, outcome: day_result.DayOutcome, write: Callable[[results.StagedRun, str], int]
     ) -> results.CurrentTable:
         began = self.run_of_day.began_ticks
         return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.tell, began)
 
-    def _in_a_run(self, work: Callable[[results.Run], results.CurrentTable]) -> results.CurrentTable:
+    def _in_a_run(self, work: Callable[[results.StagedRun], results.CurrentTable]) -> results.CurrentTable:
         """Work in a run's folder; the store stays as it was where that fails."""
         request = self.request
         # Before anything is read: a store that cannot be written must not cost an hour first.

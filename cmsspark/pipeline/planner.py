@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any, Final
 
 from cmsspark.checks import readiness
-from cmsspark.checks.readiness import Listing, Rules, Verdict
+from cmsspark.checks.readiness import Listing, Readiness, Rules
 from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.pipeline.job_index import Job
@@ -26,7 +26,7 @@ POLICIES: Final = ("require", "partial", "tmp")
 
 
 @dataclass(frozen=True)
-class Task:
+class PlannedTask:
     """``why`` it is to be done: missing, stale (and of what), unpublished. ``runs`` is False where it is only to be
     published; ``options`` go to the job; ``error`` is what kept from looking.
     """
@@ -36,12 +36,12 @@ class Task:
     why: str
     runs: bool = True
     options: tuple[str, ...] = ()
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: Readiness = field(default_factory=Readiness)
     error: CmssparkError | None = None
 
 
 @dataclass(frozen=True)
-class Look:
+class Planner:
     """Where a planner looks. ``published``: what the ledger knows; None where nothing is published at all."""
 
     files: Files
@@ -52,18 +52,18 @@ class Look:
     published: Sequence[Published] | None
     now_ms: int
 
-    def task(self, job: Job, day: date) -> Task | None:
+    def task(self, job: Job, day: date) -> PlannedTask | None:
         """What is to be done, or None."""
         try:
             manifest = self._manifest(job, day)
             why = "missing" if manifest is None else self._stale(job, day, manifest)
             if why:
                 verdict, options = self._ready(job, day, manifest)
-                return Task(day, job, why, True, options, verdict)
+                return PlannedTask(day, job, why, True, options, verdict)
             if manifest and not self._is_published(job, day, manifest):
-                return Task(day, job, "unpublished", runs=False)
+                return PlannedTask(day, job, "unpublished", runs=False)
         except CmssparkError as error:
-            return Task(day, job, "cannot be looked at", error=error)
+            return PlannedTask(day, job, "cannot be looked at", error=error)
         return None
 
     def _manifest(self, job: Job, day: date) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ class Look:
         is_allowed = self.policies.get(stream) == "tmp"
         return folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=is_allowed)
 
-    def _ready(self, job: Job, day: date, manifest: Mapping[str, Any] | None) -> tuple[Verdict, tuple[str, ...]]:
+    def _ready(self, job: Job, day: date, manifest: Mapping[str, Any] | None) -> tuple[Readiness, tuple[str, ...]]:
         verdicts, options = [], set()
         found = []
         before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
@@ -104,7 +104,7 @@ class Look:
                 one = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
                 if self.policies.get(stream) == "partial":
-                    verdicts.append(Verdict(warnings=(f"{stream} is left out: {error.wanted}",)))
+                    verdicts.append(Readiness(warnings=(f"{stream} is left out: {error.wanted}",)))
                     options.add("--allow-missing")
                 else:
                     verdicts.append(readiness.missing(self._lacking(stream, day, error), self.now_ms))
@@ -129,7 +129,7 @@ class Look:
             return _in_a_line(error)
         return f"{stream}: {still_open.folder} is not final yet"
 
-    def _dumps_ready(self, job: Job, day: date, streams: Sequence[str]) -> list[Verdict]:
+    def _dumps_ready(self, job: Job, day: date, streams: Sequence[str]) -> list[Readiness]:
         try:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:

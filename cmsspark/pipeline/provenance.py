@@ -31,7 +31,7 @@ def check_unchanged(files: Files, inputs: Iterable[DayInput | Dump]) -> None:
         )
 
 
-def dumps_told(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
+def dumps_summary(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
     """The dumps that were chosen, by kind; ``day`` is null for the legacy ``current`` folder."""
     return {
         dump.kind: {
@@ -44,7 +44,7 @@ def dumps_told(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
     }
 
 
-def input_told(one: DayInput) -> dict[str, Any]:
+def input_summary(one: DayInput) -> dict[str, Any]:
     """A stream's input as manifests have it."""
     return {
         "stream": one.stream,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, UsageError
-from cmsspark.periods import When, first_day
+from cmsspark.periods import Interval, first_day
 from cmsspark.pipeline.job_index import Job
 from cmsspark.pipeline.options import store_of
 from cmsspark.settings import Settings
@@ -37,7 +37,7 @@ class PublishRequest:
     the file sink; ``limit``: only so many rows.
     """
 
-    day: When
+    day: Interval
     job: Job
     settings: Settings
     options: PublishingSettings
@@ -89,7 +89,8 @@ def _open_sink(
 
 
 def _stored(request: PublishRequest, table: str) -> CurrentTable:
-    from cmsspark.storage import LocalFiles, files_for, is_local
+    from cmsspark.file_systems import files_for
+    from cmsspark.storage import LocalFiles, is_local
     from cmsspark.store.results import current
 
     store = store_of(request.fout, request.settings)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import DataError, InputMissing
-from cmsspark.pipeline.provenance import dumps_told, input_told, versions
+from cmsspark.pipeline.provenance import dumps_summary, input_summary, versions
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.schemas import stored_table
 from cmsspark.storage import local_path
 from cmsspark.store import results
 
 if TYPE_CHECKING:
-    from cmsspark.pipeline.day_result import Outcome
+    from cmsspark.pipeline.day_result import DayOutcome
 
 #: Whose run holds the streams of all single-stream reports.
 SOURCE: Final = "data_aggregation"
@@ -54,14 +54,14 @@ def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> b
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
         and not manifest.get("outsized")
-        and all(read.get(one.stream) == input_told(one) for one in inputs.streams)
-        and all(manifest["dumps"].get(kind) == told for kind, told in dumps_told(inputs.dumps).items())
+        and all(read.get(one.stream) == input_summary(one) for one in inputs.streams)
+        and all(manifest["dumps"].get(kind) == told for kind, told in dumps_summary(inputs.dumps).items())
     )
 
 
-def outcome_of(found: results.CurrentTable, streams: tuple[str, ...]) -> Outcome:
+def outcome_of(found: results.CurrentTable, streams: tuple[str, ...]) -> DayOutcome:
     """What that run found in ``streams``."""
-    from cmsspark.pipeline.day_result import Outcome
+    from cmsspark.pipeline.day_result import DayOutcome
 
     manifest = found.manifest
     bins = {stream: _bins(manifest, stream) for stream in streams}
@@ -77,10 +77,10 @@ def outcome_of(found: results.CurrentTable, streams: tuple[str, ...]) -> Outcome
     told |= {name: manifest.get(name) for name in ("engine", "compiled", "join", "catalogue")}
     starts = tuple(f"{stream}: fields are not" for stream in streams)
     warnings = [text for text in manifest.get("warnings", ()) if text.startswith(starts)]
-    return Outcome(bins, told, warnings, asked=f"the run {manifest['run']} of {SOURCE}")
+    return DayOutcome(bins, told, warnings, asked=f"the run {manifest['run']} of {SOURCE}")
 
 
-def write(found: results.CurrentTable, streams: tuple[str, ...], run: results.Run, table: str) -> int:
+def write(found: results.CurrentTable, streams: tuple[str, ...], run: results.StagedRun, table: str) -> int:
     """Write the rows of ``streams`` as ``table`` and return how many there are."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark import clock
 from cmsspark.errors import CmssparkError, Exit, as_ours
-from cmsspark.periods import Period, When, first_day
+from cmsspark.periods import Interval, Period, first_day
 from cmsspark.storage import Files
 from cmsspark.store import lease, process_identity, results, run_history
 from cmsspark.store.run_history import Published, Run, State
@@ -33,13 +33,13 @@ _DETAILS: Final = (
 
 
 @dataclass
-class Attended:
+class RunContext:
     """A run on its way. ``lock`` it as soon as the store can be reached; ``check`` before its result counts."""
 
     settings: Settings
     fout: str
     job: str
-    day: When
+    day: Interval
     tell: Callable[[str], None]
     stack: ExitStack
     held: lease.Lease | None = None
@@ -80,10 +80,12 @@ class Attended:
 
 
 @contextmanager
-def attended(settings: Settings, fout: str, job: str, day: When, tell: Callable[[str], None]) -> Iterator[Attended]:
+def running(
+    settings: Settings, fout: str, job: str, day: Interval, tell: Callable[[str], None]
+) -> Iterator[RunContext]:
     """A run of ``job`` for ``day``, or for a period, from here to the end of the block."""
     with ExitStack() as stack:
-        run_of_day = Attended(settings, fout, job, day, tell, stack)
+        run_of_day = RunContext(settings, fout, job, day, tell, stack)
         run = _begun(run_of_day)
         run_of_day.enter(run)
         try:
@@ -94,7 +96,7 @@ def attended(settings: Settings, fout: str, job: str, day: When, tell: Callable[
         run_of_day.enter(_done(run, run_of_day.manifest))
 
 
-def _begun(run_of_day: Attended) -> Run:
+def _begun(run_of_day: RunContext) -> Run:
     began = run_of_day.began
     name = clock.new_run_id(int(began * 1000))
     day = run_of_day.day

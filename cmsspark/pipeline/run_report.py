@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.readable import encodable
 from cmsspark.reports.day_report import report
 from cmsspark.reports.page import page
 from cmsspark.runners.session import session
-from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
+from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 

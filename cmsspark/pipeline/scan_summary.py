@@ -14,7 +14,7 @@ from cmsspark.kernel.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, Si
 from cmsspark.kernel.prefixes import OTHER
 from cmsspark.pipeline.inputs import spellings
 from cmsspark.sources.sample import needed_of
-from cmsspark.store.results import Run
+from cmsspark.store.results import StagedRun
 
 #: Prefixes of unmatched files that a manifest names of each stream.
 PREFIXES_TOLD: Final = 20
@@ -27,7 +27,7 @@ class ScanResult(Protocol):
 
     def side_rows(self) -> Iterable[SideRow]: ...
     def quarantined(self) -> Iterator[tuple[str, str]]: ...
-    def write(self, run: Run, table: str, fmt: str) -> int: ...
+    def write(self, run: StagedRun, table: str, fmt: str) -> int: ...
     def close(self) -> None: ...
 
 

@@ -8,9 +8,10 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from cmsspark.errors import CmssparkError, InputMissing
+from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Files, LocalFiles, files_for, is_local, join, local_path
+from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 

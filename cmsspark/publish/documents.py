@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from cmsspark.errors import UsageError
-from cmsspark.periods import When, start_ms
+from cmsspark.periods import Interval, start_ms
 from cmsspark.schemas import Column, Table
 
 TYPE_PREFIX: Final = "agg"
@@ -73,7 +73,7 @@ class DocumentSpec:
     """What all documents of one table and day, or period, have in common."""
 
     table: Table
-    day: When
+    day: Interval
     producer: str
     type: str
 

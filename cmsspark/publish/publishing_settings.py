@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from cmsspark.errors import SettingsError
-from cmsspark.publish.sinks import SINKS
 from cmsspark.settings import Settings
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -23,7 +22,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     ``http_metadata``, ``http_top_level``: where documents over HTTP have producer, type, type_prefix, timestamp, _id.
     """
 
-    sink: Literal[tuple(SINKS)] | None = None  # type: ignore[valid-type]  # a tuple of them
+    sink: Text | None = None
     amq: Text | None = None
     spool: Text | None = None
     producer: Text | None = None

@@ -10,15 +10,15 @@ from datetime import date
 from types import FrameType
 
 from cmsspark.kernel.merge import Aggregated, SideRow, merge
-from cmsspark.pipeline import engine
+from cmsspark.runners.engines import PROCESSES
 from cmsspark.runners.scan import StreamFiles, TaskContext, pack
 from cmsspark.runners.worker_pool import TASK_BYTES, WorkerPool, cores
 from cmsspark.schemas import stored_table
-from cmsspark.store.results import Run
+from cmsspark.store.results import StagedRun
 
 
 @contextmanager
-def crew() -> Iterator[WorkerPool]:
+def worker_pool() -> Iterator[WorkerPool]:
     """The processes. Whoever ends this one by SIGTERM or SIGHUP ends them too, and what was begun is cleared away."""
     # Imported before the processes are made, once for all.
     import pyarrow.parquet  # noqa: F401
@@ -27,7 +27,7 @@ def crew() -> Iterator[WorkerPool]:
         yield pool
 
 
-def count(pool: WorkerPool, streams: Sequence[StreamFiles], context: TaskContext) -> LocalResult:
+def run_local(pool: WorkerPool, streams: Sequence[StreamFiles], context: TaskContext) -> LocalResult:
     """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""
     tasks = pack(streams, cores(), TASK_BYTES)
     return LocalResult(merge(pool.scan(tasks, context)), context.day)
@@ -39,7 +39,7 @@ class LocalResult:
 
     merged: Aggregated
     day: date
-    engine: str = engine.PROCESSES
+    engine: str = PROCESSES
 
     def side_rows(self) -> Iterator[SideRow]:
         """The scan's rows that are no accesses."""
@@ -49,7 +49,7 @@ class LocalResult:
         """(stream, detail) of malformed records."""
         return iter(self.merged.quarantined)
 
-    def write(self, run: Run, table: str, fmt: str) -> int:
+    def write(self, run: StagedRun, table: str, fmt: str) -> int:
         """Write a table of the run and return its rows."""
         make = self.merged.partials if table == "partials" else self.merged.report
         return run.write_arrow(make(self.day, stored_table(table)), table)

@@ -43,7 +43,7 @@ _LISTING_TASKS: Final = 100
 GZIP_FACTOR: Final = 6
 
 
-class Reader(Protocol):
+class TaskReader(Protocol):
     """What a task reads with (``cmsspark.sources.reader``)."""
 
     @property
@@ -80,7 +80,7 @@ class TaskContext:
     catalogue: str | None
     replicas: str | None
     pseudonyms: Pseudonyms
-    make_reader: Callable[[str, str, date], Reader]
+    make_reader: Callable[[str, str, date], TaskReader]
     #: One row for each access instead of folded rows.
     unfolded: bool = False
     #: Files that are read as far as they are intact.
@@ -105,7 +105,7 @@ class TaskContext:
         return ", ".join(f"`{name}` {words[kind]}" for name, kind in self.columns())
 
     def batches(
-        self, reader: Reader, fold: StreamAggregator, *, is_last: bool, dictionaries: bool = False
+        self, reader: TaskReader, fold: StreamAggregator, *, is_last: bool, dictionaries: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """What can leave the task now; the folded rows and the bins when it ends. ``dictionaries``: texts of many rows
         may come as such.
@@ -224,7 +224,7 @@ class _DirectTask:
         yield from self.context.batches(reader, fold, is_last=True)
 
 
-def read_task(task: Task, context: TaskContext, reader: Reader, fold: StreamAggregator) -> Iterator[pa.RecordBatch]:
+def read_task(task: Task, context: TaskContext, reader: TaskReader, fold: StreamAggregator) -> Iterator[pa.RecordBatch]:
     """Read a task's files into ``fold``; yields what can leave at once. Raises DataError (65), NotAllowed (77)."""
     for path in task.paths:
         try:

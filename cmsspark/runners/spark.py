@@ -14,12 +14,12 @@ import click
 
 from cmsspark.kernel.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.kernel.pre_aggregate import QUARANTINE
-from cmsspark.pipeline import engine
+from cmsspark.runners.engines import SPARK
 from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, unpack, unpack_batches
 from cmsspark.runners.scan import StreamFiles, TaskContext
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
-from cmsspark.store.results import Run, file_count
+from cmsspark.store.results import StagedRun, file_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ DRIVER_ROWS: Final = 1_000_000
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
-def count(
+def run_in_spark(
     spark: SparkSession, streams: Sequence[StreamFiles], dumps: Sequence[Dump], context: TaskContext, feed: str
 ) -> SparkResult:
     """Count the files of all streams; without a catalogue in ``context`` the ``dumps`` are joined by shuffle. Nothing
@@ -86,7 +86,7 @@ class SparkResult:
     """See :class:`cmsspark.pipeline.scan_summary.ScanResult`. ``rows``: merged rows, kept for several results."""
 
     rows: DataFrame
-    engine: str = engine.SPARK
+    engine: str = SPARK
 
     @cached_property
     def _side(self) -> list[tuple[Any, ...]]:
@@ -104,15 +104,15 @@ class SparkResult:
         """(stream, detail) of malformed records."""
         return ((stream, detail) for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
 
-    def write(self, run: Run, table: str, fmt: str) -> int:
+    def write(self, run: StagedRun, table: str, fmt: str) -> int:
         """Write a table of the run and return its rows: a small one from here, a large one by tasks."""
         kind = PARTIALS if table == "partials" else REPORT
         schema = stored_table(table)
-        count = sum(row[3] for row in self._side if row[0] == kind)
+        run_in_spark = sum(row[3] for row in self._side if row[0] == kind)
         packed = self.rows.where(f"kind = '{kind}'").select("packed")
-        if fmt == "parquet" and count <= DRIVER_ROWS:
+        if fmt == "parquet" and run_in_spark <= DRIVER_ROWS:
             return run.write_arrow(_in_order([unpack(row["packed"]) for row in packed.collect()], schema), table)
-        rows = packed.mapInArrow(unpack_batches, schema.spark()).coalesce(file_count(count))
+        rows = packed.mapInArrow(unpack_batches, schema.spark()).coalesce(file_count(run_in_spark))
         return run.write(rows.sortWithinPartitions(*(USER_KEYS if kind == PARTIALS else KEYS)), table, fmt)
 
     def close(self) -> None:

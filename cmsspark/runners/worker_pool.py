@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from cmsspark.errors import CmssparkError, NotReady
 from cmsspark.kernel.pre_aggregate import StreamAggregator
 from cmsspark.memory import trim
-from cmsspark.runners.scan import Reader, Task, TaskContext, read_task
+from cmsspark.runners.scan import Task, TaskContext, TaskReader, read_task
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -52,7 +52,7 @@ class WorkerState:
     """What one process reads, from its first task to its last."""
 
     context: TaskContext
-    _open: dict[tuple[str, str], tuple[Reader, StreamAggregator]] = field(default_factory=dict)
+    _open: dict[tuple[str, str], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Read the task's files; yields what cannot wait for the end."""

@@ -10,7 +10,7 @@ import msgspec
 
 from cmsspark.access import AccessBatch, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
-from cmsspark.sources.formats.fast_avro import AvroNeeds, KnownAvro
+from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields, last
@@ -28,7 +28,7 @@ class Data(msgspec.Struct, gc=False):
     app_info: str | None = None
 
 
-class Record(msgspec.Struct, gc=False):
+class ReportRecord(msgspec.Struct, gc=False):
     """A report; the legacy Avro has no metadata."""
 
     data: Data
@@ -38,14 +38,14 @@ class Record(msgspec.Struct, gc=False):
 _TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
 _LONGS = ("read_bytes", "read_bytes_at_close")
 _REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
-_AVRO_NEEDS = AvroNeeds("FILE_LFN", ("USER_DN", "APP_INFO", "SITE_NAME"), ("READ_BYTES_AT_CLOSE", "READ_BYTES"))
+_AVRO_NEEDS = AvroFields("FILE_LFN", ("USER_DN", "APP_INFO", "SITE_NAME"), ("READ_BYTES_AT_CLOSE", "READ_BYTES"))
 
 
 class CmsswDecoder(JsonDecoder):
     """Decodes CMSSW reports. Whether an access was remote is for the catalogue to say."""
 
     stream = "cmssw"
-    record_type = Record
+    record_type = ReportRecord
     #: Needed fields of the legacy Avro, and which of them a file cannot lack.
     avro_fields = tuple(name.upper() for name in (*_TEXTS, *_LONGS))
     avro_required = "FILE_LFN"
@@ -55,7 +55,7 @@ class CmsswDecoder(JsonDecoder):
         self._codes = Remembered(self._number)
         self.use_fast_lines(_REQUIRED, lambda data: _REQUIRED, self._number)
         meanings = (self.person.__getitem__, self.apps.of.__getitem__, itself)
-        self.known_avro = KnownAvro(_AVRO_NEEDS, meanings, self._number)
+        self.known_avro = FastAvroReader(_AVRO_NEEDS, meanings, self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day and no_lfn; all else are accesses."""
@@ -80,10 +80,10 @@ class CmsswDecoder(JsonDecoder):
         for data in objects(values):
             found = {name: last(data, name, text, "data.") for name in _TEXTS}
             found |= {name: last(data, name, long, "data.") for name in _LONGS}
-        return Record(Data(**found), metadata)
+        return ReportRecord(Data(**found), metadata)
 
     def avro_record(self, row: Mapping[str, Any]) -> Any:
         """A legacy Avro record's needed fields as a record. Raises Malformed."""
         found: dict[str, Any] = {name: avro_text(row, name.upper()) for name in _TEXTS}
         found |= {name: avro_long(row, name.upper()) for name in _LONGS}
-        return Record(Data(**found))
+        return ReportRecord(Data(**found))

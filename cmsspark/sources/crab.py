@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from cmsspark.access import AccessBatch, Group, Remote
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
-from cmsspark.sources.formats.fast_avro import AvroNeeds, KnownAvro
+from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
 from cmsspark.sources.formats.json_lines import Coder, named
 from cmsspark.sources.values import avro_text, milliseconds, milliseconds_of_all
 
-_REQUIRED = AvroNeeds("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
+_REQUIRED = AvroFields("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
 
 
-class Record(NamedTuple):
+class JobRecord(NamedTuple):
     """Needed fields of a job's file access; times in seconds as text."""
 
     lfn: str | None
@@ -40,16 +40,16 @@ class CrabDecoder:
         self.coder = Coder()
         self._codes = Remembered(self._number)
         meanings = (itself, itself, self.apps.of.__getitem__)
-        self.known_avro = KnownAvro(_REQUIRED, meanings, self._number)
+        self.known_avro = FastAvroReader(_REQUIRED, meanings, self._number)
 
     @property
     def groups(self) -> list[Group]:
         """The groups that batches refer to."""
         return self.coder.groups
 
-    def avro_record(self, row: Mapping[str, Any]) -> Record:
+    def avro_record(self, row: Mapping[str, Any]) -> JobRecord:
         """An Avro record's needed fields. Raises Malformed."""
-        return Record(
+        return JobRecord(
             avro_text(row, "FileName"),
             avro_text(row, "SiteName"),
             avro_text(row, "GridName"),
@@ -58,9 +58,9 @@ class CrabDecoder:
             milliseconds(avro_text(row, "WrapWC"), "WrapWC"),
         )
 
-    def take(self, records: list[Record], batch: AccessBatch) -> None:
+    def take(self, records: list[JobRecord], batch: AccessBatch) -> None:
         """Bin no_lfn; all else are accesses."""
-        self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in Record._fields], batch=batch)
+        self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in JobRecord._fields], batch=batch)
 
     def take_columns(self, columns: Mapping[str, list[str | None]], batch: AccessBatch) -> dict[int, str]:
         """As ``take``, of columns that are known to be text or null; the reasons of malformed rows, in order.

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from cmsspark.errors import InputMissing, NotReady
 from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, dump_at
-from cmsspark.sources.layout import Layout, Place, days_near, shown
+from cmsspark.sources.layout import InputLocation, Layout, days_near, shown
 from cmsspark.sources.listing import COPYING, TMP, InputFile, data_files, digest, hold_data, is_hidden
 from cmsspark.storage import Files
 
@@ -70,7 +70,7 @@ def resolve_day(files: Files, layout: Layout, stream: str, day: date, *, allow_t
     raise _no_day(files, places, stream, day, allow_tmp)
 
 
-def _day_input(files: Files, place: Place, day: date, ending: str) -> DayInput:
+def _day_input(files: Files, place: InputLocation, day: date, ending: str) -> DayInput:
     folder = place.day_folder(day) + ending
     listed, inner, copying, unfinished = data_files(files, folder)
     warnings = [f"{place.source}: the folder {path} inside the day is not read" for path in inner]
@@ -96,7 +96,7 @@ def _day_input(files: Files, place: Place, day: date, ending: str) -> DayInput:
     return DayInput(place.source, place.form, folder, listed, bool(ending), tuple(warnings))
 
 
-def _no_day(files: Files, places: Sequence[Place], stream: str, day: date, allow_tmp: bool) -> InputMissing:
+def _no_day(files: Files, places: Sequence[InputLocation], stream: str, day: date, allow_tmp: bool) -> InputMissing:
     looked = []
     there = []
     next_step = "give another day, another --root, or fewer --streams"

@@ -46,7 +46,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Place:
+class InputLocation:
     """A folder of one source in one form. ``days`` is empty for dumps; ``since`` and ``until`` are years, or None."""
 
     source: str
@@ -78,7 +78,7 @@ class Place:
 class Layout:
     """All places, by source (``aaa, eos, cmssw, crab, dbs, phedex``), in the order in which they are tried."""
 
-    places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
+    places: Mapping[str, tuple[InputLocation, ...]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None, root: str | None = None) -> Layout:
@@ -98,11 +98,11 @@ class Layout:
             _check_keys(f"sources.{source}", value, builtin[source])
         return cls(places)
 
-    def day_places(self, stream: str, day: date) -> tuple[Place, ...]:
+    def day_places(self, stream: str, day: date) -> tuple[InputLocation, ...]:
         """The stream's places for a day, those meant for its year first."""
         return tuple(sorted(self.places[stream], key=lambda place: not place.covers(day)))
 
-    def dump_place(self, source: str, name: str) -> Place:
+    def dump_place(self, source: str, name: str) -> InputLocation:
         """The place of that name of a dump."""
         return next(place for place in self.places[source] if place.name == name)
 
@@ -119,7 +119,7 @@ def _check_keys(where: str, given: object, known: Mapping[str, Any]) -> None:
         )
 
 
-def _place(source: str, name: str, spec: Mapping[str, Any], given: Any, root: str | None) -> Place:
+def _place(source: str, name: str, spec: Mapping[str, Any], given: Any, root: str | None) -> InputLocation:
     where = f"sources.{source}.{name}"
     own = given.get(name) if isinstance(given, Mapping) else None
     changes = {} if own is None else {"folder": own} if isinstance(own, str) else own
@@ -129,7 +129,7 @@ def _place(source: str, name: str, spec: Mapping[str, Any], given: Any, root: st
             raise SettingsError(f"settings: {where}.{key} must be a text", found=repr(value))
     merged = {**spec, **changes}
     folder = _rooted(merged["folder"], root, overridden="folder" in changes)
-    place = Place(source, name, merged["form"], folder, _levels(where, merged.get("days")))
+    place = InputLocation(source, name, merged["form"], folder, _levels(where, merged.get("days")))
     # A folder of one's own holds what it holds, whatever the year.
     return place if changes else replace(place, since=spec.get("since"), until=spec.get("until"))
 
@@ -156,7 +156,7 @@ def _levels(where: str, days: str | None) -> tuple[Level, ...]:
     return tuple(Level(match["prefix"], _WIDTHS[match["token"]]) for match in matches if match)
 
 
-def days_near(files: Files, place: Place, day: date, count: int = 3) -> list[str]:
+def days_near(files: Files, place: InputLocation, day: date, count: int = 3) -> list[str]:
     """Up to ``count`` days before and after that have a folder, as text, oldest first; ``.tmp`` ones are marked.
 
     Lists only the years and months on the way. The wanted day itself comes back too where its ``.tmp`` is there.
@@ -166,7 +166,7 @@ def days_near(files: Files, place: Place, day: date, count: int = 3) -> list[str
     return list(dict.fromkeys([*reversed(before), *after]))
 
 
-def _walk(files: Files, place: Place, day: date, step: int) -> Iterator[str]:
+def _walk(files: Files, place: InputLocation, day: date, step: int) -> Iterator[str]:
     """Days with a folder, from ``day`` on into the past (-1) or the future (1)."""
     year_level, month_level, day_level = place.days
     for year, year_folder in _numbers(files, place.folder, year_level, step):

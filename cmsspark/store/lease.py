@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from cmsspark import clock
 from cmsspark.errors import CmssparkError, NotReady
-from cmsspark.periods import When
+from cmsspark.periods import Interval
 from cmsspark.storage import Entry, Files, join
 from cmsspark.store import process_identity
 
@@ -29,7 +29,7 @@ TTL_S: Final = 180.0
 _NAME: Final = re.compile(r"(\d{8})\.json", re.ASCII)
 
 
-def day_folder(fout: str, job: str, day: When) -> str:
+def day_folder(fout: str, job: str, day: Interval) -> str:
     """Location of the lease of a job's day or period."""
     return join(fout, ".leases", job, day.isoformat())
 

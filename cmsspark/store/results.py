@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__, clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
-from cmsspark.periods import When, options
+from cmsspark.periods import Interval, options
 from cmsspark.readable import json_text
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Entry, Files, is_local, join, local_path
@@ -44,14 +44,14 @@ class CurrentTable:
 
 
 @dataclass
-class Run:
+class StagedRun:
     """A run being written. Tables are added with :meth:`write`; nothing counts before :meth:`commit`."""
 
     files: Files
     day_folder: str
     run_id: str
     job: str
-    day: When
+    day: Interval
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Called before the run is made current; what it raises leaves the previous result.
     before_commit: Callable[[], None] | None = None
@@ -153,14 +153,16 @@ class Run:
         self.files.delete(self.folder)
 
 
-def stage(files: Files, fout: str, job: str, day: When, before_commit: Callable[[], None] | None = None) -> Run:
+def stage(
+    files: Files, fout: str, job: str, day: Interval, before_commit: Callable[[], None] | None = None
+) -> StagedRun:
     """Begin a run of ``job`` for ``day``, or for a period, in the store ``fout``."""
-    run = Run(files, _day_folder(fout, job, day), clock.new_run_id(), job, day, before_commit=before_commit)
+    run = StagedRun(files, _day_folder(fout, job, day), clock.new_run_id(), job, day, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
 
 
-def clear_leftovers(files: Files, fout: str, job: str, day: When) -> list[str]:
+def clear_leftovers(files: Files, fout: str, job: str, day: Interval) -> list[str]:
     """Remove what processes that were killed left of the day: runs without a manifest, files never renamed.
 
     Only for who holds the day's lease: a run that is being written looks the same. Returns what was removed.
@@ -176,7 +178,7 @@ def clear_leftovers(files: Files, fout: str, job: str, day: When) -> list[str]:
     return left
 
 
-def current(files: Files, fout: str, job: str, table: str, day: When) -> CurrentTable:
+def current(files: Files, fout: str, job: str, table: str, day: Interval) -> CurrentTable:
     """The current result of ``table`` for ``day``, or for a period.
 
     Raises InputMissing (66) that names the days there are, DataError (65) where the store is damaged.
@@ -283,7 +285,7 @@ def _absolute(location: str) -> str:
     return os.path.abspath(local_path(location))
 
 
-def _day_folder(fout: str, job: str, day: When) -> str:
+def _day_folder(fout: str, job: str, day: Interval) -> str:
     return join(fout if not is_local(fout) else _absolute(fout), job, day.isoformat())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cmsspark.errors import CmssparkError
-from cmsspark.periods import When, named
+from cmsspark.periods import Interval, named
 from cmsspark.storage import Files, join
 
 
@@ -16,7 +16,7 @@ class OldRun:
     """A run of a day that another one replaced, or that never ended; ``size`` in bytes of its files."""
 
     job: str
-    day: When
+    day: Interval
     path: str
     size: int
     why: str

@@ -103,11 +103,11 @@ _COLUMNS: Final = (
 )
 
 
-class LedgerDamaged(DataError):
+class RunHistoryDamaged(DataError):
     """The ledger is no database (65): it can be made again from the manifests."""
 
 
-class Ledger:
+class RunHistory:
     """The ledger in ``path``; open it with :func:`opened`."""
 
     def __init__(self, path: Path) -> None:
@@ -138,7 +138,7 @@ class Ledger:
         except (OSError, sqlite3.OperationalError) as error:
             raise OutputError("the ledger cannot be written", where=self.path, found=str(error)) from None
         except sqlite3.DatabaseError as error:
-            raise LedgerDamaged(
+            raise RunHistoryDamaged(
                 "the ledger is damaged", where=self.path, found=str(error), next_step="cmsspark runs --rebuild"
             ) from None
 
@@ -151,7 +151,7 @@ class Ledger:
         with self._guard():
             (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise LedgerDamaged("the ledger is damaged", where=self.path, found=found)
+            raise RunHistoryDamaged("the ledger is damaged", where=self.path, found=found)
 
     def put(self, run: Run) -> None:
         """Enter the run, or what is now known of it."""
@@ -249,7 +249,7 @@ class Ledger:
 
 
 @contextmanager
-def opened(state_dir: Path, notes: list[str] | None = None) -> Iterator[Ledger]:
+def opened(state_dir: Path, notes: list[str] | None = None) -> Iterator[RunHistory]:
     """The ledger of a state directory, made where there is none; a damaged one is set aside, told in ``notes``.
 
     Raises OutputError (73) where it cannot be written.
@@ -261,16 +261,16 @@ def opened(state_dir: Path, notes: list[str] | None = None) -> Iterator[Ledger]:
         ledger.close()
 
 
-def _open(path: Path, notes: list[str]) -> Ledger:
+def _open(path: Path, notes: list[str]) -> RunHistory:
     try:
-        ledger = Ledger(path)
+        ledger = RunHistory(path)
         try:
             ledger.check()
         except BaseException:
             ledger.close()
             raise
         return ledger
-    except LedgerDamaged as error:
+    except RunHistoryDamaged as error:
         aside = f".damaged-{clock.stamp()}"
         for suffix in ("", "-wal", "-shm"):
             old = path.with_name(path.name + suffix)
@@ -281,7 +281,7 @@ def _open(path: Path, notes: list[str]) -> Ledger:
             except OSError as failed:
                 raise OutputError("a damaged ledger cannot be set aside", where=old, found=failed.strerror) from None
         notes.append(f"the ledger was damaged ({error.found}) and is kept as {path.name}{aside}; a new one was begun")
-        return Ledger(path)
+        return RunHistory(path)
 
 
 def _is_over(run: Run, now_ms: int) -> bool:

@@ -37,7 +37,7 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
 @dataclass(frozen=True)
-class Places:
+class InstallPaths:
     """Files of this installation: what spark-submit starts for a built-in job, the log settings, the package's zip and
     the pseudonyms' key (made when they are called for), and the JVM's class archive where there is one."""
 
@@ -78,7 +78,7 @@ class Command:
         return " \\\n  ".join(lines)
 
 
-def build(request: Request, settings: Settings, host: Host, places: Places, job: Job | None) -> Command:
+def build(request: Request, settings: Settings, host: Host, places: InstallPaths, job: Job | None) -> Command:
     """The command for a request. ``job`` is None for a script of one's own.
 
     Raises UsageError (2) for what does not go together, SettingsError (78) for options that a file gives wrongly.
@@ -236,7 +236,7 @@ def _add_files(
     request: Request,
     settings: Settings,
     host: Host,
-    places: Places,
+    places: InstallPaths,
     job: Job | None,
     mode: Mode,
 ) -> list[str]:
@@ -258,7 +258,7 @@ def _add_files(
     return notes
 
 
-def _java_options(request: Request, host: Host, places: Places) -> list[str]:
+def _java_options(request: Request, host: Host, places: InstallPaths) -> list[str]:
     log4j = host.environ.get("LOG4J_CONF") or places.log4j
     words = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_java_word('file:' + log4j)}"]
     if request.has("--debug") or request.has("--verbose"):
@@ -269,7 +269,7 @@ def _java_options(request: Request, host: Host, places: Places) -> list[str]:
     return words
 
 
-def _class_archive(places: Places, options: Options) -> list[str]:
+def _class_archive(places: InstallPaths, options: Options) -> list[str]:
     if not places.class_archive or options.get("spark.jars") or options.get("spark.jars.packages"):
         return []
     return [f"-XX:SharedArchiveFile={_java_word(places.class_archive)}", "-Xshare:auto"]

@@ -13,10 +13,11 @@ from typing import Any
 from cmsspark.errors import UsageError
 from cmsspark.jobs.log_job import day_request
 from cmsspark.pipeline.dump_day import dump_request
-from cmsspark.pipeline.engine import AUTO, ENGINES, PROCESSES, SPARK, Choice
+from cmsspark.pipeline.engine import EngineChoice
 from cmsspark.pipeline.engine import choose as choose_for_job
 from cmsspark.pipeline.inputs import INDEX_DUMP_BYTES_KEY
 from cmsspark.pipeline.job_index import Job
+from cmsspark.runners.engines import AUTO, ENGINES, PROCESSES, SPARK
 from cmsspark.settings import Settings
 from cmsspark.sources.layout import Layout
 from cmsspark.submit.arguments import Request
@@ -27,7 +28,7 @@ from cmsspark.submit.spark_options import BUILT_IN
 
 def choose(
     command_line: Request, job: Job | None, options: Mapping[str, Any], settings: Settings, command: Command
-) -> Choice:
+) -> EngineChoice:
     """The engine for a command line. ``options``: the job's own, parsed; ``command``: the one of Spark.
 
     Raises UsageError (2) for an engine that is not known, or cannot do what is requested.
@@ -40,7 +41,7 @@ def choose(
             raise UsageError(
                 "--engine processes cannot do that", found="the job needs Spark", next_step="leave --engine out"
             )
-        return Choice(SPARK, "the job needs Spark")
+        return EngineChoice(SPARK, "the job needs Spark")
     # Without a store the job ends at once, whatever counts.
     fout = options["fout"] or settings.store or ""
     make_request = day_request if job.streams else dump_request

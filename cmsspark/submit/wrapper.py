@@ -21,7 +21,7 @@ from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
 from cmsspark.submit import class_archive, deprecated_options, spark_avro, yarn
 from cmsspark.submit.arguments import Request, Signature, help_text, split
-from cmsspark.submit.command import Command, Places, build
+from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.package import ship
 from cmsspark.submit.run_command import run
@@ -92,7 +92,7 @@ def with_engine(
     if spark.mode == "python":
         return spark, ""
     # Not at import: `--help` must answer at once.
-    from cmsspark.pipeline.engine import SPARK
+    from cmsspark.runners.engines import SPARK
     from cmsspark.submit import engine_choice
 
     choice = engine_choice.choose(request, job, options, settings, spark)
@@ -154,9 +154,9 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(said, where=f"run_spark {job.name}", next_step=next_step) from None
 
 
-def places(host: Host, settings: Settings, archive: str | None) -> Places:
+def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
     """The files of this installation."""
-    return Places(
+    return InstallPaths(
         launcher=str(host.package / "jobs" / "launch.py"),
         log4j=str(resource("etc/log4j2.properties")),
         ship=functools.partial(ship, host.package, settings.cache_dir),

@@ -14,7 +14,7 @@ from bench import compare, report
 from bench.inputs import DAY, Day, Inputs, files_for
 from bench.meter import Cost, measure
 from bench.peers import with_duckdb, with_polars
-from cmsspark.demo import Layout, make
+from cmsspark.demo import LogLayout, make
 from cmsspark.pseudonyms import Pseudonyms
 from tests.oracle.count import DayCount, count_day
 
@@ -24,7 +24,7 @@ KEY = Pseudonyms(b"k" * 32)
 @pytest.fixture(scope="module", params=["none", "all"], ids=["plain", "gzip"])
 def day(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     root = tmp_path_factory.mktemp("day")
-    layout = Layout(gzip=request.param, eos_forms="today", per_part=500)
+    layout = LogLayout(gzip=request.param, eos_forms="today", per_part=500)
     made = make(root, DAY, records=8_000, files=9_000, datasets=40, people=60, layout=layout)
     return Inputs(Day(8_000, 9_000), root, made.folders, made.reconciliation(DAY), made.log_bytes)
 

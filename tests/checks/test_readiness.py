@@ -11,8 +11,8 @@ from cmsspark.checks.readiness import (
     HOUR_MS,
     MINUTE_MS,
     Listing,
+    Readiness,
     Rules,
-    Verdict,
     is_overdue,
     judge_dump,
     judge_parts,
@@ -27,17 +27,17 @@ NOW = END + 6 * HOUR_MS
 USUAL = [[100, 100, 0]] * 3
 
 
-def judged(sizes: tuple[int, ...], *, age: int = HOUR_MS, before: list[list[int]] = USUAL, now: int = NOW) -> Verdict:
+def judged(sizes: tuple[int, ...], *, age: int = HOUR_MS, before: list[list[int]] = USUAL, now: int = NOW) -> Readiness:
     return judge_stream(Listing("aaa", sizes, now - age), before, DAY, now, Rules())
 
 
 def test_a_day_as_large_as_usual_is_ready() -> None:
-    assert judged((90, 95, 0)) == Verdict()
+    assert judged((90, 95, 0)) == Readiness()
 
 
 def test_empty_parts_and_fewer_of_them_are_no_reason() -> None:
-    assert judged((200, 0, 0, 0, 0)) == Verdict()
-    assert judged((100, 100)) == Verdict()
+    assert judged((200, 0, 0, 0, 0)) == Readiness()
+    assert judged((100, 100)) == Readiness()
 
 
 @pytest.mark.parametrize(("total", "ready"), [(99, False), (100, True)])
@@ -65,7 +65,7 @@ def test_few_large_files_where_many_are_usual_warn() -> None:
 WHOLE = [f"part-{number:05}.json.gz" for number in range(9)]
 
 
-def gaps(names: list[str], *before: list[str]) -> Verdict:
+def gaps(names: list[str], *before: list[str]) -> Readiness:
     return judge_parts("aaa", names, before)
 
 
@@ -94,11 +94,11 @@ def test_many_parts_that_are_left_out_are_counted() -> None:
     ],
 )
 def test_parts_without_gaps_and_gaps_that_are_usual_say_nothing(names: list[str], before: list[list[str]]) -> None:
-    assert gaps(names, *before) == Verdict()
+    assert gaps(names, *before) == Readiness()
 
 
 def test_nothing_is_usual_before_three_days_with_data() -> None:
-    assert judged((1,), before=[[100], [100], [0], []]) == Verdict()
+    assert judged((1,), before=[[100], [100], [0], []]) == Readiness()
 
 
 def test_what_was_written_a_moment_ago_is_still_being_written() -> None:
@@ -130,9 +130,9 @@ def test_the_dump_after_the_day_is_waited_for_two_days(dump: date | None, hours:
 
 
 def test_all_verdicts_count_and_the_last_retry_is_the_next_look() -> None:
-    found = together([missing("a", 5), Verdict(warnings=("w",)), Verdict(("b",), (), 7), Verdict()])
-    assert found == Verdict(("a", "b"), ("w",), 5 + HOUR_MS)
-    assert together([]) == Verdict()
+    found = together([missing("a", 5), Readiness(warnings=("w",)), Readiness(("b",), (), 7), Readiness()])
+    assert found == Readiness(("a", "b"), ("w",), 5 + HOUR_MS)
+    assert together([]) == Readiness()
 
 
 def test_a_day_is_overdue_when_patience_has_ended() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from cmsspark.demo import Layout, make
+from cmsspark.demo import LogLayout, make
 from cmsspark.submit.host import find_spark
 from tests.cluster import environment
 from tests.cluster.daemons import Cluster, until
@@ -243,7 +243,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         cluster.up(("namenode-2",))
         (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=JAVA))
         (folder / "empty.yaml").write_text("{}")
-        layout = Layout(per_part=500)
+        layout = LogLayout(per_part=500)
         make(there.local, DAY, days=len(DAYS), records=8_000, files=2_000, datasets=60, people=40, layout=layout)
         cluster.hdfs.put_tree(there.local, "/")
         cluster.hdfs.put(packed, "/spark/environment.tar.gz")

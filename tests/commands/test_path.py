@@ -12,7 +12,7 @@ from cmsspark import errors
 from cmsspark.cli import command
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.storage import LocalFiles
-from cmsspark.store.results import Run
+from cmsspark.store.results import StagedRun
 
 DAY = date(2019, 6, 15)
 
@@ -20,7 +20,7 @@ DAY = date(2019, 6, 15)
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     files = LocalFiles()
-    run = Run(files, f"{tmp_path}/store/data_aggregation/{DAY}", "run-1", "data_aggregation", DAY)
+    run = StagedRun(files, f"{tmp_path}/store/data_aggregation/{DAY}", "run-1", "data_aggregation", DAY)
     for table in ("data_aggregation", "partials"):
         files.make_dirs(run.table_path(table))
         run.tables[table] = {"rows": 0}

@@ -16,7 +16,7 @@ from cmsspark.cli import command
 from cmsspark.commands import status
 from cmsspark.commands.status import cell
 from cmsspark.errors import DataError, NotReady
-from cmsspark.pipeline.run_context import attended, note_published
+from cmsspark.pipeline.run_context import note_published, running
 from cmsspark.storage import LocalFiles
 from cmsspark.store import process_identity, run_history
 from cmsspark.store.run_history import FILE, Published, Run, State
@@ -39,7 +39,7 @@ class Place:
         return str(work(self.folder, LocalFiles(), text).manifest["run"])
 
     def fail(self, error: BaseException, tell: Any = lambda text: None) -> None:
-        with pytest.raises(type(error)), attended(settings(self.folder), self.fout, JOB, DAY, tell):
+        with pytest.raises(type(error)), running(settings(self.folder), self.fout, JOB, DAY, tell):
             raise error
 
     def cmsspark(self, *arguments: str) -> Result:
@@ -87,7 +87,7 @@ def test_a_run_that_was_interrupted_says_so(place: Place) -> None:
 def test_a_ledger_that_cannot_be_written_is_told_once_and_stops_no_run(place: Place) -> None:
     place.state.write_text("a file where a folder should be")
     told: list[str] = []
-    with attended(settings(place.folder), place.fout, JOB, DAY, told.append) as run_of_day:
+    with running(settings(place.folder), place.fout, JOB, DAY, told.append) as run_of_day:
         run_of_day.lock(LocalFiles())
     assert len(told) == 1
     assert "the ledger cannot be written" in told[0]
@@ -132,7 +132,7 @@ def test_status_follows_a_day_through_its_life(place: Place) -> None:
     assert place.word() == "kept"
     place.work()
     assert place.word() == "done"
-    with attended(settings(place.folder), place.fout, JOB, DAY, lambda text: None):
+    with running(settings(place.folder), place.fout, JOB, DAY, lambda text: None):
         assert place.word() == "running"
     shutil.rmtree(place.fout)
     assert place.word() == "lost"

@@ -17,10 +17,10 @@ from typing import Any
 
 from cmsspark import days
 from cmsspark.daily.config import DailyConfig, daily_config
-from cmsspark.daily.run import Daily, Outcome, worked
+from cmsspark.daily.run import Daily, TaskOutcome, worked
 from cmsspark.pipeline.job_index import find_job
-from cmsspark.pipeline.provenance import input_told
-from cmsspark.pipeline.run_context import attended, note_published
+from cmsspark.pipeline.provenance import input_summary
+from cmsspark.pipeline.run_context import note_published, running
 from cmsspark.schemas import stored_table
 from cmsspark.settings import load_settings
 from cmsspark.sources import folders
@@ -89,7 +89,7 @@ class Mornings:
         told, runner = self.told.append, self.run
         return Daily(settings, config, self.fout, LocalFiles(), runner=runner, tell=told, now=lambda: self.now)
 
-    def work(self, first: date = DAYS[0], last: date = LAST, **changes: Any) -> list[Outcome]:
+    def work(self, first: date = DAYS[0], last: date = LAST, **changes: Any) -> list[TaskOutcome]:
         """A daily over the ten days."""
         return worked(self.daily(**changes), first, last)
 
@@ -116,13 +116,13 @@ class Mornings:
         """A result of the day, as a job leaves it."""
         files, settings = LocalFiles(), self.settings()
         read = folders.resolve_day(files, Layout.load({}, str(self.root)), "eos", day, allow_tmp=allow_tmp)
-        with attended(settings, self.fout, JOB, day, self.told.append) as run_of_day:
+        with running(settings, self.fout, JOB, day, self.told.append) as run_of_day:
             run_of_day.lock(files)
             staged = results.stage(files, self.fout, JOB, day, run_of_day.check)
             files.write_bytes(join(staged.table_path(JOB), "part-0.parquet"), b"")
             self.step()
             staged.tables[JOB] = {"rows": 1, "schema": stored_table(JOB).fingerprint()}
-            manifest = {"inputs": [input_told(read)], "partial": read.is_tmp, "seconds": 0.1, **changes}
+            manifest = {"inputs": [input_summary(read)], "partial": read.is_tmp, "seconds": 0.1, **changes}
             run_of_day.manifest = staged.commit(manifest).manifest
 
     def publish(self, day: date) -> None:

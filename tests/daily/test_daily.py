@@ -15,7 +15,7 @@ import pytest
 from cmsspark.daily.notify import notify
 from cmsspark.daily.run import exit_code, worked
 from cmsspark.errors import DataError, NotReady
-from cmsspark.pipeline.run_context import attended
+from cmsspark.pipeline.run_context import running
 from cmsspark.storage import LocalFiles
 from cmsspark.store.lease import Lease, held
 from cmsspark.store.run_history import FILE
@@ -287,7 +287,7 @@ def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, caps
 
 def test_a_run_that_failed_is_told_with_its_reason(place: Mornings) -> None:
     def fails(argv: list[str]) -> int:
-        with pytest.raises(DataError), attended(place.settings(), place.fout, JOB, LAST, place.told.append):
+        with pytest.raises(DataError), running(place.settings(), place.fout, JOB, LAST, place.told.append):
             raise DataError("the log is bad", where="somewhere")
         return 65
 

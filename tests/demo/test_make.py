@@ -13,7 +13,7 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from cmsspark.demo import Layout, Made, make
+from cmsspark.demo import LogLayout, Made, make
 from cmsspark.demo.activity import STREAMS
 from cmsspark.demo.logs import pieces
 from cmsspark.resources import resource
@@ -23,13 +23,15 @@ from tests.oracle.count import count_day
 DAY = date(2026, 1, 15)
 
 LAYOUTS = {
-    "mixed": Layout(),
-    "plain": Layout(gzip="none", aaa="both", per_part=300),
-    "legacy": Layout(gzip="all", aaa="raw", eos="old", cmssw="avro", dbs="current", avro_codec="deflate", per_part=500),
+    "mixed": LogLayout(),
+    "plain": LogLayout(gzip="none", aaa="both", per_part=300),
+    "legacy": LogLayout(
+        gzip="all", aaa="raw", eos="old", cmssw="avro", dbs="current", avro_codec="deflate", per_part=500
+    ),
 }
 
 
-def small(root: Path, layout: Layout | None = None, **options: object) -> Made:
+def small(root: Path, layout: LogLayout | None = None, **options: object) -> Made:
     sizes = {"records": 2_000, "files": 500, "datasets": 40, "people": 30} | options
     return make(root, DAY, layout=layout, **sizes)  # type: ignore[arg-type]  # sizes are ints, streams a tuple
 
@@ -55,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_bins_known_beforehand_are_those_that_an_independent_count_finds(tmp_path: Path, layout: Layout) -> None:
+def test_the_bins_known_beforehand_are_those_that_an_independent_count_finds(tmp_path: Path, layout: LogLayout) -> None:
     made = small(tmp_path, layout)
     counted = count_day(tmp_path, DAY)
     assert {stream: counted.streams[stream].reconciliation() for stream in STREAMS} == made.reconciliation(DAY)
@@ -81,7 +83,7 @@ def test_another_seed_gives_another_cms_of_the_same_shape(made: Made, tmp_path: 
 
 
 def test_making_it_again_replaces_what_was_there(tmp_path: Path) -> None:
-    small(tmp_path, Layout(aaa="both", per_part=100))
+    small(tmp_path, LogLayout(aaa="both", per_part=100))
     small(tmp_path)
     again = digests(tmp_path)
     assert not [name for name in again if "xrootd/raw" in name]
@@ -198,7 +200,7 @@ def test_a_long_day_is_made_in_pieces_of_whole_parts_none_of_them_like_another()
 
 
 def test_todays_eos_records_are_of_one_form_and_as_wide_as_those_before(tmp_path: Path) -> None:
-    made = small(tmp_path, Layout(gzip="none", eos_forms="today"), streams=("eos",))
+    made = small(tmp_path, LogLayout(gzip="none", eos_forms="today"), streams=("eos",))
     lines = [line for path in made.folders["eos"].glob("part-*") for line in text(path).splitlines()]
     assert 2_400 < sum(map(len, lines)) / len(lines) < 2_800
     assert sum('"path":' in line and '"raw":' not in line for line in lines) > 0.99 * len(lines)

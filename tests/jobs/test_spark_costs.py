@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cmsspark.access import STREAMS
 from cmsspark.pipeline import log_day
 from cmsspark.runners import spark
 from cmsspark.runners.scan import StreamFiles, weight_of
+from cmsspark.sources.registry import STREAMS
 from tests.corpus.json_lines import aaa
 from tests.pipeline.places import Place, write_streams
 

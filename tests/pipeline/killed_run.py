@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cmsspark.pipeline.run_context import attended
+from cmsspark.pipeline.run_context import running
 from cmsspark.settings import load_settings
 from cmsspark.storage import Files, LocalFiles, join
 from cmsspark.store import results
@@ -64,7 +64,7 @@ def settings(folder: Path) -> Any:
 def work(folder: Path, files: Files, text: str) -> results.CurrentTable:
     """A run of the day whose table is ``text``."""
     fout = str(folder / "store")
-    with attended(settings(folder), fout, JOB, DAY, lambda text: None) as run_of_day:
+    with running(settings(folder), fout, JOB, DAY, lambda text: None) as run_of_day:
         run_of_day.lock(files)
         staged = results.stage(files, fout, JOB, DAY, run_of_day.check)
         files.write_bytes(join(staged.table_path(JOB), "part-0.txt"), text.encode())

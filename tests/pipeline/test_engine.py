@@ -13,9 +13,9 @@ import pytest
 
 from cmsspark.errors import NotReady, SettingsError, UsageError
 from cmsspark.pipeline import engine
-from cmsspark.pipeline.engine import PROCESSES, SPARK
 from cmsspark.pipeline.inputs import INDEX_DUMP_BYTES_KEY, files_dump_bytes, resolve, resolve_dbs_dump
 from cmsspark.pipeline.request import DayRequest
+from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources.layout import Layout
 from cmsspark.storage import LocalFiles
 from tests.corpus.tree import write_case_tables

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import NotReady
-from cmsspark.pipeline.run_context import attended
+from cmsspark.pipeline.run_context import running
 from cmsspark.storage import LocalFiles
 from cmsspark.store import lease, results
 from cmsspark.store.lease import Lease
@@ -100,7 +100,7 @@ def test_on_a_full_disk_the_result_before_stays_and_only_a_ledger_may_fail(
 def test_a_run_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
     work(tmp_path, LocalFiles(), "before")
     fout = str(tmp_path / "store")
-    with attended(settings(tmp_path), fout, JOB, DAY, lambda text: None) as run_of_day:
+    with running(settings(tmp_path), fout, JOB, DAY, lambda text: None) as run_of_day:
         run_of_day.lock(LocalFiles())
         staged = results.stage(LocalFiles(), fout, JOB, DAY, run_of_day.check)
         folder = Path(lease.day_folder(fout, JOB, DAY))

@@ -19,12 +19,12 @@ import pytest
 from cmsspark.errors import NotAllowed, NotReady
 from cmsspark.publish.batch_log import Batch
 from cmsspark.publish.credentials import Endpoint
+from cmsspark.publish.document_schemas import METADATA
 from cmsspark.publish.documents import canonical
 from cmsspark.publish.outbox import Outbox
 from cmsspark.publish.publisher import Publisher, RetryPolicy
 from cmsspark.publish.sink import RejectedError, RetryableError
 from cmsspark.publish.sinks.http import HttpSink, HttpTimeouts
-from cmsspark.publish.validate import METADATA
 from tests.activemq import Certificates, free_port
 from tests.publish.days import Clock, fill, outbox_in, rows
 from tests.publish.fake_http import Answer, FakeServer, http_server

@@ -30,5 +30,5 @@ def test_each_file_is_read_once_whatever_its_name_holds(spark: Any, tmp_path: Pa
 
 def test_a_name_that_java_cannot_open_is_refused_by_name() -> None:
     with pytest.raises(DataError, match=r"part-\\xff") as error:
-        load(cast(Any, None), "text", ["/a/part-0", os.fsdecode(b"/a/part-\xff")])
+        load(cast("Any", None), "text", ["/a/part-0", os.fsdecode(b"/a/part-\xff")])
     assert error.value.exit_code == 65

@@ -20,7 +20,7 @@ from cmsspark.sources.folders import (
     is_hidden,
     resolve_day,
 )
-from cmsspark.sources.layout import Place
+from cmsspark.sources.layout import InputLocation
 from cmsspark.storage import LocalFiles
 
 DAY = date(2026, 1, 15)
@@ -433,4 +433,4 @@ def test_a_dump_chosen_before_is_found_again_while_it_is_whole(tmp_path: Path) -
     ],
 )
 def test_a_place_holds_what_lies_below_it_by_whole_names(location: str, folder: str, is_held: bool) -> None:
-    assert Place("dbs", "dated", "", folder).holds(location) is is_held
+    assert InputLocation("dbs", "dated", "", folder).holds(location) is is_held

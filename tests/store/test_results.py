@@ -29,9 +29,9 @@ FILES = LocalFiles()
 
 def write(
     folder: Path, run_id: str, tables: tuple[str, ...] = ("data_aggregation", "partials"), day: date = DAY
-) -> results.Run:
+) -> results.StagedRun:
     """A run with tables of one file each, as far as the layout goes; needs no JVM."""
-    run = results.Run(FILES, f"{folder}/{JOB}/{day}", run_id, JOB, day)
+    run = results.StagedRun(FILES, f"{folder}/{JOB}/{day}", run_id, JOB, day)
     for table in tables:
         FILES.write_bytes(f"{run.table_path(table)}/part-0.parquet", run_id.encode())
         run.tables[table] = {"rows": 1, "format": "parquet", "files": 1, "bytes": 5}

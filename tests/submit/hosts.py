@@ -9,7 +9,7 @@ from pathlib import Path
 from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.settings import Settings
 from cmsspark.submit.arguments import Request, split
-from cmsspark.submit.command import Command, Places, build
+from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, Spark
 
 GIB = 1 << 30
@@ -21,7 +21,7 @@ HOST = Host(
     package=Path("/code/cmsspark"),
     environ={},
 )
-PLACES = Places(
+PLACES = InstallPaths(
     launcher="/code/cmsspark/jobs/launch.py",
     log4j="/code/etc/log4j2.properties",
     ship=lambda: "/cache/package/cmsspark.zip",
@@ -43,7 +43,7 @@ def command(
     environ: Mapping[str, str] | None = None,
     settings: Settings = SETTINGS,
     host: Host = HOST,
-    places: Places = PLACES,
+    places: InstallPaths = PLACES,
 ) -> Command:
     """The command that these words make on the made-up machine."""
     request = requested(*words)

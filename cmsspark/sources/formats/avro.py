@@ -68,7 +68,7 @@ def decode(
     if blocks is not None and _are_plain(fields.values()):
         try:
             batch = _compiled(decoder, content, codec, schema, blocks, file)
-        except avro_blocks.Damage:  # polars would not see it where a block only holds more records than it names
+        except avro_blocks.DamagedBlock:  # polars would not see it where a block only holds more records than it names
             batch, blocks = None, None
         if batch is not None:
             yield batch
@@ -187,7 +187,7 @@ def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None
     """The file's blocks; None, and told, where they are damaged."""
     try:
         return avro_blocks.blocks(content, codec)
-    except avro_blocks.Damage as error:
+    except avro_blocks.DamagedBlock as error:
         if damaged is None:
             raise _damaged(error, file) from None
         damaged(_reason(error))
@@ -228,7 +228,7 @@ def _intact_rows(
     """The rows of a file by fastavro. Damage raises DataError (65); with ``damaged``, the blocks before it count."""
     try:
         yield from _rows(content, codec)
-    except avro_blocks.Damage as error:
+    except avro_blocks.DamagedBlock as error:
         if damaged is None:
             raise _damaged(error, file) from None
         damaged(_reason(error))
@@ -252,7 +252,7 @@ def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
                 avro_blocks.check_snappy(block.bytes_.getbuffer(), check)
             rows = _rows_of_block(block)
         except Exception as error:  # fastavro raises many kinds for damage
-            raise avro_blocks.Damage(f"the block at byte {begin}: {_reason(error)}") from None
+            raise avro_blocks.DamagedBlock(f"the block at byte {begin}: {_reason(error)}") from None
         yield from rows
         begin = end
 
@@ -261,10 +261,10 @@ def _rows_of_block(block: Any) -> list[Any]:
     """The rows of a block that holds as many as its header names. Raises Damage, and what fastavro raises."""
     size = len(block.bytes_.getbuffer())
     if block.num_records > size:
-        raise avro_blocks.Damage(f"its header names {block.num_records} records in {size} bytes")
+        raise avro_blocks.DamagedBlock(f"its header names {block.num_records} records in {size} bytes")
     rows: list[Any] = list(block)
     if block.num_records < 0 or block.bytes_.read(1):
-        raise avro_blocks.Damage(f"it holds more than the {block.num_records} records that its header names")
+        raise avro_blocks.DamagedBlock(f"it holds more than the {block.num_records} records that its header names")
     return rows
 
 
@@ -278,7 +278,7 @@ def _damaged(error: Exception, file: str) -> DataError:
 
 
 def _reason(error: Exception) -> str:
-    kind = "" if isinstance(error, avro_blocks.Damage) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, avro_blocks.DamagedBlock) else f"{type(error).__name__}: "
     return " ".join(f"{kind}{error}".split())[:300].removesuffix(":")
 
 

@@ -31,12 +31,12 @@ class Block(NamedTuple):
     end: int
 
 
-class Damage(ValueError):
+class DamagedBlock(ValueError):
     """What is wrong with a container, and at which byte."""
 
 
 def blocks(content: bytes, codec: str) -> list[Block]:
-    """A container's blocks. Raises :class:`Damage`."""
+    """A container's blocks. Raises :class:`DamagedBlock`."""
     found: list[Block] = []
     at = first_block(content)
     sync = content[at - SYNC : at]
@@ -45,25 +45,25 @@ def blocks(content: bytes, codec: str) -> list[Block]:
         count, at = _long(content, at)
         size, at = _long(content, at)
         if size < 0 or not 0 <= count <= size * _MOST.get(codec, math.inf) or (not count and size > _NOTHING):
-            raise Damage(f"a block at byte {begin} names {count} records in {size} bytes")
+            raise DamagedBlock(f"a block at byte {begin} names {count} records in {size} bytes")
         first, at = at, at + size
         if content[at : at + SYNC] != sync:
-            raise Damage(f"the block at byte {begin} is not followed by the file's sync marker")
+            raise DamagedBlock(f"the block at byte {begin} is not followed by the file's sync marker")
         at += SYNC
         found.append(Block(count, first, first + size))
     return found
 
 
 def check_snappy(plain: bytes | memoryview, check: bytes | memoryview) -> None:
-    """Raise :class:`Damage` where ``plain`` is not what was packed: ``check`` is the CRC-32 stored with the block."""
+    """Raise :class:`DamagedBlock` unless ``check``, the CRC-32 stored with the block, is that of ``plain``."""
     if zlib.crc32(plain) != int.from_bytes(check, "big"):
-        raise Damage("its CRC-32 differs from that of its content")
+        raise DamagedBlock("its CRC-32 differs from that of its content")
 
 
 def first_block(content: bytes) -> int:
-    """The byte behind a container's header, where its first block begins. Raises :class:`Damage`."""
+    """The byte behind a container's header, where its first block begins. Raises :class:`DamagedBlock`."""
     if not content.startswith(_MAGIC):
-        raise Damage("this is no Avro file: its first bytes differ")
+        raise DamagedBlock("this is no Avro file: its first bytes differ")
     at = len(_MAGIC)
     while True:
         pairs, at = _long(content, at)
@@ -74,10 +74,10 @@ def first_block(content: bytes) -> int:
         for _ in range(2 * pairs):
             size, at = _long(content, at)
             if not 0 <= size <= len(content) - at:
-                raise Damage("the header is cut short")
+                raise DamagedBlock("the header is cut short")
             at += size
     if at + SYNC > len(content):
-        raise Damage("the header is cut short")
+        raise DamagedBlock("the header is cut short")
     return at + SYNC
 
 
@@ -86,7 +86,7 @@ def _long(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(content):
-            raise Damage("the file is cut short")
+            raise DamagedBlock("the file is cut short")
         byte = content[at]
         at += 1
         number |= (byte & 0x7F) << shift
@@ -94,4 +94,4 @@ def _long(content: bytes, at: int) -> tuple[int, int]:
             return (number >> 1) ^ -(number & 1), at
         shift += 7
         if shift > 63:
-            raise Damage("a number of more than 64 bits")
+            raise DamagedBlock("a number of more than 64 bits")

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cmsspark.access import AccessBatch
 from cmsspark.compiled import compiled
-from cmsspark.sources.formats.avro_blocks import SNAPPY_CHECK, Block, Damage, check_snappy
+from cmsspark.sources.formats.avro_blocks import SNAPPY_CHECK, Block, DamagedBlock, check_snappy
 from cmsspark.sources.formats.fast_json import Numbers
 
 _packed: Final[Any] = compiled("sources.formats.packed")
@@ -28,7 +28,7 @@ class Left(NamedTuple):
     content: bytes
 
 
-class AvroNeeds(NamedTuple):
+class AvroFields(NamedTuple):
     """Fields that a stream needs of its Avro records."""
 
     name: str
@@ -40,12 +40,12 @@ class AvroNeeds(NamedTuple):
     times: tuple[str, ...] = ()
 
 
-class KnownAvro:
+class FastAvroReader:
     """Reads files whose records have plain fields only into batches."""
 
     def __init__(
         self,
-        needs: AvroNeeds,
+        needs: AvroFields,
         meanings: Sequence[Callable[[str | None], Any]],
         group: Callable[[tuple[Any, ...]], int],
     ) -> None:
@@ -72,7 +72,7 @@ class KnownAvro:
             block = unpack(memoryview(content)[begin:end])
             found = None if block is None else reader.read(block, count, batch.packed)
             if found is None:
-                raise Damage(f"the block whose content begins at byte {begin} is damaged")
+                raise DamagedBlock(f"the block whose content begins at byte {begin} is damaged")
             for row, first, last in found:
                 numbers.append(records + row)
                 parts.append(block[first:last])
@@ -125,7 +125,7 @@ def _snappy(block: memoryview) -> Any:
     try:
         content = bytes(cramjam.snappy.decompress_raw(block[:-SNAPPY_CHECK]))
         check_snappy(content, block[-SNAPPY_CHECK:])
-    except (cramjam.DecompressionError, Damage):
+    except (cramjam.DecompressionError, DamagedBlock):
         return None
     return content
 
