@@ -82,17 +82,20 @@ cdef inline Bytes _past_zeros(Bytes at, Bytes end) noexcept nogil:
 
 
 cdef inline Bytes past_long(Bytes at, Bytes end, int64_t* value) noexcept nogil:
-    """Behind a whole number of JSON from 0 to 2^63-1 (rule 9), perhaps with a fraction of zeros; NULL for any other."""
+    """Behind a whole number of JSON from 0 to 2^63-1 (rule 9), perhaps with a fraction of zeros; ``at`` for any other."""
+    # Measured: to return NULL for what is refused makes lines of EOS 11 % more expensive.
     cdef Bytes begin = at
     at = _past_whole(begin, end, value)
-    if at == begin or (at - begin > 1 and begin[0] == b"0"):
-        return NULL
-    return _past_zeros(at, end) if at - begin <= DOUBLE_DIGITS else at
+    if at - begin > 1 and begin[0] == b"0":
+        return begin
+    if at - begin <= DOUBLE_DIGITS and at > begin:
+        at = _past_zeros(at, end)
+    return at
 
 
 cdef inline bint is_long_text(Bytes at, Bytes end, int64_t* value) noexcept nogil:
     """Whether a text is empty or a whole number from 0 to 2^63-1 in digits (rule 9, EOS G1 and G2)."""
-    return at == end or _past_whole(at, end, value) == end
+    return not (end > at and _past_whole(at, end, value) != end)
 
 
 cdef inline bint is_whole(Bytes at, bint is_single, int64_t* found) noexcept nogil:

@@ -270,8 +270,9 @@ cdef class Lines:
             elif slot < texts_end or (sizes_are_texts and slot < timestamp):
                 return place
             else:
-                at = past_long(at, end, &longs[slot - texts_end])
-                if at == NULL:
+                begin = at
+                at = past_long(begin, end, &longs[slot - texts_end])
+                if at == begin:
                     return place
         begins[template.count] = at
         size = sizes[template.count]
