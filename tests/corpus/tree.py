@@ -76,7 +76,7 @@ class Tree:
             "._hidden",
             "_temporary-1",
             "part-00009.json.tmp",
-            "part-8._COPYING_",
+            ".part-8._COPYING_",
         ):
             self.write(form, name, lines)
         (self.folder(form) / "_temporary").mkdir()
