@@ -89,7 +89,7 @@ def test_a_number_given_to_another_process_is_no_holder(tmp_path: Path) -> None:
 
 def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom cmsspark.checks.lease import Lease\nfrom cmsspark.storage import LocalFiles\n"
+        "import sys, time\nfrom cmsspark.store.lease import Lease\nfrom cmsspark.storage import LocalFiles\n"
         "Lease(LocalFiles(), sys.argv[1], 'the day').take()\nprint('held', flush=True)\nsys.stdin.read()\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
