@@ -15,7 +15,7 @@ FILES = {
     "cmsspark/__init__.py": "",
     "cmsspark/alone.py": '"""About crab."""\nCRAB = 1  # aaa\n',
     "cmsspark/jobs/__init__.py": "STREAMS = ('aaa', 'crab')\n",
-    "cmsspark/pipeline/log_day.py": "def run(told):\n    from cmsspark.checks import day\n    found = told\n",
+    "cmsspark/jobs/day.py": "def run(told):\n    from cmsspark.runs import day\n    found = told\n",
     "cmsspark/jobs/long.py": "def much():\n" + "    print()\n" * 60,
     "cmsspark/runs/day.py": "from cmsspark.jobs import day\nclass Crew: ...\n",
     "cmsspark/runs/types.py": "if TYPE_CHECKING:\n    from cmsspark.jobs import long\nclass Crew: ...\n",
@@ -41,16 +41,16 @@ def test_each_figure_counts_what_it_names(tree: Path) -> None:
     figures = {figure.name: figure for figure in house.figures(tree)}
     expected = {
         "functions over 60 lines": ["jobs/long.py:1 much (61)"],
-        "files in jobs/": ["pipeline/log_day.py", "jobs/long.py"],
-        "import circles of modules": ["cmsspark.pipeline.log_day cmsspark.checks.day"],
+        "files in jobs/": ["jobs/day.py", "jobs/long.py"],
+        "import circles of modules": ["cmsspark.jobs.day cmsspark.runs.day"],
         "import circles of rooms": ["jobs runs"],
         "doubled module names": ["day: jobs/day, runs/day"],
         "doubled class names": ["Crew: runs/day.py, runs/types.py"],
         "files that mention aaa": ["cmsspark/jobs/__init__.py", "etc/sources.yaml"],
         "files that mention crab": ["cmsspark/alone.py", "cmsspark/jobs/__init__.py", "schemas/inputs/crab/avro.yaml"],
         "files that derive columns": ["cache/day.py: site_tier"],
-        "old words as names": ["Crew: 2 in runs/day.py, runs/types.py", "told: 1 in pipeline/log_day.py"],
-        "old words as variables": ["found: 1 in pipeline/log_day.py"],
+        "old words as names": ["Crew: 2 in runs/day.py, runs/types.py", "told: 1 in jobs/day.py"],
+        "old words as variables": ["found: 1 in jobs/day.py"],
     }
     assert {name: figures[name].details for name in expected} == expected
     assert {name: figures[name].value for name in expected} == {name: str(len(expected[name])) for name in expected}
