@@ -68,9 +68,11 @@ def sources(top: Path) -> list[Source]:
     return [Source(file.relative_to(package), file.read_text(encoding="utf-8")) for file in files]
 
 
-def imported(source: Source, modules: set[str]) -> Iterator[str]:
-    """Modules of the package that a file imports, also inside of functions; not those for type checkers only."""
-    for name in _python_imports(source.tree) if source.path.suffix == ".py" else _cython_imports(source.text):
+def imported(source: Source, modules: set[str], *, for_types: bool = False) -> Iterator[str]:
+    """Modules of the package that a file imports, also inside of functions; ``for_types``: also for type checkers."""
+    for name in (
+        _python_imports(source.tree, for_types) if source.path.suffix == ".py" else _cython_imports(source.text)
+    ):
         target = name
         while target and target not in modules:
             target = target.rpartition(".")[0]
@@ -78,15 +80,15 @@ def imported(source: Source, modules: set[str]) -> Iterator[str]:
             yield target
 
 
-def _python_imports(tree: ast.AST) -> Iterator[str]:
+def _python_imports(tree: ast.AST, for_types: bool) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not for_types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        yield from _python_imports(node)
+        yield from _python_imports(node, for_types)
 
 
 def _cython_imports(text: str) -> Iterator[str]:

@@ -1,15 +1,19 @@
-"""What a contributor adds takes few files: done on a copy of the tree, and run from there."""
+"""CONTRIBUTING's walkthroughs of a stream, a derived column, a sink and a job, done and run on a copy of the tree.
+
+Each touches the files that the text names, and no other.
+"""
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -33,10 +37,7 @@ from typing import Any
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
-from cmsspark.sources.formats.line_template import RequiredFields
-from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields, last
@@ -113,14 +114,121 @@ columns:
 ENTRY = (
     '    Stream("toy", "toy accesses", (Format("json", "cmsspark.sources.toy:ToyDecoder"),), needs_replicas=True),\n'
 )
-PLACES = "\ntoy:\n  json: {form: json, folder: /project/monitoring/archive/toy, days: YYYY/MM/DD}\n"
+FOLDERS = "\ntoy:\n  json: {form: json, folder: /project/monitoring/archive/toy, days: YYYY/MM/DD}\n"
+#: The command that generates the schemas of documents; without its last word it names those that are stale.
+WRITE_SCHEMAS = ("-m", "cmsspark.publish.document_schemas", "--write")
+
+#: A derived column: the country of a site.
+DERIVED = '    "site_country": Derived("site_name", "_", 1),\n'
+COLUMN = '  - {name: site_country, type: string, about: "second part of the name of the site"}\n'
+
+#: A sink that keeps the documents of a batch in one file.
+SINK = '''"""The toy sink: a batch is a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cmsspark.publish.batch_log import Batch
+from cmsspark.publish.sink import SinkOptions
+
+
+def read_credentials(path: Path | None) -> None:
+    """It needs none."""
+
+
+def build(credentials: None, options: SinkOptions) -> ToySink:
+    """The sink below ``options.spool``."""
+    return ToySink(options.spool / options.table)
+
+
+class ToySink:
+    """A file for each batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.where = str(folder)
+
+    def outbox_name(self, state_dir: Path) -> str:
+        """One for all folders."""
+        return "toy"
+
+    def open(self) -> None:
+        """Create the folder."""
+        self.folder.mkdir(parents=True)
+
+    def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]) -> None:
+        """Write the batch."""
+        (self.folder / f"{batch.number}.toy").write_bytes(b"\\n".join(documents))
+
+    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
+        """Nothing is written ahead."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+'''
+SINK_LINE = '            SinkEntry("toy", "cmsspark.publish.sinks.toy"),\n'
+
+#: A job on dumps.
+JOB = '''"""``toy_tiers``: datasets by data tier."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING
+
+from cmsspark import days
+from cmsspark.pipeline.dump_day import DumpJob, Tables
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import DataFrame
+
+    from cmsspark.kernel.dump_frames import Frames
+
+
+def build(frames: Frames, day: date) -> pl.DataFrame:
+    """A row for each data tier."""
+    import polars as pl
+
+    from cmsspark.kernel import dump_frames
+
+    rows = dump_frames.with_derived(dump_frames.identities(frames["DATASETS"]), "data_tier")
+    counts = rows.group_by("data_tier").agg(pl.len().cast(pl.Int64).alias("dataset_count")).sort("data_tier")
+    return counts.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+
+
+def build_in_spark(tables: Tables, day: date) -> DataFrame:
+    """The same rows."""
+    raise NotImplementedError
+
+
+JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build, build_in_spark)
+command = JOB.command()
+'''
+JOB_LINE = '    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), by_processes=True)\n'
+JOB_TABLE = """table: toy_tiers
+about: Datasets by data tier.
+keys: [data_tier]
+columns:
+  - {name: day, type: date, nullable: false, about: "the day, UTC"}
+  - {name: data_tier, type: string, about: "third part of the dataset name"}
+  - {name: dataset_count, type: long, nullable: false, about: "datasets"}
+  - {name: timestamp, type: long, nullable: false, about: "start of the day, UTC milliseconds"}
+"""
 
 
 @dataclass
 class Copy:
-    """A copy of the tree with a place to work at."""
+    """A copy of the tree and a folder to work in. ``touched``: the files of each extension, as paths in the tree.
+
+    ``bins``: how many of the new stream's records were made for each bin.
+    """
 
     folder: Path
+    bins: Mapping[str, int] = field(default_factory=dict)
+    touched: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def tree(self) -> Path:
@@ -129,6 +237,29 @@ class Copy:
     @property
     def store(self) -> Path:
         return self.folder / "store"
+
+    def put(self, path: str, text: str, *, before: str = "") -> None:
+        """Make a file of the copy, or insert ``text`` into it: before that text, which must be there once."""
+        file = self.tree / path
+        if before:
+            old = file.read_text()
+            assert old.count(before) == 1, f"{path}: {before}"
+            text = old.replace(before, f"{text}{before}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    @contextmanager
+    def extension(self, name: str) -> Iterator[None]:
+        """Note which files change inside."""
+        before = self.files()
+        yield
+        after = self.files()
+        self.touched[name] = {path for path, content in after.items() if before.get(path) != content}
+
+    def files(self) -> dict[str, bytes]:
+        """The content of every file of the copy, by its path in the tree."""
+        paths = (path for path in self.tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        return {path.relative_to(self.tree).as_posix(): path.read_bytes() for path in paths}
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """What a Python of this tree prints; it must end with ``code``."""
@@ -153,56 +284,78 @@ class Copy:
         self.run_spark(job, "--date", DAY.isoformat(), "--fout", str(self.store), *root, *options)
 
     def manifest(self, table: str) -> dict[str, Any]:
-        found = self.cmsspark("manifest", table, "--date", DAY.isoformat(), "--fout", str(self.store))
-        manifest: dict[str, Any] = json.loads(found)
+        text = self.cmsspark("manifest", table, "--date", DAY.isoformat(), "--fout", str(self.store))
+        manifest: dict[str, Any] = json.loads(text)
         return manifest
 
     def rows(self, table: str, stream: str) -> list[dict[str, Any]]:
         """The stored rows of a stream, without its name, in a certain order."""
+        rows = self.stored(table)
+        return sorted(({**row, "stream": ""} for row in rows if row["stream"] == stream), key=str)
+
+    def stored(self, table: str) -> list[dict[str, Any]]:
+        """The stored rows of a table."""
         path = self.cmsspark("path", table, "--date", DAY.isoformat(), "--fout", str(self.store)).strip()
         parts = sorted(Path(path.removeprefix("file://")).glob("part-*.parquet"))
-        rows = [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
-        return sorted(({**row, "stream": ""} for row in rows if row["stream"] == stream), key=str)
+        return [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
 
 
 @pytest.fixture(scope="module")
 def with_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    """A copy of the tree with a stream more, and a day of logs in which that stream has what CMSSW has."""
+    """A copy of the tree with all extensions, and a day of logs in which the new stream has what CMSSW has."""
     copy = Copy(tmp_path_factory.mktemp("extending"))
     for name in ("cmsspark", "etc", "schemas"):
         shutil.copytree(REPO / name, copy.tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     (copy.folder / "own.yaml").write_text(f"state_dir: {copy.folder}/state\ncache_dir: {copy.folder}/cache\n")
-    (copy.tree / "cmsspark/sources/toy.py").write_text(DECODER)
-    registry = copy.tree / "cmsspark/sources/registry.py"
-    before, after = registry.read_text().split("_STREAMS: Final = (\n", 1)
-    registry.write_text(f"{before}_STREAMS: Final = (\n{ENTRY}{after}")
-    (copy.tree / "schemas/inputs/toy").mkdir()
-    (copy.tree / "schemas/inputs/toy/json.yaml").write_text(SCHEMA)
-    with (copy.tree / "etc/sources.yaml").open("a") as places:
-        places.write(PLACES)
+    extend(copy)
     root = copy.folder / "root"
-    make(root, DAY, records=2_000, files=1_000, datasets=40, people=30)
+    made = make(root, DAY, records=2_000, files=1_000, datasets=40, people=30)
+    copy.bins = made.bins[DAY]["cmssw"]
     archive = root / "project/monitoring/archive"
     shutil.copytree(archive / "cmssw_pop/raw/metric", archive / "toy")
     copy.count("data_aggregation.py")
     yield copy
 
 
-def changed(copy: Path, original: Path) -> set[str]:
-    """Files of the copy that are new or others than in the original, as paths in the tree."""
-    files = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
-    own = {name for name in files if "__pycache__" not in name}
-    return {
-        name
-        for name in own
-        if not (original / name).exists() or not filecmp.cmp(copy / name, original / name, shallow=False)
-    }
+def extend(copy: Copy) -> None:
+    """Do what CONTRIBUTING says, one extension after another."""
+    with copy.extension("a derived column"):
+        copy.put("cmsspark/names.py", DERIVED, before='    "primary_name": Derived(')
+        copy.put("schemas/tables/data_aggregation.yaml", COLUMN, before="  - {name: primary_name,")
+        copy.put("schemas/tables/period_aggregation.yaml", "  - site_country\n", before="  - primary_name\n")
+        copy.run(*WRITE_SCHEMAS)
+    with copy.extension("a sink"):
+        copy.put("cmsspark/publish/sinks/toy.py", SINK)
+        copy.put("cmsspark/publish/sinks/__init__.py", SINK_LINE, before='            SinkEntry("stomp"')
+    with copy.extension("a job"):
+        copy.put("cmsspark/jobs/toy_tiers.py", JOB)
+        copy.put("cmsspark/pipeline/job_index.py", JOB_LINE, before='    yield Job("cern_monit"')
+        copy.put("schemas/tables/toy_tiers.yaml", JOB_TABLE)
+        copy.run(*WRITE_SCHEMAS)
+    with copy.extension("a log stream"):
+        copy.put("cmsspark/sources/toy.py", DECODER)
+        copy.put("cmsspark/sources/registry.py", ENTRY, before='    Stream(\n        "aaa",')
+        copy.put("schemas/inputs/toy/json.yaml", SCHEMA)
+        copy.put("etc/sources.yaml", (copy.tree / "etc/sources.yaml").read_text() + FOLDERS)
 
 
-def test_a_stream_takes_four_files(with_toy: Copy) -> None:
-    assert changed(with_toy.tree / "cmsspark", REPO / "cmsspark") == {"sources/toy.py", "sources/registry.py"}
-    assert changed(with_toy.tree / "etc", REPO / "etc") == {"sources.yaml"}
-    assert changed(with_toy.tree / "schemas" / "inputs", REPO / "schemas" / "inputs") == {"toy/json.yaml"}
+def steps(extension: str) -> list[str]:
+    """The files that the section of CONTRIBUTING on an extension names at the begin of its numbered steps."""
+    text = (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition(f"## Add {extension}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^[0-9]\. `([^`]+)`", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("extension", "name"),
+    [("a log stream", "toy"), ("a derived column", "aggregation"), ("a sink", "toy"), ("a job", "toy_tiers")],
+)
+def test_an_extension_takes_the_files_that_contributing_names(with_toy: Copy, extension: str, name: str) -> None:
+    named = {path.replace("NAME", name).replace("FORMAT", "json") for path in steps(extension)}
+    touched = {path for path in with_toy.touched[extension] if not path.startswith("schemas/documents/")}
+    assert touched == named - {"schemas/documents/"}
+    has_documents = touched != with_toy.touched[extension]
+    assert has_documents == ("schemas/documents/" in named and extension != "a log stream")
 
 
 def test_it_is_counted_in_the_report_of_all_streams(with_toy: Copy) -> None:
@@ -215,7 +368,8 @@ def test_it_is_counted_in_the_report_of_all_streams(with_toy: Copy) -> None:
 def test_where_its_records_went_is_told(with_toy: Copy) -> None:
     manifest = with_toy.manifest("data_aggregation")
     assert manifest["reconciliation"]["toy"] == manifest["reconciliation"]["cmssw"]
-    assert manifest["reconciliation"]["toy"]["malformed"] == 0 < manifest["reconciliation"]["toy"]["matched"]
+    assert manifest["reconciliation"]["toy"]["malformed"] == with_toy.bins["malformed"]
+    assert manifest["reconciliation"]["toy"]["matched"] == with_toy.bins["matched"] > 0
     # Its schema does not name what CMSSW has beside the needed fields: a sample tells of them.
     assert {told["change"] for told in manifest["drift"]["toy"]} == {"new"}
     report = with_toy.cmsspark("report", "--date", DAY.isoformat(), "--fout", str(with_toy.store))
@@ -246,19 +400,47 @@ def test_its_documents_are_published(with_toy: Copy) -> None:
 
 
 def test_a_command_writes_the_schemas_of_its_documents(with_toy: Copy) -> None:
-    command = ("-m", "cmsspark.publish.document_schemas")
+    command, before = WRITE_SCHEMAS[:-1], with_toy.files()
     stale = with_toy.run(*command, code=1).splitlines()
     assert stale == ["schemas/documents/completeness.json is stale", "schemas/documents/dbs_toy.json is stale"]
-    with_toy.run(*command, "--write")
+    with_toy.run(*WRITE_SCHEMAS)
     assert with_toy.run(*command) == ""
-    assert changed(with_toy.tree / "schemas", REPO / "schemas") == {
-        "documents/completeness.json", "documents/dbs_toy.json", "inputs/toy/json.yaml",
-    }  # fmt: skip
+    changed = {path for path, content in with_toy.files().items() if before.get(path) != content}
+    assert changed == {"schemas/documents/completeness.json", "schemas/documents/dbs_toy.json"}
+
+
+def test_a_derived_column_is_in_reports_periods_and_documents(with_toy: Copy) -> None:
+    for table in ("data_aggregation", "dbs_toy"):
+        rows = with_toy.rows(table, "toy")
+        assert {row["site_country"] for row in rows} > {"US"}
+        assert all(row["site_country"] == [*row["site_name"].split("_"), None][1] for row in rows)
+    day = DAY.isoformat()
+    with_toy.run_spark("period.py", "--from", day, "--to", day, "--fout", str(with_toy.store))
+    path = with_toy.cmsspark("path", "period_aggregation", "--from", day, "--to", day, "--fout", str(with_toy.store))
+    (part,) = Path(path.strip().removeprefix("file://")).glob("part-*.parquet")
+    assert "US" in pq.read_table(part)["site_country"].to_pylist()
+
+
+def test_a_sink_takes_the_documents(with_toy: Copy) -> None:
+    folder = with_toy.folder / "sink"
+    options = ("--date", DAY.isoformat(), "--fout", str(with_toy.store), "--spool", str(folder))
+    assert "confirmed" in with_toy.cmsspark("publish", "--sink", "toy", *options)
+    documents = [json.loads(line) for file in folder.rglob("*.toy") for line in file.read_text().splitlines()]
+    assert len([document for document in documents if document.get("stream") == "toy"]) > 10
+    assert {document.get("site_country") for document in documents} > {"US"}
+
+
+def test_a_job_stores_its_table(with_toy: Copy) -> None:
+    assert "Datasets by data tier" in with_toy.run_spark("--list")
+    with_toy.count("toy_tiers")
+    rows = with_toy.stored("toy_tiers")
+    assert sum(row["dataset_count"] for row in rows) >= 40
+    assert {"AODSIM"} <= {row["data_tier"] for row in rows}
 
 
 def test_the_demo_goes_on_without_it(with_toy: Copy) -> None:
-    code = "import datetime, pathlib; from cmsspark.jobs import demo; folder = pathlib.Path('demo');"
-    code += "print(demo._jobs(demo.Places(folder), datetime.date(2026, 1, 15))[0])"
+    code = "import datetime, pathlib; from cmsspark.commands import demo; folder = pathlib.Path('demo');"
+    code += "print(demo._jobs(demo.DemoPaths(folder), datetime.date(2026, 1, 15))[0])"
     assert "'--streams', 'aaa,eos,cmssw,crab'" in with_toy.run("-c", code)
 
 

@@ -16,6 +16,7 @@ import click
 
 from cmsspark import clock, days
 from cmsspark.errors import CmssparkError, Exit
+from cmsspark.signals import interruptible
 from cmsspark.storage import Files, join
 
 if TYPE_CHECKING:
@@ -211,7 +212,6 @@ def exit_code(outcomes: Sequence[TaskOutcome]) -> int:
 
 def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
     """Plan and do, as the only one. Raises NotReady (75) where another daily is at work on this store."""
-    from cmsspark.jobs.cern_monit import interruptible
     from cmsspark.store import lease
 
     with interruptible(), lease.held(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):

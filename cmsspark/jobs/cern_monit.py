@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -28,6 +24,7 @@ from cmsspark.pipeline.publication import (
 from cmsspark.publish.publishing_settings import publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.settings import Settings
+from cmsspark.signals import interruptible
 
 
 @click.command("publish")
@@ -103,20 +100,3 @@ def _job_of(name: str | None, when: Interval) -> Job:
             next_step="give --date for a day, --week, --month or --from … --to for a period",
         )
     return job
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: the batch on its way is in doubt, everything else stays as it is."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
