@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Print the manifest of a table's current result as JSON.",
     ),
     "outbox": ("cmsspark.commands.outbox_command", "command", "See what waits to be published, and act on it."),
-    "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day or period to MONIT, or to a file spool."),
+    "publish": ("cmsspark.commands.publish", "command", "Publish a stored day or period to MONIT, or to a file spool."),
     "runs": ("cmsspark.commands.runs", "runs_command", "List runs of jobs, the latest first."),
     "show": ("cmsspark.commands.runs", "show_command", "Show all that is known of one run."),
     "status": ("cmsspark.commands.status", "command", "Days by jobs at a glance: done, published, failed, missing."),

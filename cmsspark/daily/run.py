@@ -211,7 +211,7 @@ def exit_code(outcomes: Sequence[TaskOutcome]) -> int:
 
 def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
     """Plan and do, as the only one. Raises NotReady (75) where another daily is at work on this store."""
-    from cmsspark.jobs.cern_monit import interruptible
+    from cmsspark.pipeline.interrupts import interruptible
     from cmsspark.store import lease
 
     with interruptible(), lease.held(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):
