@@ -1,4 +1,4 @@
-"""The ``cmsspark`` command. Subcommands load when they are called, so that ``--help`` answers at once."""
+"""The ``cmsspark`` command. Subcommands load when they are called, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "manifest_command",
         "Print the manifest of a table's current result as JSON.",
     ),
-    "outbox": ("cmsspark.commands.outbox_command", "command", "See what waits to be published, and act on it."),
-    "publish": ("cmsspark.jobs.cern_monit", "command", "Publish a stored day or period to MONIT, or to a file spool."),
+    "outbox": ("cmsspark.commands.outbox_command", "command", "List, retry or discard documents to be published."),
+    "publish": ("cmsspark.commands.publish", "command", "Publish a stored day or period to MONIT, or to files."),
     "runs": ("cmsspark.commands.runs", "runs_command", "List runs of jobs, the latest first."),
-    "show": ("cmsspark.commands.runs", "show_command", "Show all that is known of one run."),
-    "status": ("cmsspark.commands.status", "command", "Days by jobs at a glance: done, published, failed, missing."),
-    "daily": ("cmsspark.commands.daily", "command", "Bring the last days up to date: run, publish, tell. For cron."),
+    "show": ("cmsspark.commands.runs", "show_command", "Show all details of one run."),
+    "status": ("cmsspark.commands.status", "command", "Show which days of which jobs are done, published or failed."),
+    "daily": ("cmsspark.commands.daily", "command", "Bring the last days up to date: run, publish, notify. For cron."),
     "diff": ("cmsspark.commands.diff", "command", "Compare two days, or two runs of one day."),
-    "period": ("cmsspark.jobs.period", "command", "Make a week, a month or any range from its stored days."),
+    "period": ("cmsspark.jobs.period", "command", "Make the table of a week, a month or a range of stored days."),
     "periods": (
         "cmsspark.commands.list_periods",
         "command",
-        "List stored weeks, months and ranges, and which are stale.",
+        "List stored weeks, months and ranges, and which are out of date.",
     ),
     "view": (
         "cmsspark.commands.view",
         "command",
-        "Make a named view of any week, month or range; its time is printed.",
+        "Make a named view of a week, a month or a range of stored days.",
     ),
-    "ask": ("cmsspark.commands.ask", "command", "Who reads a dataset, what is read or lies at a site, what is unused."),
-    "prune": ("cmsspark.commands.prune", "command", "Remove runs that count no more from the store."),
-    "report": ("cmsspark.commands.report", "command", "Where every record of a day went: text, JSON or a page."),
+    "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
+    "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
+    "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),
-    "demo": ("cmsspark.commands.demo", "command", "Make a small CMS, run its day and show the result."),
+    "demo": ("cmsspark.commands.demo", "command", "Create a small simulated CMS, process one day, show the results."),
 }
 
 
@@ -53,9 +53,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        found = getattr(importlib.import_module(module), attribute)
-        assert isinstance(found, click.Command)
-        return found
+        subcommand = getattr(importlib.import_module(module), attribute)
+        assert isinstance(subcommand, click.Command)
+        return subcommand
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cmsspark")
 def command() -> None:
-    """What CMS data are used, where, by how many and at what cost. Jobs run with ``run_spark JOB``."""
+    """Count which CMS data are used, where, by how many people and at what cost. Jobs run with ``run_spark JOB``."""
 
 
 def main() -> NoReturn:

@@ -26,10 +26,10 @@ def run(*arguments: str) -> str:
 
 def test_help_names_every_command_with_a_line() -> None:
     for flag in ("--help", "-h"):
-        told = run(flag)
+        output = run(flag)
         for name, (_, _, about) in COMMANDS.items():
-            assert name in told
-            assert about.split()[0] in told
+            assert name in output
+            assert about.split()[0] in output
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -37,7 +37,7 @@ def test_every_command_has_help(name: str) -> None:
     assert "Usage:" in run(name, "--help")
 
 
-def test_the_version_is_told() -> None:
+def test_version_prints_the_version() -> None:
     assert __version__ in run("--version")
 
 
@@ -48,8 +48,8 @@ def test_a_command_of_no_known_name_ends_in_2() -> None:
 
 
 def test_help_imports_neither_pyspark_nor_any_job() -> None:
-    told = "sys.exit(any(m.split('.')[0] == 'pyspark' or m.startswith('cmsspark.jobs.') for m in sys.modules))"
-    code = f"import sys; from cmsspark.cli import command; command.main(['--help'], standalone_mode=False); {told}"
+    check = "sys.exit(any(m.startswith(('pyspark', 'cmsspark.jobs.', 'cmsspark.commands.')) for m in sys.modules))"
+    code = f"import sys; from cmsspark.cli import command; command.main(['--help'], standalone_mode=False); {check}"
     assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
@@ -96,7 +96,10 @@ def test_help_on_an_unknown_name_says_what_there_is(names: tuple[str, ...]) -> N
 
 
 def test_help_loads_no_other_command_and_no_spark() -> None:
-    check = "sys.exit(str(sorted(m for m in sys.modules if m.startswith(('cmsspark.jobs.', 'pyspark')))))"
+    check = (
+        "prefixes = ('cmsspark.jobs.', 'cmsspark.commands.', 'pyspark'); "
+        "sys.exit(str(sorted(m for m in sys.modules if m.startswith(prefixes))))"
+    )
     code = (
         "import sys; from cmsspark.cli import command; "
         f"command.main(['help', 'exit-codes'], standalone_mode=False); {check}"

@@ -1,4 +1,4 @@
-"""Answers about what lies where, from the jobs on dumps: how much at the sites of a tier, and what nobody reads."""
+"""Answers about replicas, from the jobs on dumps: how much the sites of a tier hold, and what nobody reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.commands.ask_use import Answer, Part, nearest, window_told
+from cmsspark.commands.ask_use import Answer, Part, nearest, window_dict
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.pipeline.stored_columns import newest, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
@@ -21,55 +21,60 @@ _SUMS: Final = ("replica_bytes", "replica_file_count", "replica_events", "events
 
 @dataclass(frozen=True)
 class Choice:
-    """What is asked for; None is all. ``site`` may be a pattern."""
+    """The replicas that a question is about; None means all. ``site`` may be a pattern."""
 
     tier: str | None = None
     site: str | None = None
     data_tier: str | None = None
     kind: str | None = None
 
-    def words(self) -> str:
-        """For a headline."""
-        place = self.site or (f"{self.tier} sites" if self.tier else "all sites")
+    def headline(self) -> str:
+        """Its text in the headline of an answer."""
+        where = self.site or (f"{self.tier} sites" if self.tier else "all sites")
         what = " ".join(word for word in (self.data_tier, f"on {self.kind}" if self.kind else "") if word)
-        return f"{what} at {place}" if what else f"at {place}"
+        return f"{what} at {where}" if what else f"at {where}"
 
-    def told(self) -> dict[str, Any]:
-        """As JSON tells it."""
+    def as_dict(self) -> dict[str, Any]:
+        """The choice as JSON."""
         return {"tier": self.tier, "site": self.site, "data_tier": self.data_tier, "kind": self.kind}
 
-    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows that fit. Raises InputMissing (66) with what there is where a name is not known."""
+    def filter(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows that match. Raises InputMissing (66) with similar names for an unknown name."""
         from cmsspark.kernel.rollup import matches
 
-        given = {"site_tier": self.tier, "site_name": self.site, "data_tier": self.data_tier, "kind": self.kind}
-        for column, wanted in given.items():
+        criteria = {
+            "site_tier": self.tier,
+            "site_name": self.site,
+            "data_tier": self.data_tier,
+            "kind": self.kind,
+        }
+        for column, wanted in criteria.items():
             if wanted is None or column not in rows.columns:
                 continue
             names = [name for name in rows[column].unique().to_list() if name is not None]
-            fitting = [name for name in names if matches(name, [wanted])]
-            if not fitting and column != "kind":
+            matching = [name for name in names if matches(name, [wanted])]
+            if not matching and column != "kind":
                 near = nearest(wanted, names) or sorted(names)[:10]
                 raise InputMissing(f"there is no {column.replace('_', ' ')} {wanted}", found=", ".join(near) or "none")
-            rows = rows.filter(rows[column].is_in(fitting))
+            rows = rows.filter(rows[column].is_in(matching))
         return rows
 
 
 def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> Answer:
-    """How much lies there, by kind of storage and data tier.
+    """How much data the chosen sites hold, by kind of storage and data tier.
 
     Tiers of sites come from ``site_tier_usage``, single sites from ``dbs_phedex``. Raises InputMissing (66) where that
-    is not stored, or a name is not known.
+    table is not stored, or for an unknown name.
     """
     import polars as pl
 
     if choice.tier is None and choice.site is None:
-        raise UsageError("a tier or a site is wanted", next_step="give --tier T2, or --site T2_CH_CERN")
+        raise UsageError("a tier or a site is needed", next_step="give --tier T2, or --site T2_CH_CERN")
     table = "dbs_phedex" if choice.site else "site_tier_usage"
-    of, stored = newest(files, fout, table, day)
+    as_of, stored = newest(files, fout, table, day)
     if choice.site:
         columns = ["site_name", "site_tier", "kind", "data_tier", "dataset_name", "present_bytes", "present_file_count"]
-        rows = choice.of(_frame(files, stored, table, columns))
+        rows = choice.filter(_frame(files, stored, table, columns))
         rows = rows.filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
         frame = rows.group_by("kind", "data_tier").agg(
             pl.col("present_bytes").cast(pl.Int128).sum().alias("replica_bytes"),
@@ -78,30 +83,32 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
             pl.col("site_name").n_unique().cast(pl.Int64).alias("site_count"),
         )
     else:
-        frame = choice.of(_frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])).drop("site_tier")
+        frame = choice.filter(_frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])).drop(
+            "site_tier"
+        )
     frame = frame.sort("replica_bytes", "kind", "data_tier", descending=[True, False, False], nulls_last=True)
     total = _total(frame["replica_bytes"])
-    facts = [f"{volume(total)} in {int(frame['replica_file_count'].sum()):,} files, replicas counted each"]
-    told = {**choice.told(), "day": of.isoformat(), "table": table, "total_bytes": total}
-    places = [name for name in (*_SUMS, "kind", "data_tier") if name in frame.columns]
-    part = Part.of("by kind of storage and data tier", "rows", frame.select(places))
-    return Answer(f"{choice.words()}, as of {of}", facts, [part], told)
+    facts = [f"{volume(total)} in {int(frame['replica_file_count'].sum()):,} files; every replica counts"]
+    summary = {**choice.as_dict(), "day": as_of.isoformat(), "table": table, "total_bytes": total}
+    columns = [name for name in (*_SUMS, "kind", "data_tier") if name in frame.columns]
+    part = Part.of("by kind of storage and data tier", "rows", frame.select(columns))
+    return Answer(f"{choice.headline()}, as of {as_of}", facts, [part], summary)
 
 
-def unused(found: StoredDays, choice: Choice, day: date | None) -> Answer:
+def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     """Replicas of datasets at sites where no access of these days read them, the largest first.
 
     An access counts at the site that its log names; one at an ``unknown`` site may have read any replica and is among
-    those elsewhere. Raises InputMissing (66) where ``dbs_phedex`` is not stored, or a name is not known.
+    those elsewhere. Raises InputMissing (66) where ``dbs_phedex`` is not stored, or for an unknown name.
     """
     import polars as pl
 
-    of, stored = newest(found.files, found.fout, "dbs_phedex", day)
+    as_of, stored = newest(days.files, days.fout, "dbs_phedex", day)
     columns = ["dataset_name", "site_name", "kind", "site_tier", "data_tier", "present_bytes", "newest_replica_ms"]
-    lying = choice.of(_frame(found.files, stored, "dbs_phedex", columns)).filter(pl.col("present_bytes") > 0)
-    read = _read(found)
+    replicas = choice.filter(_frame(days.files, stored, "dbs_phedex", columns)).filter(pl.col("present_bytes") > 0)
+    read = _read(days)
     rows = (
-        lying.join(read, on=["dataset_name", "site_name"], how="anti")
+        replicas.join(read, on=["dataset_name", "site_name"], how="anti")
         .join(
             read.group_by("dataset_name").agg(pl.col("nacc").sum().alias("nacc_elsewhere")),
             on="dataset_name",
@@ -126,19 +133,19 @@ def unused(found: StoredDays, choice: Choice, day: date | None) -> Answer:
     shown = rows.select("present_bytes", "newest_replica", "nacc_elsewhere", "site_name", "dataset_name")
     total, nowhere = _total(rows["present_bytes"]), rows.filter(pl.col("nacc_elsewhere") == 0)
     facts = [
-        f"{rows.height:,} of {lying.height:,} datasets at sites, {_bytes(rows)} of {_bytes(lying)}",
-        f"{nowhere.height:,} of them, {_bytes(nowhere)}, were read nowhere else either",
+        f"{rows.height:,} of {replicas.height:,} datasets at sites, {_bytes(rows)} of {_bytes(replicas)}",
+        f"{nowhere.height:,} of them, {_bytes(nowhere)}, were not read at any other site either",
     ]
-    window = f"not read there from {found.period.first} to {found.period.last}, {len(found.there)} days stored"
-    told = {
-        **choice.told(),
-        **window_told(found),
-        "replicas_as_of": of.isoformat(),
+    window = f"not read there from {days.period.first} to {days.period.last}, {len(days.there)} days stored"
+    summary = {
+        **choice.as_dict(),
+        **window_dict(days),
+        "replicas_as_of": as_of.isoformat(),
         "total_bytes": total,
         "replica_count": rows.height,
     }
     parts = [Part.of("by site", "by_site", by_site), Part.of("the largest", "rows", shown)]
-    return Answer(f"{choice.words()} as of {of}, {window}", facts, parts, told, found.warnings)
+    return Answer(f"{choice.headline()} as of {as_of}, {window}", facts, parts, summary, days.warnings)
 
 
 def _bytes(rows: pl.DataFrame) -> str | None:
@@ -146,18 +153,18 @@ def _bytes(rows: pl.DataFrame) -> str | None:
 
 
 def _total(sizes: pl.Series) -> int:
-    """Their sum, whatever it is: 64 bits would wrap around."""
+    """The exact sum: 64 bits could overflow."""
     import polars as pl
 
     return int(sizes.cast(pl.Int128).sum())
 
 
-def _read(found: StoredDays) -> pl.DataFrame:
+def _read(days: StoredDays) -> pl.DataFrame:
     """Accesses of each dataset at each site."""
     from cmsspark.kernel.rollup import Rollup, roll_up
 
-    asked = Rollup(("dataset_name", "site_name"), ("nacc",))
-    return roll_up(asked, found.batches(asked.columns))[0]
+    rollup = Rollup(("dataset_name", "site_name"), ("nacc",))
+    return roll_up(rollup, days.batches(rollup.columns))[0]
 
 
 def _frame(files: Files, stored: Any, table: str, columns: list[str]) -> pl.DataFrame:

@@ -1,7 +1,7 @@
-"""``cmsspark daily``: what cron calls. Brings the last days up to date, oldest first, and says in one line how it went.
+"""``cmsspark daily``: the command for cron. Brings the last days up to date, oldest first, prints a summary.
 
-What is to be done is read from the store and the inputs each time, so that whatever was killed whenever, the next
-call goes on from there. Each run is a ``run_spark`` of its own, which holds its day's lease.
+Each call plans its work from the store and the inputs, so after any interruption the next call continues. Each run is
+a ``run_spark`` process of its own, which holds the lease of its day.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 
 @click.command("daily")
-@click.option("--from", "first", type=DayType(), help="First day. [default: as many days back as the settings say]")
+@click.option("--from", "first", type=DayType(), help="First day. [default: `daily.days` of the settings before --to]")
 @click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
-@click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. May stand several times.")
-@click.option("--parallel", type=click.IntRange(1, 16), help="So many days at once.")
-@click.option("--publish/--no-publish", "publish", default=None, help="Publish what is stored, or only store it.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT).")
+@click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. Can be given several times.")
+@click.option("--parallel", type=click.IntRange(1, 16), help="Number of days that run in parallel.")
+@click.option("--publish/--no-publish", "publish", default=None, help="Publish stored results, or only store them.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
+@click.option("--root", metavar="URI", help="Root of the default input folders. [default: CMSSPARK_ROOT]")
 @store_options
 def command(
     first: date | None, last: date | None, job_names: tuple[str, ...], parallel: int | None, publish: bool | None,
     dry_run: bool, root: str | None, fout: str | None, settings_file: str | None,
 ) -> int:  # fmt: skip
-    """Bring the last days up to date: run what is missing or stale, publish what is not, oldest day first.
+    """Bring the last days up to date: run missing or outdated days, publish unpublished results, oldest day first.
 
-    Ends with 75 where an input is not ready yet, or another daily is at work: the next call goes on.
+    Exits with 75 if an input is not ready yet or another `cmsspark daily` is running; the next call continues.
     """
     from cmsspark.daily.config import daily_config
     from cmsspark.daily.notify import notify
@@ -58,10 +58,10 @@ def command(
     until = last or days.today() - timedelta(days=1)
     since = first or until - timedelta(days=config.days - 1)
     if since > until:
-        raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
-    place = store_of(fout, settings)
-    words = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
-    daily = Daily(settings, config, place, _files(settings, root, place), words, root)
+        raise UsageError(f"--from {since} is after --to {until}", next_step="swap them")
+    store = store_of(fout, settings)
+    arguments = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
+    daily = Daily(settings, config, store, _files(settings, root, store), arguments, root)
     if dry_run:
         return _show(daily.tasks(since, until))
     return notify(daily, since, until, worked(daily, since, until))
@@ -81,9 +81,9 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
 
 def _show(tasks: Sequence[PlannedTask]) -> int:
     for task in tasks:
-        what = "; ".join(task.verdict.reasons) or (task.error.wanted if task.error else "")
-        state = f"not ready: {what}" if what else "would be run" if task.runs else "would be published"
+        reason = "; ".join(task.verdict.reasons) or (task.error.wanted if task.error else "")
+        state = f"not ready: {reason}" if reason else "would be run" if task.runs else "would be published"
         click.echo(f"{task.day}  {task.job.name}  {task.why}  {state}")
     if not tasks:
-        click.echo("nothing is to be done")
+        click.echo("nothing to do")
     return 0

@@ -1,4 +1,4 @@
-"""``cmsspark demo``: make a small CMS, run its day as a user would, publish it, and show what came of it."""
+"""``cmsspark demo``: create a small simulated CMS, run its day as a user would, publish it and show the results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from cmsspark.demo.make import Made
     from cmsspark.demo.steps import Steps
 
-#: What says that a folder is the demo's own: it may be written over.
-MARK = "demo.json"
+#: This file marks a folder of the demo, which may be overwritten.
+MARKER = "demo.json"
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class DemoPaths:
-    """The folders of one demo, below ``out`` as the person wrote it."""
+    """The folders of one demo, below ``out`` as given on the command line."""
 
     out: Path
 
@@ -51,114 +51,121 @@ class DemoPaths:
 
 
 @click.command("demo")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("demo-cms"), show_default=True, metavar="DIR")
-@click.option("--date", "day", type=DayType(), default="2026-01-15", show_default=True, help="The day to make.")
 @click.option(
-    "--records", type=click.IntRange(1_000), default=200_000, show_default=True, help="Log records of the day."
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("demo-cms"),
+    show_default=True,
+    metavar="DIR",
+    help="Folder of the demo.",
+)
+@click.option("--date", "day", type=DayType(), default="2026-01-15", show_default=True, help="The day to simulate.")
+@click.option(
+    "--records", type=click.IntRange(1_000), default=200_000, show_default=True, help="Number of log records."
 )
 @click.option(
     "--days",
     type=click.IntRange(1, 3_660),
     default=1,
     show_default=True,
-    help="So many stored days, up to --date; those before it are made up without logs, for weeks, months, a year.",
+    help="Number of stored days up to --date. Results of the days before --date are generated without logs.",
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Another seed, another CMS.")
-@click.option("--keep", is_flag=True, help="Work on the logs and dumps that are there, if they are those asked for.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random numbers.")
+@click.option("--keep", is_flag=True, help="Reuse existing logs and dumps if they were made with the same options.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool) -> int:
-    """Make a small CMS (one day of logs and dumps), run the main job on it, publish it, and show the result.
+    """Create a small simulated CMS (one day of logs and dumps), run the main jobs, publish the day, show the results.
 
-    Everything lies below DIR, which may be deleted afterwards; running it again replaces the day.
+    All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day.
     """
     from cmsspark.demo.steps import Steps
 
-    places = DemoPaths(out)
+    paths = DemoPaths(out)
     steps = Steps(total=4 if days == 1 else 6)
-    asked = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
-    _claim(places)
-    with steps.step(f"A small CMS in {places.cms}: one day of logs, and the dumps of DBS and PhEDEx"):
-        wanted = _kept(places, asked) if keep else None
+    options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
+    _claim(paths)
+    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps of DBS and PhEDEx"):
+        wanted = _kept(paths, options) if keep else None
         if wanted is None:
-            wanted = _make(places, asked, day, records, seed, steps)
+            wanted = _make(paths, options, day, records, seed, steps)
         else:
-            steps.say("kept from the last time")
-    for arguments in _jobs(places, day):
-        code = _run(steps, places, arguments)
+            steps.echo("reused from the last run")
+    for arguments in _jobs(paths, day):
+        code = _run(steps, paths, arguments)
         if code:
-            click.secho(f"\nThe demo ends here: the command above ended with {code}.", fg="red", err=True)
+            click.secho(f"\nThe demo stopped: the command above failed with exit code {code}.", fg="red", err=True)
             return code
-    if days > 1 and (code := _past(places, day, records, days, seed, steps)):
+    if days > 1 and (code := _past(paths, day, records, days, seed, steps)):
         return code
-    _show(places, day, wanted, steps)
+    _show(paths, day, wanted, steps)
     return 0
 
 
-def _past(places: DemoPaths, day: date, records: int, days: int, seed: int, steps: Steps) -> int:
-    """Store the days before ``day``, and show the sites' use over all of them. A tenth of the records are its rows."""
+def _past(paths: DemoPaths, day: date, records: int, days: int, seed: int, steps: Steps) -> int:
+    """Store generated results of the days before ``day``, and show the use of the sites over all days."""
     from cmsspark import pseudonyms
     from cmsspark.demo.history import store_history
     from cmsspark.demo.past import History
 
     first = day - timedelta(days=days - 1)
     rows = records // 10
-    with steps.step(f"The days before, made up without logs: {days - 1} with {rows:,} rows each"):
-        key = pseudonyms.load_or_make(places.out / "state" / pseudonyms.KEY_FILE)
+    with steps.step(f"Generate results of {days - 1} earlier days without logs, {rows:,} rows each"):
+        key = pseudonyms.load_or_make(paths.out / "state" / pseudonyms.KEY_FILE)
         before = [first + timedelta(days=number) for number in range(days - 1)]
-        made = store_history(History(key.of, seed, rows), str(places.store), before, key.key_id)
-        steps.say(f"{made:,} made, {days - 1 - made:,} were there")
+        made = store_history(History(key.of, seed, rows), str(paths.store), before, key.key_id)
+        steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")
     period = ("--from", first.isoformat(), "--to", day.isoformat())
-    return _run(steps, places, ("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(places.store)))
+    return _run(steps, paths, ("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store)))
 
 
-def _claim(places: DemoPaths) -> None:
-    """Make the folder ours. Raises OutputError (73) for one that holds something else."""
+def _claim(paths: DemoPaths) -> None:
+    """Create the folder and mark it. Raises OutputError (73) for a folder with other files."""
     try:
-        places.out.mkdir(parents=True, exist_ok=True)
-        if any(places.out.iterdir()) and not (places.out / MARK).exists():
+        paths.out.mkdir(parents=True, exist_ok=True)
+        if any(paths.out.iterdir()) and not (paths.out / MARKER).exists():
             raise OutputError(
-                "the demo wants a folder of its own",
-                where=places.out,
+                "the demo needs a folder of its own",
+                where=paths.out,
                 found="other files",
-                next_step="give --out a new folder",
+                next_step="give a new folder with --out",
             )
-        (places.out / MARK).touch()
-        places.settings.write_text(_settings(places), encoding="utf-8")
+        (paths.out / MARKER).touch()
+        paths.settings.write_text(_settings(paths), encoding="utf-8")
     except OSError as error:
-        raise OutputError("the demo's folder cannot be written", where=places.out, found=error.strerror) from None
+        raise OutputError("the demo's folder cannot be written", where=paths.out, found=error.strerror) from None
 
 
-def _settings(places: DemoPaths) -> str:
-    # A JSON text is a YAML text too, whatever the path is made of.
-    values = {"root": places.cms, "store": places.store, "state_dir": places.out / "state"}
+def _settings(paths: DemoPaths) -> str:
+    # JSON is valid YAML, with any character in the path.
+    values = {"root": paths.cms, "store": paths.store, "state_dir": paths.out / "state"}
     lines = [f"{key}: {json.dumps(str(path.absolute()))}" for key, path in values.items()]
     return "\n".join(
         ["# Settings of the demo: export CMSSPARK_SETTINGS to this file to work with its results.", *lines, ""]
     )
 
 
-def _kept(places: DemoPaths, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a right count of the CMS that is there finds, if it is the one asked for."""
+def _kept(paths: DemoPaths, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The expected reconciliation of the existing CMS, or None if it was made with other options."""
     try:
-        made = json.loads((places.out / MARK).read_text(encoding="utf-8"))
+        made = json.loads((paths.out / MARKER).read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return dict(made["reconciliation"]) if made.get("asked") == asked else None
+    return dict(made["reconciliation"]) if made.get("asked") == options else None
 
 
 def _make(
-    places: DemoPaths, asked: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps
+    paths: DemoPaths, options: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps
 ) -> dict[str, Any]:
     from cmsspark.demo.make import make
 
-    mark = places.out / MARK
-    mark.write_text("{}", encoding="utf-8")
+    marker = paths.out / MARKER
+    marker.write_text("{}", encoding="utf-8")
     made = make(
-        places.cms, day, records=records, seed=seed, progress=lambda what: steps.say(f"{steps.elapsed:4.1f} s  {what}")
+        paths.cms, day, records=records, seed=seed, progress=lambda text: steps.echo(f"{steps.elapsed:4.1f} s  {text}")
     )
-    steps.say(_size(made))
+    steps.echo(_size(made))
     wanted = made.reconciliation(day)
-    mark.write_text(json.dumps({"asked": asked, "reconciliation": wanted}, indent=1), encoding="utf-8")
+    marker.write_text(json.dumps({"asked": options, "reconciliation": wanted}, indent=1), encoding="utf-8")
     return dict(wanted)
 
 
@@ -171,52 +178,54 @@ def _size(made: Made) -> str:
     )
 
 
-def _jobs(places: DemoPaths, day: date) -> list[tuple[str, ...]]:
+def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
     """The commands of the demo, as a user types them."""
     # Not at import: numpy comes with it.
     from cmsspark.demo.activity import STREAMS as written
 
-    both = ("--date", day.isoformat(), "--fout", str(places.store))
-    root = ("--root", str(places.cms))
-    # A stream that the demo does not write is not waited for.
+    common = ("--date", day.isoformat(), "--fout", str(paths.store))
+    root = ("--root", str(paths.cms))
+    # Streams that the demo does not write are left out.
     streams = () if set(STREAMS) == set(written) else ("--streams", ",".join(written))
     return [
-        ("run_spark", "data_aggregation.py", *both, *root, *streams),
-        ("run_spark", "site_tier_usage.py", *both, *root),
-        ("cmsspark", "publish", *both, "--spool", str(places.documents)),
+        ("run_spark", "data_aggregation.py", *common, *root, *streams),
+        ("run_spark", "site_tier_usage.py", *common, *root),
+        ("cmsspark", "publish", *common, "--spool", str(paths.documents)),
     ]
 
 
-def _run(steps: Steps, places: DemoPaths, arguments: tuple[str, ...]) -> int:
+def _run(steps: Steps, paths: DemoPaths, arguments: tuple[str, ...]) -> int:
     from cmsspark.demo.steps import installed, spelled
 
     name, *rest = arguments
     module = "cmsspark.submit" if name == "run_spark" else "cmsspark.cli"
     with steps.step(f"$ {spelled(name, rest)}"):
-        environment = {"CMSSPARK_SETTINGS": str(places.settings.absolute())}
+        environment = {"CMSSPARK_SETTINGS": str(paths.settings.absolute())}
         return steps.run([*installed(name, module), *rest], environment=environment)
 
 
-def _show(places: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) -> None:
+def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) -> None:
     from cmsspark.commands.path import find
     from cmsspark.demo import show
 
-    _, found = find("data_aggregation", day, str(places.store), None)
-    streams = found.manifest["reconciliation"]
-    _title("Every record that was read is in one bin")
+    _, stored = find("data_aggregation", day, str(paths.store), None)
+    streams = stored.manifest["reconciliation"]
+    _title("Every record is counted in exactly one row")
     _lines(show.reconciliation(streams))
-    wrong = show.differences(wanted, streams)
-    if wrong or not show.adds_up(streams):
-        raise CmssparkError("the bins are not those that were made", where=found.path, found="; ".join(wrong))
-    click.secho("  as it was made: every bin of every stream agrees", fg="green")
+    differences = show.differences(wanted, streams)
+    if differences or not show.adds_up(streams):
+        raise CmssparkError(
+            "the counts differ from those of the simulated records", where=stored.path, found="; ".join(differences)
+        )
+    click.secho("  every count equals that of the simulated records", fg="green")
     _title("The ten most used datasets")
-    _lines(_most_used(places, day))
-    _title("How much data sit where: replicas at the sites of a tier, by data tier")
-    _lines(_usage(places, day))
-    _title("Where everything lies")
-    _lines(_where(places, day))
+    _lines(_most_used(paths, day))
+    _title("Size of replicas at the sites of a tier, by data tier")
+    _lines(_usage(paths, day))
+    _title("Where the files are")
+    _lines(_where(paths, day))
     _title("What to try next")
-    _lines(_next(places, day))
+    _lines(_next(paths, day))
     click.secho(f"\nDone in {steps.elapsed:.0f} s.", bold=True)
 
 
@@ -229,27 +238,27 @@ def _lines(lines: list[str]) -> None:
         click.echo(line)
 
 
-def _read(places: DemoPaths, day: date, table: str) -> Any:
+def _read(paths: DemoPaths, day: date, table: str) -> Any:
     """The stored table as an Arrow table."""
     import pyarrow.dataset as ds
 
     from cmsspark.commands.path import find
     from cmsspark.storage import local_path
 
-    _, found = find(table, day, str(places.store), None)
-    return ds.dataset(local_path(found.path), format="parquet", partitioning=None).to_table()
+    _, stored = find(table, day, str(paths.store), None)
+    return ds.dataset(local_path(stored.path), format="parquet", partitioning=None).to_table()
 
 
-def _most_used(places: DemoPaths, day: date) -> list[str]:
+def _most_used(paths: DemoPaths, day: date) -> list[str]:
     """Accesses, people, sites, volume and CPU time of the ten datasets with the most accesses, from the partials."""
     import pyarrow.compute as pc
 
     from cmsspark.demo.show import table
     from cmsspark.reports.terminal import volume
 
-    known = pc.CountOptions(mode="only_valid")
-    sums = _read(places, day, "partials").group_by("dataset_name").aggregate(
-        [("nacc", "sum"), ("user", "count_distinct", known), ("site_name", "count_distinct", known),
+    not_null = pc.CountOptions(mode="only_valid")
+    sums = _read(paths, day, "partials").group_by("dataset_name").aggregate(
+        [("nacc", "sum"), ("user", "count_distinct", not_null), ("site_name", "count_distinct", not_null),
          ("read_bytes", "sum"), ("cpu_time", "sum")]
     )  # fmt: skip
     top = sums.sort_by([("nacc_sum", "descending"), ("dataset_name", "ascending")]).slice(0, 10).to_pylist()
@@ -261,7 +270,7 @@ def _most_used(places: DemoPaths, day: date) -> list[str]:
     return table(("accesses", "users", "sites", "read", "CPU h", "dataset"), rows, left=(5,))
 
 
-def _usage(places: DemoPaths, day: date) -> list[str]:
+def _usage(paths: DemoPaths, day: date) -> list[str]:
     """Bytes of replicas by data tier (rows, the largest eight) and by tier of sites and kind of storage (columns),
     and the events of all datasets that have a disk replica at a T2.
     """
@@ -270,37 +279,37 @@ def _usage(places: DemoPaths, day: date) -> list[str]:
 
     sums: Counter[tuple[str, str]] = Counter()
     events: Counter[str] = Counter()
-    for row in _read(places, day, "site_tier_usage").to_pylist():
-        tier, place = row["data_tier"] or "unknown", f"{row['site_tier']} {row['kind']}"
-        sums[tier, place] += row["replica_bytes"]
+    for row in _read(paths, day, "site_tier_usage").to_pylist():
+        tier, storage = row["data_tier"] or "unknown", f"{row['site_tier']} {row['kind']}"
+        sums[tier, storage] += row["replica_bytes"]
         sums[tier, "all"] += row["replica_bytes"]
-        if place == "T2 disk":
+        if storage == "T2 disk":
             events[tier] += row["events"] or 0
-    columns = sorted({place for _, place in sums} - {"all"})
+    columns = sorted({storage for _, storage in sums} - {"all"})
     largest = sorted({tier for tier, _ in sums}, key=lambda tier: -sums[tier, "all"])[:8]
-    rows = [(tier, *(volume(sums.get((tier, place))) for place in columns), events[tier]) for tier in largest]
+    rows = [(tier, *(volume(sums.get((tier, storage))) for storage in columns), events[tier]) for tier in largest]
     return table(("data tier", *columns, "events at T2"), rows)
 
 
-def _where(places: DemoPaths, day: date) -> list[str]:
+def _where(paths: DemoPaths, day: date) -> list[str]:
     return [
-        f"  logs and dumps   {places.cms}/project  (the folders of production; --root puts them elsewhere)",
-        f"  results          {places.store}/data_aggregation/{day}  (Parquet, with a manifest)",
-        f"  documents        {places.documents}  (JSON Lines, as MONIT would get them)",
-        f"  settings         {places.settings}",
+        f"  logs and dumps   {paths.cms}/project  (laid out as in production; select it with --root)",
+        f"  results          {paths.store}/data_aggregation/{day}  (Parquet, with a manifest)",
+        f"  documents        {paths.documents}  (JSON Lines, as sent to MONIT)",
+        f"  settings         {paths.settings}",
     ]
 
 
-def _next(places: DemoPaths, day: date) -> list[str]:
-    # In an environment that is not active the commands below would not be found.
+def _next(paths: DemoPaths, day: date) -> list[str]:
+    # Without an active environment the commands are not on PATH.
     folder = Path(sys.prefix)
     inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
     activate = [f"  . {os.path.relpath(folder / 'bin' / 'activate')}"] if inactive else []
     return [
         *activate,
-        f"  export CMSSPARK_SETTINGS={places.settings}",
-        f"  cmsspark path data_aggregation --date {day}        # read it with pandas, DuckDB or Spark",
-        f"  cmsspark manifest data_aggregation --date {day}    # what it was made from, and every bin",
-        f"  run_spark dbs_phedex.py --date {day}               # what lies where, dataset by dataset",
+        f"  export CMSSPARK_SETTINGS={paths.settings}",
+        f"  cmsspark path data_aggregation --date {day}        # to read it with pandas, DuckDB or Spark",
+        f"  cmsspark manifest data_aggregation --date {day}    # its inputs and counts",
+        f"  run_spark dbs_phedex.py --date {day}               # replicas by dataset and site",
         "  run_spark --list                                       # all jobs",
     ]

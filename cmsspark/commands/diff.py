@@ -1,4 +1,4 @@
-"""``cmsspark diff A B``: two days, or two runs of one day: what appeared, vanished, changed most."""
+"""``cmsspark diff A B``: what appeared, vanished or changed most between two days, or two runs of one day."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEASURES: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: a day's current result, or a run of it."""
+    """One side of the comparison: the current result of a day, or one of its runs."""
 
     day: date
     run: str | None
@@ -41,68 +41,76 @@ class Side:
         """``20260115`` or ``20260115@RUN``. Raises UsageError (2)."""
         day, at, run = text.partition("@")
         if at and not run:
-            raise UsageError(f"a run is wanted after the @ of {text!r}", next_step="cmsspark runs lists them")
+            raise UsageError(f"a run is needed after the @ of {text!r}", next_step="cmsspark runs lists them")
         return cls(days.parse_day(day), run or None)
+
+
+_BY: Final = "Group by this column. Can be given several times. [default: dataset, site, stream]"
 
 
 @click.command("diff")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--job", "job_name", default="data_aggregation", show_default=True, help="Whose results.")
-@click.option("--by", type=click.Choice(list(COLUMNS)), multiple=True, help="[default: dataset, site and stream]")
-@click.option("--measure", type=click.Choice(MEASURES), default="nacc", show_default=True, help="What is compared.")
-@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="So many of the largest changes.")
-@click.option("--publish-impact", is_flag=True, help="Also how many documents would change (two runs of one day).")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--job", "job_name", default="data_aggregation", show_default=True, help="Compare results of this job.")
+@click.option(
+    "--by",
+    type=click.Choice(list(COLUMNS)),
+    multiple=True,
+    help=_BY,
+)
+@click.option("--measure", type=click.Choice(MEASURES), default="nacc", show_default=True, help="Measure to compare.")
+@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Number of largest changes.")
+@click.option("--publish-impact", is_flag=True, help="Also count changed documents (two runs of one day).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def command(
     before: str, after: str, job_name: str, by: tuple[str, ...], measure: str, top: int, publish_impact: bool,
     as_json: bool, fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
-    """Compare A with B: each a day (20260115), or a run of a day (20260115@RUN, the beginning of its id will do).
+    """Compare results A and B. Each is a day (20260115) or a run of a day (20260115@RUN; RUN can be abbreviated).
 
-    Groups that appeared, vanished, or changed most, by dataset, site and stream; the sums of all measures.
+    Prints the sums of all measures and, by dataset, site and stream, groups that appeared, vanished or changed most.
     """
     from cmsspark.checks import differences
     from cmsspark.schemas import stored_table
 
     job = find_job(job_name)
     if not job.streams:
-        raise UsageError(f"{job.name} counts no accesses", next_step="diff compares the jobs on log streams")
+        raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
     sides = Side.of(before), Side.of(after)
     if publish_impact and sides[0].day != sides[1].day:
-        raise UsageError("documents of two days are different documents", next_step="give two runs of one day: DAY@RUN")
+        raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
     schema = stored_table(job.tables[0])
-    place = store_of(fout, settings_of(settings_file))
-    found = [_stored(place, job.name, schema.name, side) for side in sides]
-    rows = [_rows(one, schema) for one in found]
+    store = store_of(fout, settings_of(settings_file))
+    results = [_stored(store, job.name, schema.name, side) for side in sides]
+    rows = [_rows(result, schema) for result in results]
     sums = differences.totals(rows[0], rows[1], MEASURES)
     groups = [
         differences.grouped(rows[0], rows[1], COLUMNS[name], measure, top)
         for name in by or ("dataset", "site", "stream")
     ]
     impact = _impact(rows, schema) if publish_impact else None
-    names = [f"{side.day}@{one.manifest.get('run')}" for side, one in zip(sides, found, strict=True)]
+    names = [f"{side.day}@{result.manifest.get('run')}" for side, result in zip(sides, results, strict=True)]
     if as_json:
-        click.echo(json.dumps(_told(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(_as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
     else:
         _print(names, sums, groups, measure, impact)
 
 
-def _stored(place: str, job: str, table: str, side: Side) -> CurrentTable:
+def _stored(store: str, job: str, table: str, side: Side) -> CurrentTable:
     from cmsspark.store import results
 
     files: Files = LocalFiles()
-    if not is_local(place):
+    if not is_local(store):
         from cmsspark.runners.session import small_session
 
-        files = files_for(place, small_session("cmsspark diff"))
+        files = files_for(store, small_session("cmsspark diff"))
     if side.run is None:
-        return results.current(files, place, job, table, side.day)
-    return results.run_table(files, place, job, table, side.day, side.run)
+        return results.current(files, store, job, table, side.day)
+    return results.run_table(files, store, job, table, side.day, side.run)
 
 
-def _rows(found: CurrentTable, schema: Table) -> pl.DataFrame:
+def _rows(result: CurrentTable, schema: Table) -> pl.DataFrame:
     """The columns that are compared, or published. Raises DataError (65) where a part cannot be read."""
     import polars as pl
     import pyarrow as pa
@@ -112,11 +120,11 @@ def _rows(found: CurrentTable, schema: Table) -> pl.DataFrame:
 
     kinds = {"string": pl.String, "long": pl.Int64, "int": pl.Int32, "double": pl.Float64, "date": pl.Date}
     columns = {column.name: kinds[column.type] for column in schema.columns}
-    told = found.manifest["tables"][schema.name]
-    if told.get("format", "parquet") != "parquet" or not is_local(found.path):
-        return pl.DataFrame(list(stored_rows(found, schema)), schema=columns, orient="row")
+    stored = result.manifest["tables"][schema.name]
+    if stored.get("format", "parquet") != "parquet" or not is_local(result.path):
+        return pl.DataFrame(list(stored_rows(result, schema)), schema=columns, orient="row")
     read = [pl.DataFrame(schema=columns)]
-    for part in sorted(Path(local_path(found.path)).glob("part-*.parquet")):
+    for part in sorted(Path(local_path(result.path)).glob("part-*.parquet")):
         try:
             with pq.ParquetFile(part) as file:
                 rows = pl.from_arrow(file.read(columns=schema.names))
@@ -131,11 +139,11 @@ def _impact(rows: list[pl.DataFrame], schema: Table) -> Impact:
     from cmsspark.checks import differences
     from cmsspark.publish.documents import key_columns
 
-    published = [one.drop("day") for one in rows]
+    published = [frame.drop("day") for frame in rows]
     return differences.impact(published[0], published[1], key_columns(schema))
 
 
-def _told(
+def _as_dict(
     names: list[str], sums: list[Change], groups: list[Grouped], measure: str, impact: Impact | None
 ) -> dict[str, Any]:
     return {
@@ -159,16 +167,16 @@ def _print(names: list[str], sums: list[Change], groups: list[Grouped], measure:
         if group.largest:
             _table([_line(change) for change in group.largest])
     if impact is not None:
-        told = f"{impact.new:,} new, {impact.changed:,} changed, {impact.gone:,} gone, {impact.unchanged:,} unchanged"
-        click.echo(f"\ndocuments: {told}")
+        counts = f"{impact.new:,} new, {impact.changed:,} changed, {impact.gone:,} gone, {impact.unchanged:,} unchanged"
+        click.echo(f"\ndocuments: {counts}")
 
 
 def _line(change: Change) -> tuple[str, ...]:
     share = f"{100 * change.delta / change.before:+.1f} %" if change.before and change.after is not None else ""
     if change.before is None and change.after is None:
         return (change.key, NOTHING, NOTHING, "", "")
-    word = "new" if change.before is None else "gone" if change.after is None else share
-    return (change.key, number(change.before), number(change.after), number(change.delta, "+"), word)
+    change_text = "new" if change.before is None else "gone" if change.after is None else share
+    return (change.key, number(change.before), number(change.after), number(change.delta, "+"), change_text)
 
 
 def _table(rows: list[tuple[str, ...]], headings: tuple[str, ...] = ("",) * 5) -> None:

@@ -10,7 +10,7 @@ from cmsspark.errors import Exit, UsageError
 
 
 def exit_codes() -> str:
-    """Every exit code with its meaning and the next step: two lines each, for a terminal."""
+    """The text of ``cmsspark help exit-codes``: the meaning and the next step of every exit code."""
     lines = ["Exit codes of run_spark and cmsspark:", ""]
     for code in Exit:
         lines.append(f"  {int(code):>2}  {code.meaning}")
@@ -18,7 +18,7 @@ def exit_codes() -> str:
     return "\n".join(lines)
 
 
-#: topic → (one line of help, what prints it)
+#: topic → (one line of help, function that returns the text)
 TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
     "exit-codes": ("What each exit code means, and what to do next.", exit_codes),
 }
@@ -28,7 +28,7 @@ TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
 @click.argument("names", metavar="[TOPIC | COMMAND [SUBCOMMAND]]", nargs=-1)
 @click.pass_context
 def command(ctx: click.Context, names: tuple[str, ...]) -> None:
-    """Show help on a topic (exit-codes) or on a command; without a name, list both."""
+    """Show help on a topic (exit-codes) or on a command; without a name, list all topics and commands."""
     group = ctx.find_root()
     if not names:
         click.echo(group.get_help())
@@ -47,11 +47,11 @@ def _topics(group: click.Context) -> str:
 
 
 def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Context:
-    """The context of the command that ``names`` lead to. Raises UsageError (2) for a name that does not exist."""
+    """The context of the command with these ``names``. Raises UsageError (2) for a name that does not exist."""
     for name in names:
         group = context.command
-        found = group.get_command(context, name) if isinstance(group, click.Group) else None
-        if found is None:
+        subcommand = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if subcommand is None:
             commands = group.list_commands(context) if isinstance(group, click.Group) else []
             topics = [] if context.parent else sorted(TOPICS)
             raise UsageError(
@@ -59,5 +59,5 @@ def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Co
                 found=", ".join([*topics, *commands]) or f"{context.command_path} has no subcommands",
                 next_step="cmsspark help lists the topics and commands",
             )
-        context = click.Context(found, info_name=name, parent=context)
+        context = click.Context(subcommand, info_name=name, parent=context)
     return context

@@ -1,4 +1,4 @@
-"""``cmsspark periods``: the stored weeks, months and ranges, and which are stale."""
+"""``cmsspark periods``: the stored weeks, months and ranges, and which are out of date."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from cmsspark.store import results
 
 
 @click.command("periods")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
-    """List the stored weeks, months and ranges: days, rows, and whether days were run again since."""
+    """List the stored weeks, months and ranges: their days and rows, and whether days were run again since."""
     from cmsspark.reports.terminal import echo_table
 
-    place = store_of(fout, settings_of(settings_file))
-    files = files_of(place, "cmsspark periods")
-    runs = CurrentRuns(files, place)
-    found = [_told(files, place, period, runs) for period in stored_periods(files, place, "period")]
+    store = store_of(fout, settings_of(settings_file))
+    files = files_of(store, "cmsspark periods")
+    runs = CurrentRuns(files, store)
+    periods = [_as_dict(files, store, period, runs) for period in stored_periods(files, store, "period")]
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps(periods, indent=1))
         return
-    if not found:
-        click.echo(f"no period is stored in {place}; run_spark period --week last makes one")
+    if not periods:
+        click.echo(f"no period is stored in {store}; next: run_spark period --week last")
         return
     rows = []
-    for one in found:
-        state = "partial" if one["partial"] else ""
-        rows.append((one["period"], one["days"], one["rows"], state, "; ".join(one["stale"]) or "up to date"))
-    echo_table(("period", "days", "rows", "", "its days since then"), rows, left=(0, 3, 4), whole=(0, 3), indent="  ")
+    for row in periods:
+        state = "partial" if row["partial"] else ""
+        rows.append((row["period"], row["days"], row["rows"], state, "; ".join(row["stale"]) or "up to date"))
+    echo_table(("period", "days", "rows", "", "changes since then"), rows, left=(0, 3, 4), whole=(0, 3), indent="  ")
 
 
-def _told(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:
+def _as_dict(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict[str, Any]:
     table = "period_aggregation"
     manifest = results.current(files, fout, "period", table, period).manifest
     changed = stale(manifest, runs.of(period))

@@ -1,4 +1,4 @@
-"""``cmsspark outbox``: what waits to be published, and what can be done about it."""
+"""``cmsspark outbox``: show and manage the documents that wait to be published."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.errors import InputMissing, UsageError
-from cmsspark.pipeline.options import DayType, settings_of
+from cmsspark.pipeline.options import SETTINGS_HELP, DayType, settings_of
 from cmsspark.publish.destinations import OutboxLocation, locations
 from cmsspark.reports.terminal import echo_table
 from cmsspark.secrets import safe_text
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--settings", "settings_file", metavar="FILE", help="Settings (else CMSSPARK_SETTINGS)."),
-        click.option("--to", metavar="NAME", help="Only destinations whose name begins so."),
+        click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP),
+        click.option("--to", metavar="NAME", help="Only destinations whose name starts with NAME."),
         click.option("--table", metavar="TABLE", help="Only this table."),
         click.option("--date", "day", type=DayType(), help="Only this day."),
     ):
@@ -45,13 +45,13 @@ def _chosen(settings_file: str | None, day: date | None, table: str | None, to: 
 
 @click.group("outbox")
 def command() -> None:
-    """What waits to be published: list, show, retry, discard, rebuild, move."""
+    """Show and manage the documents that wait to be published."""
 
 
 @command.command("list")
 @_filter_options
 def list_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
-    """One line for each day of a table at a destination."""
+    """List outboxes: one line for each table, day and destination."""
     from cmsspark.publish.batch_log import FILE_NAME, BatchLog
     from cmsspark.publish.outbox import totals_of
 
@@ -75,7 +75,7 @@ def list_command(day: date | None, table: str | None, to: str | None, settings_f
 @command.command("show")
 @_filter_options
 def show_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
-    """Each snapshot of the spool, what became of it, and why documents were refused."""
+    """Show snapshots, the state of their documents, and why documents were refused."""
     from cmsspark.publish.batch_log import BatchState
 
     for location in _chosen(settings_file, day, table, to):
@@ -93,7 +93,7 @@ def show_command(day: date | None, table: str | None, to: str | None, settings_f
                     f"{manifest['quarantined']:,} made no valid document"
                 )
                 if manifest["quarantined"]:
-                    click.echo(f"        why: {outbox.spool.folder(number) / 'quarantine.jsonl'}")
+                    click.echo(f"        reasons: {outbox.spool.folder(number) / 'quarantine.jsonl'}")
             for state in (BatchState.QUARANTINED, BatchState.STALLED, BatchState.IN_DOUBT):
                 for batch, reason in outbox.batch_log.reasons(state):
                     click.echo(f"  batch {batch} {state}: {safe_text(reason)}")
@@ -102,7 +102,7 @@ def show_command(day: date | None, table: str | None, to: str | None, settings_f
 @command.command("retry")
 @_filter_options
 def retry_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
-    """Make STALLED batches ready again; ``cmsspark publish --resume`` sends them."""
+    """Make stalled batches ready; `cmsspark publish --resume` sends them."""
     for location in _chosen(settings_file, day, table, to):
         with _locked_outbox(location) as outbox:
             click.echo(f"{location.table} {location.period}: {outbox.batch_log.release():,} batches are ready again")
@@ -110,18 +110,18 @@ def retry_command(day: date | None, table: str | None, to: str | None, settings_
 
 @command.command("discard")
 @_filter_options
-@click.confirmation_option(prompt="Give up what is still to be sent?")
+@click.confirmation_option(prompt="Discard all documents that are not sent yet?")
 def discard_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
-    """Give up what is still to be sent; publishing the day again sends it anew."""
+    """Discard unsent documents; publishing the day again sends them."""
     for location in _chosen(settings_file, day, table, to):
         with _locked_outbox(location) as outbox:
-            click.echo(f"{location.table} {location.period}: {outbox.batch_log.discard():,} batches were given up")
+            click.echo(f"{location.table} {location.period}: {outbox.batch_log.discard():,} batches were discarded")
 
 
 @command.command("rebuild")
 @_filter_options
 def rebuild_command(day: date | None, table: str | None, to: str | None, settings_file: str | None) -> None:
-    """Make the batch log anew from the spool; what is not known to be confirmed will be sent again."""
+    """Rebuild the batch log from the spool; unconfirmed documents are sent again."""
     for location in _chosen(settings_file, day, table, to):
         with _locked_outbox(location) as outbox:
             outbox.rebuild()
@@ -131,22 +131,23 @@ def rebuild_command(day: date | None, table: str | None, to: str | None, setting
 
 
 @command.command("move")
-@click.option("--from", "source", metavar="NAME", required=True, help="The destination whose documents are moved.")
-@click.option("--to", "target", metavar="NAME", required=True, help="The destination that they are for.")
+@click.option("--from", "source", metavar="NAME", required=True, help="Destination whose outboxes are moved.")
+@click.option("--to", "target", metavar="NAME", required=True, help="Destination that gets them.")
 @click.option("--table", metavar="TABLE", help="Only this table.")
 @click.option("--date", "day", type=DayType(), help="Only this day.")
-@click.option("--settings", "settings_file", metavar="FILE", help="Settings (else CMSSPARK_SETTINGS).")
+@click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
 def move_command(source: str, target: str, table: str | None, day: date | None, settings_file: str | None) -> None:
-    """Give a destination's outboxes to another: for a broker that has only other addresses now.
+    """Move outboxes to another destination, for a broker with a new address.
 
-    What was sent counts as sent to the new one. Names are those of `cmsspark outbox list`, or how they begin.
+    Documents sent to the old destination count as sent to the new one. `cmsspark outbox list` prints the names; a name
+    can be abbreviated to its first letters.
     """
     from cmsspark.publish.outbox import Outbox
 
     state_dir = settings_of(settings_file).state_dir
     old, new = (_one_destination(state_dir, name) for name in (source, target))
     if old == new:
-        raise UsageError("--from and --to are two destinations", found=old)
+        raise UsageError("--from and --to must name different destinations", found=old)
     chosen = list(locations(state_dir, day, table, old))
     if not chosen:
         raise InputMissing("no outbox matches the options", where=state_dir / "outbox" / old)
@@ -156,16 +157,16 @@ def move_command(source: str, target: str, table: str | None, day: date | None, 
 
 
 def _one_destination(state_dir: Path, name: str) -> str:
-    """The destination whose name begins so. Raises InputMissing (66) where there is none, or more than one."""
+    """The destination with this name or prefix of a name. Raises InputMissing (66) where not exactly one matches."""
     root = state_dir / "outbox"
     names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
-    matching = [found for found in names if found == name] or [found for found in names if found.startswith(name)]
+    matching = [other for other in names if other == name] or [other for other in names if other.startswith(name)]
     if len(matching) != 1:
         raise InputMissing(
-            f"{'several destinations begin' if matching else 'no destination begins'} with {name!r}",
+            f"{'several destinations start' if matching else 'no destination starts'} with {name!r}",
             where=root,
             found=", ".join(matching or names) or "none at all",
-            next_step="cmsspark outbox list shows the names; a new destination has one after its first publish",
+            next_step="cmsspark outbox list shows the names; a new destination appears after its first publish",
         )
     return matching[0]
 

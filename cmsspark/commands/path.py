@@ -1,4 +1,4 @@
-"""``cmsspark path`` and ``cmsspark manifest``: where a day's or period's result is, and what it was made from."""
+"""``cmsspark path`` and ``cmsspark manifest``: the location and the manifest of a stored result."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _session() -> Any:
 @when_options
 @store_options
 def path_command(table: str, when: Interval, fout: str | None, settings_file: str | None) -> None:
-    """Print the URI of TABLE's current result; pandas, DuckDB and Spark read it as it is."""
-    files, found = find(table, when, fout, settings_file)
-    click.echo(files.uri(found.path))
+    """Print the URI of the current result of TABLE, for pandas, DuckDB or Spark."""
+    files, stored = find(table, when, fout, settings_file)
+    click.echo(files.uri(stored.path))
 
 
 @click.command("manifest")
@@ -45,6 +45,6 @@ def path_command(table: str, when: Interval, fout: str | None, settings_file: st
 @when_options
 @store_options
 def manifest_command(table: str, when: Interval, fout: str | None, settings_file: str | None) -> None:
-    """Print the manifest of TABLE's current result as JSON: inputs, dumps, rows, reconciliation, versions."""
-    _, found = find(table, when, fout, settings_file)
-    click.echo(json_text(found.manifest, indent=1))
+    """Print the manifest of the current result of TABLE as JSON: inputs, dumps, rows, counts, versions."""
+    _, stored = find(table, when, fout, settings_file)
+    click.echo(json_text(stored.manifest, indent=1))

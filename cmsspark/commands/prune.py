@@ -1,4 +1,4 @@
-"""``cmsspark prune``: remove runs that count no more from the store. Says what it would do; ``--yes`` does it."""
+"""``cmsspark prune``: remove runs that are no longer current from the store. Removes only with ``--yes``."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from cmsspark.store.retention import OldRun
 
 @click.command("prune")
 @click.option("--older-than", "age", type=click.IntRange(1), default=30, show_default=True, metavar="DAYS", help="Age.")
-@click.option("--yes", is_flag=True, help="Remove them; without it only tell.")
-@click.option("--dry-run", is_flag=True, help="Only tell, which is what it does without --yes.")
+@click.option("--yes", is_flag=True, help="Remove; without this option only list.")
+@click.option("--dry-run", is_flag=True, help="Only list. This is the default.")
 @store_options
 def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file: str | None) -> None:
-    """Remove old runs of days that were run again, what runs that never ended left, old leases and damaged ledgers.
+    """Remove replaced runs, leftovers of killed runs, old leases and damaged run histories.
 
-    A day's current result always stays, and so does all of a day whose current result is damaged. What the publisher
-    and the quarantine keep is pruned by themselves.
+    The current result of a day is always kept. If it is damaged, all runs of the day are kept. The outbox and the
+    quarantine remove their own old files.
     """
     if yes and dry_run:
-        raise UsageError("--yes removes and --dry-run does not", next_step="give one of them")
+        raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
     settings = settings_of(settings_file)
-    place = store_of(fout, settings)
+    store = store_of(fout, settings)
     files: Files = LocalFiles()
-    if not is_local(place):
+    if not is_local(store):
         from cmsspark.runners.session import small_session
 
-        files = files_for(place, small_session("cmsspark prune"))
+        files = files_for(store, small_session("cmsspark prune"))
     before_ms = clock.now_ms() - age * DAY_MS
-    things = prune(files, place, before_ms, remove=yes) + _prune_rest(files, place, settings, before_ms, remove=yes)
-    if not things:
-        click.echo("nothing is to be removed")
+    count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
+    if not count:
+        click.echo("nothing to remove")
     elif not yes:
         click.echo("--yes removes them")
 
 
 def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, remove: bool) -> int:
-    """The same for leases, which are told by their number as each is a few bytes, and for ledgers."""
+    """The same for leases, of which only the number is printed, and for damaged run histories."""
     leases = list(leftovers.old_leases(files, fout, before_ms))
     held = 0
-    for one in leases if remove else ():
+    for old_lease in leases if remove else ():
         try:
-            leftovers.remove_lease(files, one)
+            leftovers.remove_lease(files, old_lease)
         except NotReady as error:
             held += 1
-            click.echo(f"stays: the lease of {one.what}: {error.wanted}")
+            click.echo(f"kept: the lease of {old_lease.what}: {error.wanted}")
     if leases:
         count = len(leases) - held
-        told = "1 lease of a day" if count == 1 else f"{count:,} leases of days"
-        click.echo(f"{'removed' if remove else 'would go'}: {told} long done")
-    ledgers = leftovers.old_ledgers(settings.state_dir, before_ms)
-    for path in ledgers:
+        text = "1 old lease" if count == 1 else f"{count:,} old leases"
+        click.echo(f"{'removed' if remove else 'would remove'}: {text}")
+    histories = leftovers.old_ledgers(settings.state_dir, before_ms)
+    for path in histories:
         if remove:
             path.unlink()
-        click.echo(f"{'removed' if remove else 'would go'}: a damaged ledger: {path}")
-    return len(leases) + len(ledgers)
+        click.echo(f"{'removed' if remove else 'would remove'}: a damaged run history: {path}")
+    return len(leases) + len(histories)
 
 
 def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
-    """Tell, and with ``remove`` delete, runs last written before ``before_ms``. Returns the number looked at."""
+    """List, and with ``remove`` delete, runs last written before ``before_ms``. Returns the number of these runs."""
     total = 0
-    found = list(retention.old_runs(files, fout, before_ms))
-    for run in found:
-        told = f"{run.job} of {run.day}: {run.path} ({run.size:,} bytes, {run.why})"
+    runs = list(retention.old_runs(files, fout, before_ms))
+    for run in runs:
+        text = f"{run.job} of {run.day}: {run.path} ({run.size:,} bytes, {run.why})"
         if not remove:
-            click.echo(f"would go: {told}")
-        elif (left := _remove(files, fout, run)) is not None:
-            click.echo(f"stays: {told}: {left}")
+            click.echo(f"would remove: {text}")
+        elif (reason := _remove(files, fout, run)) is not None:
+            click.echo(f"kept: {text}: {reason}")
             continue
         else:
-            click.echo(f"removed: {told}")
+            click.echo(f"removed: {text}")
         total += run.size
-    if found:
-        click.echo(f"{len(found):,} runs looked at, {total:,} bytes {'removed' if remove else 'would go'}")
-    return len(found)
+    if runs:
+        click.echo(f"{len(runs):,} runs, {total:,} bytes {'removed' if remove else 'would remove'}")
+    return len(runs)
 
 
 def _remove(files: Files, fout: str, run: OldRun) -> str | None:
@@ -89,10 +89,10 @@ def _remove(files: Files, fout: str, run: OldRun) -> str | None:
     folder = lease.day_folder(fout, run.job, run.day)
     try:
         with lease.held(files, folder, f"{run.job} of {run.day}"):
-            # Looked at again: since then a run may have been made current, or the current one been lost.
-            counts = retention.current_run(files, join(fout, run.job, run.day.isoformat()))
-            if counts is None or run.path.endswith("/" + counts):
-                return "it may be the only copy now"
+            # Check again under the lease: a run may have become current, or the current one may be lost.
+            current = retention.current_run(files, join(fout, run.job, run.day.isoformat()))
+            if current is None or run.path.endswith("/" + current):
+                return "it may be the only copy"
             files.delete(run.path)
     except NotReady as error:
         return error.wanted

@@ -1,4 +1,4 @@
-"""``cmsspark report``: where every record of a stored day went; for people, as JSON, and as a page beside the run."""
+"""``cmsspark report``: accounts for every record of a stored day, as text, as JSON or as an HTML page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from cmsspark.store import results
 @click.command("report")
 @click.argument("table", default="data_aggregation")
 @date_option
-@click.option("--run", "run", metavar="RUN", help="A run of the day that counts no more; the begin of its id will do.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--html", "html", metavar="FILE", type=click.Path(dir_okay=False), help="Write it as a page.")
+@click.option("--run", "run", metavar="RUN", help="A run of the day that is not current; RUN can be abbreviated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--html", "html", metavar="FILE", type=click.Path(dir_okay=False), help="Write an HTML page to FILE.")
 @store_options
 def command(
     table: str,
@@ -36,31 +36,31 @@ def command(
     fout: str | None,
     settings_file: str | None,
 ) -> int:
-    """Show where every record of TABLE's day went: bins, joins, inputs, what is unlike the days before.
+    """Account for every record of a day of TABLE: counts, joins, inputs, differences from the days before.
 
-    Ends with 65 where rows of a join were lost or doubled.
+    Exits with 65 if a join lost or duplicated rows.
     """
     job = job_of_table(table)
-    place = store_of(fout, settings_of(settings_file))
-    files = _files(place)
+    store = store_of(fout, settings_of(settings_file))
+    files = _files(store)
     name = job.name if table in job.aliases else table
-    found = (
-        results.run_table(files, place, job.name, name, day, run)
+    stored = (
+        results.run_table(files, store, job.name, name, day, run)
         if run
-        else results.current(files, place, job.name, name, day)
+        else results.current(files, store, job.name, name, day)
     )
-    told = of_run(files, place, job, found.manifest, found.path.rsplit("/", 1)[0])
+    contents = of_run(files, store, job, stored.manifest, stored.path.rsplit("/", 1)[0])
     if html is not None:
-        _write(Path(html), page(told))
+        _write(Path(html), page(contents))
     if as_json:
-        click.echo(json.dumps(told, indent=1, ensure_ascii=False))
+        click.echo(json.dumps(contents, indent=1, ensure_ascii=False))
     elif html is None:
-        click.echo(text(told))
-    return 0 if all(one["is_right"] for one in told["joins"]) else int(Exit.DATA)
+        click.echo(text(contents))
+    return 0 if all(join["is_right"] for join in contents["joins"]) else int(Exit.DATA)
 
 
-def _files(place: str) -> Files:
-    return LocalFiles() if is_local(place) else files_for(place, small_session("cmsspark report"))
+def _files(store: str) -> Files:
+    return LocalFiles() if is_local(store) else files_for(store, small_session("cmsspark report"))
 
 
 def _write(path: Path, content: str) -> None:

@@ -1,4 +1,4 @@
-"""``cmsspark runs`` and ``cmsspark show``: what ran, when, on what, and how it ended. No JVM for local stores."""
+"""``cmsspark runs`` and ``cmsspark show``: the history of runs. Local stores need no JVM."""
 
 from __future__ import annotations
 
@@ -24,79 +24,83 @@ from cmsspark.storage import LocalFiles, is_local, local_path
 from cmsspark.store import results, run_history
 from cmsspark.store.run_history import Run, RunHistory, State
 
-#: Of each state, for people who see colours.
+#: Colours of the states.
 COLOURS: Final = {State.DONE: "green", State.RUNNING: "blue", State.FAILED: "red", State.INTERRUPTED: "yellow"}
 
 
 @contextmanager
-def ledger_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -> Iterator[RunHistory]:
-    """The ledger; one that never saw the store, being new, gone or damaged, is made from its manifests.
+def history_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -> Iterator[RunHistory]:
+    """The run history. A history that does not know the store yet is filled from the manifests of the store.
 
-    Stores that are not local are read only when ``rebuild`` asks for it, as that takes a JVM.
+    Stores that are not local are read only with ``rebuild``, as that takes a JVM.
     """
     notes: list[str] = []
-    place = fout or settings.store
-    with run_history.opened(settings.state_dir, notes) as book:
-        book.sweep()
+    store = fout or settings.store
+    with run_history.opened(settings.state_dir, notes) as history:
+        history.sweep()
         if rebuild:
-            place = store_of(fout, settings)
-        if place and (rebuild or (is_local(place) and not book.knows_store(place))):
-            added = book.rebuild(place, stored_runs(place))
+            store = store_of(fout, settings)
+        if store and (rebuild or (is_local(store) and not history.knows_store(store))):
+            added = history.rebuild(store, stored_runs(store))
             if rebuild or added:
-                notes.append(f"{added} runs were entered from the manifests in {place}")
+                notes.append(f"{added} runs were added from the manifests in {store}")
         for note in notes:
             click.echo(note, err=True)
-        yield book
+        yield history
 
 
-def stored_runs(place: str) -> Iterator[Run]:
-    """The runs that the manifests of a store tell of."""
-    if is_local(place):
+def stored_runs(store: str) -> Iterator[Run]:
+    """The runs in the manifests of a store."""
+    if is_local(store):
         files: Any = LocalFiles()
     else:
         from cmsspark.runners.session import small_session
 
-        files = files_for(place, small_session("cmsspark runs"))
-    for manifest in results.manifests(files, place):
+        files = files_for(store, small_session("cmsspark runs"))
+    for manifest in results.manifests(files, store):
         try:
-            yield from_manifest(manifest, place)
+            yield from_manifest(manifest, store)
         except (KeyError, ValueError, TypeError):
-            click.echo(f"a manifest of another form is left out: run {manifest.get('run')}", err=True)
+            click.echo(f"skipped a manifest of an unknown format: run {manifest.get('run')}", err=True)
 
 
 @click.command("runs")
 @click.option("--job", "job_name", metavar="JOB", help="Only runs of this job.")
 @click.option("--date", "day", type=DayType(), help="Only runs of this day.")
-@click.option("--state", type=click.Choice([state.value for state in State], case_sensitive=False), help="Only such.")
-@click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="So many at most.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, one run a line.")
-@click.option("--rebuild", is_flag=True, help="First enter the runs that the store's manifests tell of.")
+@click.option(
+    "--state",
+    type=click.Choice([state.value for state in State], case_sensitive=False),
+    help="Only this state.",
+)
+@click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number of runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one run a line.")
+@click.option("--rebuild", is_flag=True, help="First add the runs in the manifests of the store.")
 @store_options
 def runs_command(
     job_name: str | None, day: date | None, state: str | None, limit: int, as_json: bool, rebuild: bool,
     fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
-    """List runs of jobs, the latest first: when they began, how they ended, how many rows they made."""
+    """List runs of jobs, the latest first, with their state, start, duration and rows."""
     settings = settings_of(settings_file)
     job = find_job(job_name).name if job_name else None
-    with ledger_of(settings, fout, rebuild=rebuild) as book:
+    with history_of(settings, fout, rebuild=rebuild) as history:
         wanted = State(state.upper()) if state else None
-        found = book.runs(job=job, first=day, last=day, state=wanted, limit=limit)
+        runs = history.runs(job=job, first=day, last=day, state=wanted, limit=limit)
     if as_json:
-        for run in found:
+        for run in runs:
             click.echo(json_text(run.as_dict()))
         return
-    headings = ("run", "job", "day", "state", "began (UTC)", "seconds", "rows", "")
-    echo_table(headings, [_row(run) for run in found], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4), optional=(5, 4))
+    headings = ("run", "job", "day", "state", "started (UTC)", "seconds", "rows", "")
+    echo_table(headings, [_row(run) for run in runs], left=(0, 1, 2, 3, 4, 7), whole=(0, 2, 3, 4), optional=(5, 4))
 
 
 def _row(run: Run) -> tuple[object, ...]:
-    why = (run.error or "").splitlines()[:1]
-    told = f"{run.exit_code}: {why[0][:80]}" if run.exit_code and why else "partial" if run.is_partial else ""
+    lines = (run.error or "").splitlines()[:1]
+    note = f"{run.exit_code}: {lines[0][:80]}" if run.exit_code and lines else "partial" if run.is_partial else ""
     state = Coloured(run.state.value, COLOURS[run.state])
-    began = clock.to_second(run.began_ms)
+    started = clock.to_second(run.began_ms)
     seconds = "" if run.seconds is None else run.seconds
-    return (run.run, run.job, of(run), state, began, seconds, "" if run.rows is None else run.rows, told)
+    return (run.run, run.job, of(run), state, started, seconds, "" if run.rows is None else run.rows, note)
 
 
 def of(run: Run) -> str:
@@ -106,27 +110,29 @@ def of(run: Run) -> str:
 
 @click.command("show")
 @click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def show_command(run: str, as_json: bool, fout: str | None, settings_file: str | None) -> None:
-    """Show all that is known of RUN (the beginning of its id will do): inputs, bins, warnings, documents, error."""
-    with ledger_of(settings_of(settings_file), fout) as book:
-        found = book.find(run)
-        published = [one for one in book.published(found.day, found.day) if one.stored_run == found.stored_run]
-    documents = [{**one.__dict__, "day": one.day.isoformat()} for one in published]
+    """Show the details of RUN: inputs, counts, warnings, documents, error. RUN can be abbreviated."""
+    with history_of(settings_of(settings_file), fout) as history:
+        record = history.find(run)
+        published = [
+            entry for entry in history.published(record.day, record.day) if entry.stored_run == record.stored_run
+        ]
+    documents = [{**entry.__dict__, "day": entry.day.isoformat()} for entry in published]
     if as_json:
-        click.echo(json_text({**found.as_dict(), "published": documents}, indent=1))
+        click.echo(json_text({**record.as_dict(), "published": documents}, indent=1))
         return
-    state = click.style(found.state.value, fg=COLOURS[found.state])
-    click.echo(f"{found.job} of {of(found)}: {state}{', partial' if found.is_partial else ''}")
-    for label, value in _facts(found):
+    state = click.style(record.state.value, fg=COLOURS[record.state])
+    click.echo(f"{record.job} of {of(record)}: {state}{', partial' if record.is_partial else ''}")
+    for label, value in _facts(record):
         click.echo(f"  {label:<12}{value}")
-    if found.error:
-        click.echo(f"  {'error':<12}{found.exit_code}: " + found.error.replace("\n", "\n" + " " * 14))
-    for one in published:
-        told = f"{one.table}: {one.confirmed:,} confirmed, {one.waiting:,} waiting, {one.refused:,} refused"
-        click.echo(f"  {'published':<12}{told}, {one.destination}, {clock.to_second(one.at_ms)}")
-    if bins := found.details.get("reconciliation"):
+    if record.error:
+        click.echo(f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14))
+    for entry in published:
+        counts = f"{entry.confirmed:,} confirmed, {entry.waiting:,} waiting, {entry.refused:,} refused"
+        click.echo(f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}")
+    if bins := record.details.get("reconciliation"):
         click.echo("\n" + reconciliation_table.table(bins))
 
 
@@ -139,29 +145,29 @@ def _page(run: Run) -> Path | None:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, object]]:
-    told = run.details
+    details = run.details
     yield "run", run.run
     if run.stored_run:
         yield "stored as", run.stored_run
     yield "store", run.store
-    yield "began", f"{clock.to_second(run.began_ms)} UTC"
+    yield "started", f"{clock.to_second(run.began_ms)} UTC"
     if run.seconds is not None:
         yield "took", f"{run.seconds:,.1f} s"
     if run.process:
         yield "by", f"process {run.process.get('pid')} on {run.process.get('host')}"
-    if days := told.get("days"):
+    if days := details.get("days"):
         yield "days", f"{len(days)}, {min(days)} to {max(days)}"
-    for table, one in (told.get("tables") or {}).items():
-        yield "table", f"{table}: {one.get('rows', 0):,} rows, {one.get('bytes', 0):,} bytes"
-    for kind, dump in (told.get("dumps") or {}).items():
+    for table, counts in (details.get("tables") or {}).items():
+        yield "table", f"{table}: {counts.get('rows', 0):,} rows, {counts.get('bytes', 0):,} bytes"
+    for kind, dump in (details.get("dumps") or {}).items():
         yield "dump", f"{kind}: {dump.get('folder')}"
     if page := _page(run):
         yield "report", page
-    if told.get("missing_streams"):
-        yield "missing", ", ".join(told["missing_streams"])
+    if details.get("missing_streams"):
+        yield "missing", ", ".join(details["missing_streams"])
     if run.fingerprint:
         yield "inputs", run.fingerprint[:16]
-    if told.get("versions"):
-        yield "versions", ", ".join(f"{name} {value}" for name, value in told["versions"].items())
-    for text in told.get("warnings") or ():
+    if details.get("versions"):
+        yield "versions", ", ".join(f"{name} {value}" for name, value in details["versions"].items())
+    for text in details.get("warnings") or ():
         yield "warning", text

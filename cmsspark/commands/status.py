@@ -1,4 +1,4 @@
-"""``cmsspark status``: days by jobs at a glance, from the ledger, and whether a local store still has them."""
+"""``cmsspark status``: the state of each day and job, from the run history and a local store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from cmsspark import days
-from cmsspark.commands.runs import ledger_of
+from cmsspark.commands.runs import history_of
 from cmsspark.errors import Exit
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
@@ -20,25 +20,25 @@ from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.storage import is_local, local_path
 from cmsspark.store.run_history import Published, Run, State
 
-#: What a cell says, its colour, and what it means.
+#: Word of a cell → its colour and its meaning.
 WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "published": ("green", "stored, all documents confirmed"),
     "done": ("green", "stored"),
-    "partial": ("yellow", "stored, something was left out"),
-    "sending": ("yellow", "stored, documents wait to be confirmed"),
-    "running": ("blue", "a process works on it"),
-    "waiting": ("yellow", "an input is not there or not ready; nothing is stored"),
-    "interrupted": ("yellow", "a process was ended; nothing is stored"),
+    "partial": ("yellow", "stored, but incomplete"),
+    "sending": ("yellow", "stored, some documents are not confirmed yet"),
+    "running": ("blue", "a process is running"),
+    "waiting": ("yellow", "an input is missing or not ready; nothing is stored"),
+    "interrupted": ("yellow", "the last run was interrupted; nothing is stored"),
     "failed": ("red", "the last run failed; nothing is stored"),
-    "kept": ("red", "the last run failed; the result before it stands"),
-    "lost": ("red", "it was stored, and is not in the store any more: cmsspark daily makes it again"),
+    "kept": ("red", "the last run failed; the earlier result is kept"),
+    "lost": ("red", "the stored result is gone; cmsspark daily makes it again"),
     "-": ("white", "never run"),
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A job's day: its word and whether its documents were refused in part."""
+    """The state of a day of a job, and the number of refused documents."""
 
     word: str
     refused: int = 0
@@ -47,7 +47,7 @@ class Cell:
 def cell(
     runs: Iterable[Run], published: Iterable[Published], is_lost: Callable[[Run], bool] = lambda run: False
 ) -> Cell:
-    """What is to be said of a day and job. ``runs``: the latest begun first."""
+    """The state of a day and job. ``runs``: the latest start first."""
     latest_first = list(runs)
     if not latest_first:
         return Cell("-")
@@ -63,9 +63,9 @@ def cell(
         return Cell("lost")
     if latest.state is State.FAILED and latest.exit_code not in (Exit.NO_INPUT, Exit.NOT_READY):
         return Cell("kept")
-    sent = [one for one in published if one.stored_run == stored.stored_run]
-    refused = sum(one.refused for one in sent)
-    if any(one.waiting for one in sent):
+    sent = [entry for entry in published if entry.stored_run == stored.stored_run]
+    refused = sum(entry.refused for entry in sent)
+    if any(entry.waiting for entry in sent):
         return Cell("sending", refused)
     if stored.is_partial:
         return Cell("partial", refused)
@@ -73,23 +73,23 @@ def cell(
 
 
 @click.command("status")
-@click.option("--days", "count", type=click.IntRange(1, 4000), default=14, show_default=True, help="So many days.")
-@click.option("--to", "last", type=DayType(), help="The last of them. [default: yesterday in UTC]")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: day, then job, then word.")
+@click.option("--days", "count", type=click.IntRange(1, 4000), default=14, show_default=True, help="Number of days.")
+@click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the state by day and job.")
 @store_options
 def command(count: int, last: date | None, as_json: bool, fout: str | None, settings_file: str | None) -> None:
-    """Show days by jobs at a glance: what is stored, published, failed, missing."""
+    """Show which days of which jobs are stored, published, failed or missing."""
     until = last or days.today() - timedelta(days=1)
     span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
-    with ledger_of(settings_of(settings_file), fout) as book:
-        # Those of periods are of no single day: cmsspark periods lists them.
-        runs = [run for run in book.runs(first=span[0], last=until) if not run.details.get("period")]
-        published = book.published(span[0], until)
+    with history_of(settings_of(settings_file), fout) as history:
+        # Runs of periods have no single day: cmsspark periods lists them.
+        runs = [run for run in history.runs(first=span[0], last=until) if not run.details.get("period")]
+        published = history.published(span[0], until)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
     cells = table(span, jobs, runs, published)
     if as_json:
-        told = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
-        click.echo(json.dumps(told, indent=1))
+        words = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
+        click.echo(json.dumps(words, indent=1))
         return
     _print(span, jobs, cells)
 
@@ -102,14 +102,14 @@ def table(
     for run in runs:
         by_day.setdefault((run.day, run.job), []).append(run)
     sent: dict[tuple[date, str], list[Published]] = {}
-    for one in published:
-        sent.setdefault((one.day, one.job), []).append(one)
+    for entry in published:
+        sent.setdefault((entry.day, entry.job), []).append(entry)
     keys = [(day, job) for day in span for job in jobs]
     return {key: cell(by_day.get(key, ()), sent.get(key, ()), is_lost) for key in keys}
 
 
 def is_lost(run: Run) -> bool:
-    """Whether the store has nothing of the run's day any more; only local stores are asked."""
+    """Whether the store has nothing of the run's day any more; checked in local stores only."""
     if not is_local(run.store):
         return False
     return not Path(local_path(run.store), run.job, run.day.isoformat(), "CURRENT").exists()
@@ -119,12 +119,12 @@ def _print(span: list[date], jobs: list[str], cells: Mapping[tuple[date, str], C
     rows = [[day.isoformat(), *(_shown(cells[day, job]) for job in jobs)] for day in span]
     echo_table(["day", *jobs], rows, left=range(len(jobs) + 1), whole=(0,))
     click.echo()
-    used = {found.word for found in cells.values()}
+    used = {cell.word for cell in cells.values()}
     for word, (colour, meaning) in WORDS.items():
         if word in used:
             click.echo(f"{click.style(f'{word:<12}', fg=colour)} {meaning}")
 
 
-def _shown(found: Cell) -> Coloured:
-    refused = f" ({found.refused:,} refused)" if found.refused else ""
-    return Coloured(found.word + refused, WORDS[found.word][0])
+def _shown(state: Cell) -> Coloured:
+    refused = f" ({state.refused:,} refused)" if state.refused else ""
+    return Coloured(state.word + refused, WORDS[state.word][0])

@@ -1,4 +1,4 @@
-"""``cmsspark view``: a named view for any week, month or range of stored days, and how long it took."""
+"""``cmsspark view``: a named view of a week, a month or a range of stored days."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 from cmsspark import days
 from cmsspark.errors import InputMissing, NotReady, OutputError, UsageError
 from cmsspark.periods import Period
-from cmsspark.pipeline import stored_days as stored
+from cmsspark.pipeline import stored_days
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import period_options
 from cmsspark.pipeline.stored_columns import files_of
@@ -27,7 +27,7 @@ from cmsspark.reports.terminal import echo_table, volume
 if TYPE_CHECKING:
     import polars as pl
 
-#: Counts a day: (day) → exit code.
+#: Runs the job of a day: (day) → exit code.
 Counter = Callable[[date], int]
 _WRITERS: Final = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
 
@@ -35,81 +35,82 @@ _WRITERS: Final = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "
 @click.command("view")
 @click.argument("name", required=False)
 @period_options
-@click.option("--views", "own", metavar="FILE", help="One's own views (else `views` in the settings).")
+@click.option("--views", "views_file", metavar="FILE", help="File with own views. [default: `views` in the settings]")
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored.")
-@click.option("--run-missing", is_flag=True, help="Count days that are not stored first, from their logs.")
-@click.option("--root", metavar="URI", help="With --run-missing: put before every default input folder.")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="So many rows at most.")
-@click.option("--out", metavar="FILE", help="Write all rows there: .parquet, .csv or .jsonl.")
-@click.option("--json", "as_json", is_flag=True, help="All rows as JSON.")
+@click.option("--run-missing", is_flag=True, help="First run the job for days that are not stored.")
+@click.option("--root", metavar="URI", help="With --run-missing: root of the default input folders.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of rows.")
+@click.option("--out", metavar="FILE", help="Write all rows to FILE: .parquet, .csv or .jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 @store_options
 def command(
-    name: str | None, period: Period | None, own: str | None, allow_missing: bool, run_missing: bool, root: str | None,
-    top: int, out: str | None, as_json: bool, fout: str | None, settings_file: str | None,
+    name: str | None, period: Period | None, views_file: str | None, allow_missing: bool, run_missing: bool,
+    root: str | None, top: int, out: str | None, as_json: bool, fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
-    """Make the view NAME of a period, or list all views. Without a period: the last whole week, or the view's own."""
+    """Make the view NAME of a period, or list all views without NAME. Default: the last whole week or month."""
     began = time.monotonic()
     settings = settings_of(settings_file)
-    views = load_views(own or settings.views)
+    views = load_views(views_file or settings.views)
     if name is None:
-        for one in views.values():
-            click.echo(f"{one.name:<14} by {', '.join(one.rollup.keys)}: {one.about}")
+        for listed in views.values():
+            click.echo(f"{listed.name:<14} by {', '.join(listed.rollup.keys)}: {listed.about}")
         return
     view = _named(views, name)
     if out and Path(out).suffix not in _WRITERS:
-        raise UsageError(f"--out ends in {', '.join(_WRITERS)}", found=out)
-    place = store_of(fout, settings)
-    files = files_of(place, "cmsspark view")
-    wanted = period or view.last(days.today())
-    found = stored.look(files, place, wanted)
-    if run_missing and found.missing:
-        count_days(found.missing, lambda day: _count(day, place, settings_file, root))
-        found = stored.look(files, place, wanted)
-    found.check(allow_missing=allow_missing)
-    rows = rows_of(view, found)
-    for text in found.warnings:
-        click.echo(f"warning: {text}", err=True)
+        raise UsageError(f"--out must end in {', '.join(_WRITERS)}", found=out)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark view")
+    chosen = period or view.last(days.today())
+    stored = stored_days.look(files, store, chosen)
+    if run_missing and stored.missing:
+        count_days(stored.missing, lambda day: _count(day, store, settings_file, root))
+        stored = stored_days.look(files, store, chosen)
+    stored.check(allow_missing=allow_missing)
+    rows = rows_of(view, stored)
+    for warning in stored.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if out:
         _write(rows, out)
     if as_json:
-        click.echo(json.dumps(_told(view, found, rows), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False))
     elif not out:
         _print(rows, view, top)
-    taken = f"{rows.height:,} rows from {len(found.there)} days in {time.monotonic() - began:.2f} s"
-    click.echo(f"{name} of {wanted}: {taken}", err=True)
+    summary = f"{rows.height:,} rows from {len(stored.there)} days in {time.monotonic() - began:.2f} s"
+    click.echo(f"{name} of {chosen}: {summary}", err=True)
 
 
-def rows_of(view: View, found: StoredDays) -> pl.DataFrame:
-    """The view's rows, in its order. Raises DataError (65) where people are counted under two keys."""
+def rows_of(view: View, stored: StoredDays) -> pl.DataFrame:
+    """The sorted rows of the view. Raises DataError (65) where users have pseudonyms of two keys."""
     from cmsspark.kernel.rollup import roll_up
 
     has_users = "distinct_users" in view.rollup.measures
     if has_users:
-        found.key_id()
-    rows, folded = roll_up(view.rollup, found.batches(view.rollup.columns))
+        stored.key_id()
+    rows, aggregated = roll_up(view.rollup, stored.batches(view.rollup.columns))
     if has_users:
-        found.check_users(folded.users)
+        stored.check_users(aggregated.users)
     is_key = view.sort in view.rollup.keys
     return rows.sort(view.sort, descending=not is_key, nulls_last=True, maintain_order=True)
 
 
 def count_days(missing: tuple[date, ...], count: Counter) -> None:
-    """Count days that are not stored, oldest first. Raises NotReady (75) or InputMissing (66) where one fails."""
+    """Run the job of the missing days, oldest first. Raises NotReady (75) or InputMissing (66) where a run fails."""
     for day in missing:
         code = count(day)
         if code:
             kind = NotReady if code == NotReady.exit_code else InputMissing
             raise kind(
-                f"{day} cannot be counted: run_spark {stored.JOB} ended with {code}", next_step="see what it said above"
+                f"{day} cannot be counted: run_spark {stored_days.JOB} ended with {code}",
+                next_step="see its output above",
             )
 
 
 def _count(day: date, fout: str, settings_file: str | None, root: str | None) -> int:
-    """Run the daily job as a user would; what it prints goes to stderr, as stdout is the view's."""
-    words = ["--date", days.compact(day), "--fout", fout]
-    words += ["--settings", str(Path(settings_file).absolute())] if settings_file else []
-    words += ["--root", root] if root else []
-    argv = [sys.executable, "-c", "from cmsspark.submit import main; main()", stored.JOB, *words]
+    """Run the daily job as a user would. Its output goes to stderr, as stdout is for the view."""
+    options = ["--date", days.compact(day), "--fout", fout]
+    options += ["--settings", str(Path(settings_file).absolute())] if settings_file else []
+    options += ["--root", root] if root else []
+    argv = [sys.executable, "-c", "from cmsspark.submit import main; main()", stored_days.JOB, *options]
     return subprocess.run(argv, stdout=2, check=False).returncode
 
 
@@ -120,23 +121,23 @@ def _named(views: dict[str, View], name: str) -> View:
 
 
 def _write(rows: pl.DataFrame, out: str) -> None:
-    place = Path(out)
-    aside = place.with_name(f".{place.name}.part")
+    path = Path(out)
+    part = path.with_name(f".{path.name}.part")
     try:
-        getattr(rows, _WRITERS[place.suffix])(aside)
-        aside.replace(place)
+        getattr(rows, _WRITERS[path.suffix])(part)
+        part.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise OutputError("the view cannot be written", where=out, found=error.strerror or str(error)) from None
 
 
-def _told(view: View, found: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:
+def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:
     return {
         "view": view.name,
-        "period": str(found.period),
-        "days": len(found.there),
-        "missing_days": [day.isoformat() for day in found.missing],
-        "partial_days": {day.isoformat(): why for day, why in found.partial.items()},
+        "period": str(stored.period),
+        "days": len(stored.there),
+        "missing_days": [day.isoformat() for day in stored.missing],
+        "partial_days": {day.isoformat(): why for day, why in stored.partial.items()},
         "rows": [
             {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
             for row in rows.iter_rows(named=True)
@@ -145,7 +146,7 @@ def _told(view: View, found: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:
 
 
 def _print(rows: pl.DataFrame, view: View, top: int) -> None:
-    """Print the first rows for people; measures first, as names are long."""
+    """Print the first rows, measures first, as names are long."""
     names = [*view.rollup.measures, *view.rollup.keys]
     shown = [
         [volume(row[name]) if name == "read_bytes" else row[name] for name in names]
@@ -155,4 +156,4 @@ def _print(rows: pl.DataFrame, view: View, top: int) -> None:
     optional = [i for i, name in enumerate(names[:count]) if name != view.sort]
     echo_table(names, shown, left=range(count, len(names)), optional=optional, indent="  ")
     if rows.height > top:
-        click.echo(f"  and {rows.height - top:,} more: --top, --out or --json")
+        click.echo(f"  and {rows.height - top:,} more; --top, --out or --json prints them")

@@ -1,4 +1,4 @@
-"""Steps that a person watches: numbered, with their output as it comes and the time that they take."""
+"""Numbered steps that print their output as it arrives and the time that they take."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import IO
 
 import click
 
-#: Seconds between signs of life on a terminal.
+#: Seconds between updates of the clock on a terminal.
 TICK = 1.0
 
 
 @dataclass
 class Steps:
-    """Counts the steps of one run of the demo, and their time."""
+    """The steps of one run of the demo, and their time."""
 
     total: int
     started: float = field(default_factory=time.monotonic)
@@ -43,8 +43,8 @@ class Steps:
         yield
         click.secho(f"      {time.monotonic() - began:.1f} s", dim=True)
 
-    def say(self, text: str) -> None:
-        """A line of the running step."""
+    def echo(self, text: str) -> None:
+        """Print a line of the running step."""
         click.echo(f"      {text}")
 
     def run(self, command: Sequence[str], *, environment: Mapping[str, str]) -> int:
@@ -64,7 +64,7 @@ class Steps:
             for line in _lines(process.stdout):
                 if line is not None:
                     _clear()
-                    self.say(line.rstrip())
+                    self.echo(line.rstrip())
                 elif sys.stdout.isatty():
                     click.echo(f"\r      … {time.monotonic() - began:.0f} s", nl=False)
             _clear()
@@ -72,18 +72,18 @@ class Steps:
 
 
 def _lines(stream: IO[str]) -> Iterator[str | None]:
-    """Lines as they come; None when there was none for a while."""
-    found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    """Lines as they arrive; None when none arrived for ``TICK`` seconds."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
         for line in stream:
-            found.put(line)
-        found.put(None)
+            lines.put(line)
+        lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
     while True:
         try:
-            line = found.get(timeout=TICK)
+            line = lines.get(timeout=TICK)
         except queue.Empty:
             yield None
             continue
@@ -98,7 +98,7 @@ def _clear() -> None:
 
 
 def installed(name: str, module: str) -> list[str]:
-    """How to start one of our commands: the script beside this Python, else its module."""
+    """The command line of one of our commands: the script beside this Python, else its module."""
     script = Path(sys.executable).with_name(name)
     if script.is_file():
         return [str(script)]
@@ -106,5 +106,5 @@ def installed(name: str, module: str) -> list[str]:
 
 
 def spelled(name: str, arguments: Sequence[str]) -> str:
-    """A command as a person types it."""
+    """The command as typed in a shell."""
     return f"{name} {shlex.join(arguments)}"

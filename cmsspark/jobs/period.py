@@ -47,9 +47,9 @@ class PeriodResult:
 
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @period_options
-@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored; marks the result partial.")
+@click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
 @store_options
-@click.option("--verbose", is_flag=True, help="Say more on the way.")
+@click.option("--verbose", is_flag=True, help="Print more progress messages.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
     period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, verbose: bool, debug: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ from cmsspark.settings import Settings, load_settings
 from cmsspark.sources.registry import STREAMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+#: Help of ``--settings``.
+SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
 
 
 class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
@@ -55,8 +57,8 @@ def date_option(command: Command) -> Command:
 def store_options(command: Command) -> Command:
     """``--fout`` and ``--settings``, for commands that read the store."""
     for option in (
-        click.option("--settings", "settings_file", metavar="FILE", help="Settings (else CMSSPARK_SETTINGS)."),
-        click.option("--fout", metavar="URI", help="The store (else `store` in the settings)."),
+        click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP),
+        click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]"),
     ):
         command = option(command)
     return command
@@ -66,9 +68,9 @@ def job_options(command: Command) -> Command:
     """What every job that reads a day and writes a result takes."""
     for option in (
         click.option("--debug", is_flag=True, help="Show tracebacks."),
-        click.option("--verbose", is_flag=True, help="Say more on the way."),
+        click.option("--verbose", is_flag=True, help="Print more progress messages."),
         click.option("--format", "fmt", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True),
-        click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT)."),
+        click.option("--root", metavar="URI", help="Root of the default input folders. [default: CMSSPARK_ROOT]"),
     ):
         command = option(command)
     return date_option(store_options(command))

@@ -17,8 +17,8 @@ from cmsspark.pipeline.options import DayType
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--to", "period_to", type=DayType(), help="Its last day, included. [default: that of --from]"),
-    click.option("--from", "period_from", type=DayType(), help="The first day of any range, 20261101 or 2026-11-01."),
+    click.option("--to", "period_to", type=DayType(), help="Last day, included. [default: that of --from]"),
+    click.option("--from", "period_from", type=DayType(), help="First day of a range, 20261101 or 2026-11-01."),
     click.option("--month", "period_month", metavar="MONTH", help="A calendar month: 2026-11, or last."),
     click.option("--week", "period_week", metavar="WEEK", help="An ISO week: 2026-W46, or last."),
 )

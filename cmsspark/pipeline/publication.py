@@ -16,6 +16,7 @@ from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, UsageE
 from cmsspark.periods import Interval, first_day
 from cmsspark.pipeline.job_index import Job
 from cmsspark.pipeline.options import store_of
+from cmsspark.reports.terminal import echo_table
 from cmsspark.settings import Settings
 
 if TYPE_CHECKING:
@@ -232,16 +233,12 @@ def _print(result: PublishResult) -> None:
     if spooled is None and result.snapshot is None:
         click.echo(f"{result.table}: nothing is open in the outbox for {result.where}")
         return
-    heads = ("table", "sent", "confirmed", "in doubt", "to send", "quarantined")
+    headings = ("table", "sent", "confirmed", "in doubt", "to send", "quarantined")
     counts = (
         totals.confirmed + totals.in_doubt, totals.confirmed, totals.in_doubt, totals.waiting + totals.stalled,
         result.quarantined + totals.refused,
     )  # fmt: skip
-    cells = (result.table, *(f"{count:,}" for count in counts))
-    widths = [max(len(head), len(cell)) for head, cell in zip(heads, cells, strict=True)]
-    for line in (heads, cells):
-        first, *rest = (f"{text:{'<' if n == 0 else '>'}{widths[n]}}" for n, text in enumerate(line))
-        click.echo("  ".join((first, *rest)))
+    echo_table(headings, [(result.table, *counts)], whole=(0,))
     if spooled is not None and (spooled.unchanged or spooled.gone):
         click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
     click.echo(f"to {result.where}")

@@ -1,6 +1,6 @@
-"""The reconciliation report of a stored run: where every record went, what was read, what is unlike other days.
+"""The reconciliation report of a stored run: counts of records, inputs, and differences from the days before.
 
-Made from the run's manifest and those of the days before; pure, and plain enough for JSON.
+A pure function of the manifests of the run and of the days before. Its result can be written as JSON.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
 
 Manifest = Mapping[str, Any]
 
-#: Bins in the order in which they are shown, and what they mean to a person.
+#: Bins in the order in which they are shown, with their labels.
 BINS: Final[Mapping[str, str]] = {
-    "matched": "matched a dataset",
-    "user_file": "file of a user or group",
+    "matched": "matched to a dataset",
+    "user_file": "user or group file",
     "temporary": "temporary file",
     "not_in_dbs": "not in DBS",
     "no_lfn": "no file name",
-    "write_only": "only written",
-    "out_of_day": "of another day",
+    "write_only": "write only",
+    "out_of_day": "other day",
     "malformed": "malformed",
 }
-#: Bins of accesses, which went through the joins; the others are decided before.
+#: Bins of accesses that went through the joins. Records of other bins are counted before the joins.
 _JOINED: Final = ("matched", "user_file", "temporary", "not_in_dbs")
 _FACTS: Final = (
     *("job", "day", "run", "partial", "missing_streams", "seconds", "engine", "join", "reduction_factor", "tables"),
@@ -39,46 +39,46 @@ def report(
     stored: Mapping[str, int] | None = None,
     quarantine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The report as JSON tells it.
+    """The report as a dict for JSON.
 
-    ``before``: manifests of earlier days, newest first. ``stored``: accesses in the stored report by stream, counted
-    when the report is made; None where that was not done. ``quarantine``: what was kept of malformed records.
+    ``before``: manifests of earlier days, newest first. ``stored``: accesses in the stored table by stream, or None if
+    they were not counted. ``quarantine``: the summary of the quarantined malformed records.
     """
-    bins = manifest.get("reconciliation") or {}
-    streams = [_stream(stream, one, manifest, before) for stream, one in bins.items()]
+    reconciliation = manifest.get("reconciliation") or {}
+    streams = [_stream(stream, bins, manifest, before) for stream, bins in reconciliation.items()]
     return {
         **{name: manifest[name] for name in _FACTS if name in manifest},
-        "read": sum(one["read"] for one in streams),
+        "read": sum(stream["read"] for stream in streams),
         "streams": streams,
-        "joins": [join for one in streams for join in _joins(one, manifest, stored)],
+        "joins": [join for stream in streams for join in _joins(stream, manifest, stored)],
         "quarantine": quarantine,
         "trailing_days": _trailing([manifest, *before]),
     }
 
 
-def counts(one: Mapping[str, Any]) -> dict[str, int]:
-    """A stream's bins as they stand in a manifest, in one mapping."""
-    return {name: one["unmatched"][name] if name in UNMATCHED_BINS else one[name] for name in BINS}
+def counts(bins: Mapping[str, Any]) -> dict[str, int]:
+    """The bins of a stream in a manifest, in one flat mapping."""
+    return {name: bins["unmatched"][name] if name in UNMATCHED_BINS else bins[name] for name in BINS}
 
 
 def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
-    """Beginnings of names that DBS does not know, each with its records by stream; the most frequent first."""
-    found: dict[str, dict[str, int]] = {}
-    for one in report["streams"]:
-        for prefix, count in one["unmatched_prefixes"] or ():
-            found.setdefault(prefix, {})[one["stream"]] = count
-    return sorted(found.items(), key=lambda entry: (-sum(entry[1].values()), entry[0]))
+    """Prefixes of names that are not in DBS, with their records by stream; the most frequent first."""
+    records: dict[str, dict[str, int]] = {}
+    for stream in report["streams"]:
+        for prefix, count in stream["unmatched_prefixes"] or ():
+            records.setdefault(prefix, {})[stream["stream"]] = count
+    return sorted(records.items(), key=lambda entry: (-sum(entry[1].values()), entry[0]))
 
 
-def _stream(stream: str, one: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]) -> dict[str, Any]:
-    read = next((given for given in manifest.get("inputs", ()) if given.get("stream") == stream), None)
+def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]) -> dict[str, Any]:
+    read = next((entry for entry in manifest.get("inputs", ()) if entry.get("stream") == stream), None)
     prefixes = manifest.get("unmatched_prefixes", {}).get(stream)
     return {
         "stream": stream,
-        "read": one["read"],
+        "read": bins["read"],
         "is_missing": stream in manifest.get("missing_streams", ()),
         "bins": [
-            {"bin": name, "records": count, "share": _share(count, one["read"])} for name, count in counts(one).items()
+            {"bin": name, "records": count, "share": _share(count, bins["read"])} for name, count in counts(bins).items()
         ],
         "input": read and {
             **{name: read.get(name) for name in ("folder", "form", "is_tmp")},
@@ -89,7 +89,7 @@ def _stream(stream: str, one: Mapping[str, Any], manifest: Manifest, before: Seq
         "out_of_day": manifest.get("out_of_day_by_day", {}).get(stream, {}),
         "drift": manifest.get("drift", {}).get(stream, []),
         "unmatched_prefixes": None if prefixes is None and manifest.get("join") == "shuffle" else prefixes or [],
-        "usual": _usual(stream, one, before),
+        "usual": _usual(stream, bins, before),
     }  # fmt: skip
 
 
@@ -97,44 +97,48 @@ def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _usual(stream: str, one: Mapping[str, Any], before: Iterable[Manifest]) -> dict[str, Any]:
-    """The day against the trailing days: ``word`` is usual, few, none, unmatched, or unknown where days are too few."""
-    known = usual(stream, [manifest.get("reconciliation") or {} for manifest in before])
-    if known is None:
+def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> dict[str, Any]:
+    """The day compared with the days before. ``word`` is usual, few, none, unmatched, or unknown for too few days."""
+    median = usual(stream, [manifest.get("reconciliation") or {} for manifest in before])
+    if median is None:
         return {"word": "unknown"}
-    now = _share(sum(one["unmatched"].values()), one["read"])
+    now = _share(sum(bins["unmatched"].values()), bins["read"])
     word = "usual"
-    if not one["read"]:
+    if not bins["read"]:
         word = "none"
-    elif one["read"] < FEW_RECORDS_SHARE * known.read:
+    elif bins["read"] < FEW_RECORDS_SHARE * median.read:
         word = "few"
-    elif now is not None and now > UNMATCHED_FACTOR * known.unmatched_share:
+    elif now is not None and now > UNMATCHED_FACTOR * median.unmatched_share:
         word = "unmatched"
     return {
         "word": word,
-        "days": known.days,
-        "read": known.read,
-        "factor": round(one["read"] / known.read, 3),
+        "days": median.days,
+        "read": median.read,
+        "factor": round(bins["read"] / median.read, 3),
         "unmatched_share": now,
-        "usual_unmatched_share": round(known.unmatched_share, 6),
+        "usual_unmatched_share": round(median.unmatched_share, 6),
     }
 
 
-def _joins(one: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, int] | None) -> list[dict[str, Any]]:
-    """What was counted before and after each join: a join may neither lose nor multiply an access.
+def _joins(stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, int] | None) -> list[dict[str, Any]]:
+    """Counts before and after each join, as a join must neither lose nor duplicate accesses.
 
-    Before: the decoders' counts of what went into the catalogue's join. After: accesses in the tables and their bins.
+    Before: accesses that the decoders counted. After: accesses in the tables and the bins.
     """
-    if one["is_missing"]:
+    if stream["is_missing"]:
         return []
-    found = {entry["bin"]: entry["records"] for entry in one["bins"]}
-    after = sum(found[name] for name in _JOINED)
-    into = one["read"] - sum(count for name, count in found.items() if name not in _JOINED)
-    asks = "phedex" in manifest.get("dumps", {}) and one["stream"] in STREAMS_NEEDING_REPLICAS
-    told = [_join(one["stream"], "file → dataset" + (", block and site → replicas" if asks else ""), into, after)]
+    bins = {entry["bin"]: entry["records"] for entry in stream["bins"]}
+    after = sum(bins[name] for name in _JOINED)
+    into = stream["read"] - sum(count for name, count in bins.items() if name not in _JOINED)
+    has_replicas = "phedex" in manifest.get("dumps", {}) and stream["stream"] in STREAMS_NEEDING_REPLICAS
+    joins = [
+        _join(stream["stream"], "file → dataset" + (", block and site → replicas" if has_replicas else ""), into, after)
+    ]
     if stored is not None:
-        told.append(_join(one["stream"], "accesses → stored report", found["matched"], stored.get(one["stream"], 0)))
-    return told
+        joins.append(
+            _join(stream["stream"], "accesses → stored report", bins["matched"], stored.get(stream["stream"], 0))
+        )
+    return joins
 
 
 def _join(stream: str, what: str, rows_in: int, rows_out: int) -> dict[str, Any]:
@@ -146,8 +150,8 @@ def _trailing(newest_first: Sequence[Manifest]) -> list[dict[str, Any]]:
     return [
         {
             "day": manifest.get("day"),
-            "read": {stream: one["read"] for stream, one in bins.items()},
-            "matched": {stream: one["matched"] for stream, one in bins.items()},
+            "read": {stream: counts["read"] for stream, counts in bins.items()},
+            "matched": {stream: counts["matched"] for stream, counts in bins.items()},
         }
         for manifest in reversed(newest_first)
         if (bins := manifest.get("reconciliation"))

@@ -1,4 +1,4 @@
-"""A reconciliation report as one HTML page: it fetches nothing, runs nothing, and escapes all that it shows."""
+"""A reconciliation report as one HTML page, without scripts and external resources, with all text escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cmsspark.reports.terminal import percent, printable, volume
 from cmsspark.reports.text import WORDS
 from cmsspark.resources import read_text
 
-#: Rows of a list that are shown; all of them stand in the JSON form.
+#: Maximum rows of a list; the JSON has all of them.
 _SHOWN: Final = 20
 _HEIGHT: Final = 60
 _BADGES: Final = {"usual": "good", "few": "bad", "none": "bad", "unmatched": "warn", "unknown": "warn"}
@@ -49,33 +49,33 @@ def _body(report: Mapping[str, Any], title: str) -> Iterator[str]:
     yield f"<p>run <code>{_text(report.get('run'))}</code> {_verdicts(report)}</p>"
     yield f'<div class="facts">{"".join(_facts(report))}</div>'
     if report.get("warnings"):
-        items = "".join(f"<li>{_text(one)}</li>" for one in report["warnings"])
+        items = "".join(f"<li>{_text(warning)}</li>" for warning in report["warnings"])
         yield f'<section class="warnings"><h2>Warnings</h2><ul>{items}</ul></section>'
     if streams:
-        yield _section("Where every record went", "Each record is in exactly one bin.", _bars(streams) + _bins(streams))
+        yield _section("Records by bin", "Each record is counted in exactly one bin.", _bars(streams) + _bins(streams))
         if len(report["trailing_days"]) > 1:
-            about = "Records read each day; the dashed line is the median of the days before."
-            yield _section("Against the days before", about, _trends(report))
+            about = "Records read on each day. The dashed line is the median of the days before."
+            yield _section("Compared with the days before", about, _trends(report))
         yield _section("Joins", _ABOUT_JOINS, _joins(report["joins"]))
-    yield _section("What was read", "", _inputs(streams) + _dumps(report))
+    yield _section("Inputs", "", _inputs(streams) + _dumps(report))
     yield from _details(report, streams)
     versions = ", ".join(f"{name} {value}" for name, value in (report.get("versions") or {}).items())
     yield f"<footer>{_text(versions)}</footer>"
 
 
 _ABOUT_JOINS: Final = (
-    "A join may neither lose nor multiply an access: accesses counted by the decoders before it, and in the tables and"
-    " bins after it."
+    "A join must neither lose nor duplicate accesses. Rows in: accesses that the decoders counted. Rows out: accesses in"
+    " the tables and bins."
 )
 
 
 def _section(title: str, about: str, content: str) -> str:
-    told = f"<p>{escape(about)}</p>" if about else ""
-    return f"<section><h2>{escape(title)}</h2>{told}{content}</section>"
+    intro = f"<p>{escape(about)}</p>" if about else ""
+    return f"<section><h2>{escape(title)}</h2>{intro}{content}</section>"
 
 
 def _text(value: object) -> str:
-    # A lone surrogate, as of a file name that is no UTF-8, cannot be written.
+    # A lone surrogate (a file name that is not UTF-8) cannot be written.
     return escape(printable(str(value)))
 
 
@@ -84,22 +84,24 @@ def _badge(kind: str, text: str) -> str:
 
 
 def _verdicts(report: Mapping[str, Any]) -> str:
-    told = []
+    badges = []
     if report.get("partial"):
-        told.append(_badge("warn", "partial"))
-    if wrong := [one for one in report["joins"] if not one["is_right"]]:
-        told.append(_badge("bad", f"{len(wrong)} joins are wrong"))
+        badges.append(_badge("warn", "partial"))
+    if wrong := [join for join in report["joins"] if not join["is_right"]]:
+        badges.append(_badge("bad", "1 wrong join" if len(wrong) == 1 else f"{len(wrong)} wrong joins"))
     warnings = len(report.get("warnings") or ())
     if warnings:
-        told.append(_badge("warn", "1 warning" if warnings == 1 else f"{warnings} warnings"))
-    return " ".join(told or [_badge("good", "complete, nothing unusual")])
+        badges.append(_badge("warn", "1 warning" if warnings == 1 else f"{warnings} warnings"))
+    return " ".join(badges or [_badge("good", "complete, nothing unusual")])
 
 
 def _facts(report: Mapping[str, Any]) -> Iterator[str]:
-    matched = sum(bin_["records"] for one in report["streams"] for bin_ in one["bins"] if bin_["bin"] == "matched")
+    matched = sum(
+        bin_["records"] for stream in report["streams"] for bin_ in stream["bins"] if bin_["bin"] == "matched"
+    )
     if report["streams"]:
         yield _fact(f"{report['read']:,}", "records read")
-        yield _fact(percent(matched / report["read"] if report["read"] else None), "matched a dataset")
+        yield _fact(percent(matched / report["read"] if report["read"] else None), "matched to a dataset")
     for name, table in (report.get("tables") or {}).items():
         yield _fact(f"{table['rows']:,}", f"rows of {name}, {volume(table.get('bytes', 0))}")
     if report.get("seconds") is not None:
@@ -111,7 +113,7 @@ def _fact(value: str, about: str) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[int] = (0,)) -> str:
-    """``rows`` hold HTML; columns in ``text`` stand to the left."""
+    """``rows`` hold HTML; columns in ``text`` are aligned to the left."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
         return "".join(f"<{tag}{' class=text' if i in text else ''}>{cell}</{tag}>" for i, cell in enumerate(cells))
@@ -122,26 +124,28 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[i
 
 
 def _bars(streams: Sequence[Mapping[str, Any]]) -> str:
-    used = [name for name in BINS if any(one["records"] for s in streams for one in s["bins"] if one["bin"] == name)]
+    used = [
+        name for name in BINS if any(entry["records"] for s in streams for entry in s["bins"] if entry["bin"] == name)
+    ]
     legend = "".join(f'<span><i class="c-{name}"></i>{BINS[name]}</span>' for name in used)
-    told = [f'<div class="legend">{legend}</div>']
+    html = [f'<div class="legend">{legend}</div>']
     for stream in streams:
         parts = "".join(
-            f'<i class="c-{one["bin"]}" style="width:{100 * one["share"]:.4f}%"'
-            f' title="{BINS[one["bin"]]}: {one["records"]:,} ({percent(one["share"])})"></i>'
-            for one in stream["bins"]
-            if one["records"]
+            f'<i class="c-{entry["bin"]}" style="width:{100 * entry["share"]:.4f}%"'
+            f' title="{BINS[entry["bin"]]}: {entry["records"]:,} ({percent(entry["share"])})"></i>'
+            for entry in stream["bins"]
+            if entry["records"]
         )
         left = "left out" if stream["is_missing"] else f"{stream['read']:,} records"
-        told.append(f'<div class="head"><span class="stream">{_text(stream["stream"])}</span><span>{left}</span></div>')
-        told.append(f'<div class="bar">{parts}</div>')
-    return "".join(told)
+        html.append(f'<div class="head"><span class="stream">{_text(stream["stream"])}</span><span>{left}</span></div>')
+        html.append(f'<div class="bar">{parts}</div>')
+    return "".join(html)
 
 
 def _bins(streams: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for place, (name, about) in enumerate(BINS.items()):
-        cells = [stream["bins"][place] for stream in streams]
+    for i, (name, about) in enumerate(BINS.items()):
+        cells = [stream["bins"][i] for stream in streams]
         if any(cell["records"] for cell in cells):
             shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" for cell in cells]
             rows.append([f'<span title="{name}">{about}</span>', *shown])
@@ -151,22 +155,22 @@ def _bins(streams: Sequence[Mapping[str, Any]]) -> str:
 
 def _trends(report: Mapping[str, Any]) -> str:
     days = report["trailing_days"]
-    told = []
-    for one in report["streams"]:
-        known = one["usual"]
-        reads = [day["read"].get(one["stream"], 0) for day in days]
-        badge = _badge(_BADGES[known["word"]], WORDS[known["word"]].lower())
+    trends = []
+    for stream in report["streams"]:
+        usual = stream["usual"]
+        reads = [day["read"].get(stream["stream"], 0) for day in days]
+        badge = _badge(_BADGES[usual["word"]], WORDS[usual["word"]].lower())
         about = ""
-        if known["word"] != "unknown":
-            about = f"{known['factor']:.2f} × the median of {known['days']} days; unmatched "
-            about += f"{percent(known['unmatched_share'])}, usually {percent(known['usual_unmatched_share'])}"
-        told.append(
-            f'<div><div class="head"><span class="stream">{_text(one["stream"])}</span>{badge}</div>'
-            f"{_chart(days, reads, known.get('read'))}"
+        if usual["word"] != "unknown":
+            about = f"{usual['factor']:.2f} × the median of {usual['days']} days; unmatched "
+            about += f"{percent(usual['unmatched_share'])}, usually {percent(usual['usual_unmatched_share'])}"
+        trends.append(
+            f'<div><div class="head"><span class="stream">{_text(stream["stream"])}</span>{badge}</div>'
+            f"{_chart(days, reads, usual.get('read'))}"
             f'<div class="days"><span>{_text(days[0]["day"])}</span><span>{_text(days[-1]["day"])}</span></div>'
             f"<small>{about}</small></div>"
         )
-    return f'<div class="trends">{"".join(told)}</div>'
+    return f'<div class="trends">{"".join(trends)}</div>'
 
 
 def _chart(days: Sequence[Mapping[str, Any]], reads: Sequence[int], usual: float | None) -> str:
@@ -188,28 +192,30 @@ def _chart(days: Sequence[Mapping[str, Any]], reads: Sequence[int], usual: float
 def _joins(joins: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [
-            f'<span class="stream">{_text(one["stream"])}</span>',
-            _text(one["join"]),
-            f"{one['rows_in']:,}",
-            f"{one['rows_out']:,}",
-            _badge("good", "right") if one["is_right"] else _badge("bad", "wrong"),
+            f'<span class="stream">{_text(join["stream"])}</span>',
+            _text(join["join"]),
+            f"{join['rows_in']:,}",
+            f"{join['rows_out']:,}",
+            _badge("good", "correct") if join["is_right"] else _badge("bad", "wrong"),
         ]
-        for one in joins
+        for join in joins
     ]
     return _table(["stream", "join", "rows in", "rows out", ""], rows, (0, 1))
 
 
 def _inputs(streams: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for one in streams:
-        given = one["input"]
-        name = f'<span class="stream">{_text(one["stream"])}</span>'
-        if given is None:
-            rows.append([name, "", "", "left out" if one["is_missing"] else "", ""])
+    for stream in streams:
+        read = stream["input"]
+        name = f'<span class="stream">{_text(stream["stream"])}</span>'
+        if read is None:
+            rows.append([name, "", "", "left out" if stream["is_missing"] else "", ""])
             continue
-        forms = ", ".join(f"{form} {count:,}" for form, count in sorted(one["generations"].items())) or given["form"]
-        place = f"<code>{_text(given['folder'])}</code>" + (" " + _badge("warn", ".tmp") if given["is_tmp"] else "")
-        rows.append([name, f"{given['files']:,}", str(volume(given["bytes"])), _text(forms), place])
+        formats = (
+            ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items())) or read["form"]
+        )
+        folder = f"<code>{_text(read['folder'])}</code>" + (" " + _badge("warn", ".tmp") if read["is_tmp"] else "")
+        rows.append([name, f"{read['files']:,}", str(volume(read["bytes"])), _text(formats), folder])
     return _table(["stream", "files", "size", "format", "folder"], rows, (0, 3, 4)) if rows else ""
 
 
@@ -226,33 +232,33 @@ def _dumps(report: Mapping[str, Any]) -> str:
 
 
 def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What is only there on some days."""
+    """Sections that only some days have."""
     if prefixes := by_prefix(report):
-        yield _section("Not in DBS", _ABOUT_PREFIXES, _prefixes(prefixes, [one["stream"] for one in streams]))
+        yield _section("Not in DBS", _ABOUT_PREFIXES, _prefixes(prefixes, [stream["stream"] for stream in streams]))
     if quarantine := report.get("quarantine"):
         yield _section("Malformed records", "", _quarantine(quarantine))
     drift = [
-        [*(_text(v) for v in (one["stream"], e["field"], e["form"], e["change"], e["example"])), f"{e['records']:,}"]
-        for one in streams
-        for e in one["drift"][:_SHOWN]
+        [*(_text(v) for v in (stream["stream"], e["field"], e["form"], e["change"], e["example"])), f"{e['records']:,}"]
+        for stream in streams
+        for e in stream["drift"][:_SHOWN]
     ]
     if drift:
-        heads = ["stream", "field", "form", "change", "example", "records of a sample"]
-        yield _section("Fields unlike the schema", "", _table(heads, drift, range(5)))
+        heads = ["stream", "field", "format", "change", "example", "records of a sample"]
+        yield _section("Fields that differ from the schema", "", _table(heads, drift, range(5)))
     days = [
-        [_text(one["stream"]), _text(day), f"{count:,}"]
-        for one in streams
-        for day, count in sorted(one["out_of_day"].items(), key=lambda found: -found[1])[:_SHOWN]
+        [_text(stream["stream"]), _text(day), f"{count:,}"]
+        for stream in streams
+        for day, count in sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
     ]
     if days:
         yield _section("Records of other days", "", _table(["stream", "day", "records"], days, (0, 1)))
     if identical := report.get("identical_files"):
         items = "".join(f"<li><code>{_text(' = '.join(same))}</code></li>" for same in identical[:_SHOWN])
-        yield _section("Identical files", "Counted as found.", f"<ul>{items}</ul>")
+        yield _section("Identical files", "Each file is counted.", f"<ul>{items}</ul>")
 
 
 _ABOUT_PREFIXES: Final = (
-    "Records whose file DBS does not know, by how its name begins, cut before what may name a person."
+    "Records of files that are not in DBS, by prefix of the name. Prefixes end before parts that may name a person."
 )
 
 
@@ -261,14 +267,14 @@ def _prefixes(prefixes: Sequence[tuple[str, Mapping[str, int]]], streams: Sequen
         [f"<code>{_text(prefix)}</code>", *(f"{counts.get(stream, 0):,}" for stream in streams)]
         for prefix, counts in prefixes[:_SHOWN]
     ]
-    return _table(["names begin with", *streams], rows)
+    return _table(["prefix", *streams], rows)
 
 
 def _quarantine(kept: Mapping[str, Any]) -> str:
-    place = f"<code>{_text(kept['file'])}</code>"
+    file = f"<code>{_text(kept['file'])}</code>"
     if not kept["is_there"]:
-        return f"<p>Kept in {place}, which is not here any more.</p>"
-    reasons = [[_text(one["reason"]), f"{one['records']:,}"] for one in kept["reasons"][:_SHOWN]]
-    examples = "".join(f"<li>{_text(one)}</li>" for one in kept["examples"])
-    told = f"<p>{kept['records']:,} records, kept for their owner in {place}.</p>"
-    return told + _table(["reason", "records"], reasons) + f"<p class=after>For example</p><ul>{examples}</ul>"
+        return f"<p>Kept in {file}, which no longer exists.</p>"
+    reasons = [[_text(entry["reason"]), f"{entry['records']:,}"] for entry in kept["reasons"][:_SHOWN]]
+    examples = "".join(f"<li>{_text(example)}</li>" for example in kept["examples"])
+    count = f"<p>{kept['records']:,} records, kept in {file}.</p>"
+    return count + _table(["reason", "records"], reasons) + f"<p class=after>Examples</p><ul>{examples}</ul>"

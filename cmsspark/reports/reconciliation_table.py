@@ -10,10 +10,10 @@ from cmsspark.reports import terminal
 
 
 def table(bins: Mapping[str, Mapping[str, Any]]) -> str:
-    """The reconciliation as text for a terminal, from its form in the manifest."""
-    head = ("stream", "read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only")
+    """The reconciliation of a manifest as text for a terminal."""
+    headings = ("stream", "read", "matched", *UNMATCHED_BINS, "malformed", "out_of_day", "write_only")
     rows = []
-    for stream, one in bins.items():
-        counts = [one["read"], one["matched"], *(one["unmatched"][name] for name in UNMATCHED_BINS)]
-        rows.append([stream, *counts, *(one[name] for name in ("malformed", "out_of_day", "write_only"))])
-    return "\n".join(terminal.table(head, rows, indent=""))
+    for stream, counts in bins.items():
+        first = [counts["read"], counts["matched"], *(counts["unmatched"][name] for name in UNMATCHED_BINS)]
+        rows.append([stream, *first, *(counts[name] for name in ("malformed", "out_of_day", "write_only"))])
+    return "\n".join(terminal.table(headings, rows, indent=""))

@@ -1,7 +1,7 @@
-"""Text for terminals: tables that fit the width, and numbers, shares and volumes as people read them.
+"""Text for terminals: tables that fit the width, and readable numbers, shares and volumes.
 
-On a terminal a table never wraps: its longest texts are shortened in their middle, as both ends of a name tell most.
-In a pipe or a file nothing is shortened, so that names stay whole for the next program.
+On a terminal a table never wraps: its longest texts are shortened in the middle, as both ends of a name matter most.
+In a pipe or a file nothing is shortened, so the next program gets full names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Coloured(NamedTuple):
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that stdout is: ``COLUMNS``, else what the terminal says. None where it is none."""
+    """The width of the terminal on stdout: ``COLUMNS``, else the reported width. None if stdout is no terminal."""
     if not sys.stdout.isatty():
         return None
     set_by_user = os.environ.get("COLUMNS", "")
@@ -104,15 +104,15 @@ def echo_table(
     lines = table(
         [headings[i] for i in kept],
         [[row[i] for i in kept] for row in rows],
-        left=[place for place, i in enumerate(kept) if i in left],
-        whole=[place for place, i in enumerate(kept) if i in whole],
+        left=[position for position, i in enumerate(kept) if i in left],
+        whole=[position for position, i in enumerate(kept) if i in whole],
         width=width,
         indent=indent,
     )
     for line in lines:
         click.echo(line)
     if left_out := [name for i, name in enumerate(headings) if i not in kept]:
-        click.echo(f"{indent}no room for {', '.join(left_out)}")
+        click.echo(f"{indent}columns hidden in this width: {', '.join(left_out)}")
 
 
 def _least_width(
@@ -141,7 +141,7 @@ def _narrowed(widths: list[int], room: int, columns: list[int]) -> list[int]:
 
 
 def middle(text: str, width: int) -> str:
-    """``text`` shortened in its middle to ``width`` characters; both ends of a dataset's name tell most."""
+    """``text`` shortened in its middle to ``width`` characters; both ends of a dataset name matter most."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -149,7 +149,7 @@ def middle(text: str, width: int) -> str:
 
 
 def volume(count: float | None) -> str | None:
-    """Bytes as people say them, in powers of 1000; None stays None."""
+    """Bytes with a unit, in powers of 1000; None stays None."""
     if count is None:
         return None
     for unit, size in _UNITS:
@@ -169,14 +169,14 @@ def number(value: float | None, sign: str = "") -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share between 0 and 1 as people read it; a few of very many are not nothing. A dash for None."""
+    """A share between 0 and 1 in percent; a small share other than 0 is ``<0.01%``. A dash for None."""
     if share is None:
         return NOTHING
     return f"{share:.2%}" if share >= 0.0001 or not share else "<0.01%"
 
 
 def printable(text: str) -> str:
-    """``text`` with all that could write elsewhere on a terminal as ``\\x1b``."""
+    """``text`` with control characters escaped, such as ``\\x1b``."""
     return readable(text, lines=False)
 
 

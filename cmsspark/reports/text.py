@@ -9,30 +9,30 @@ from cmsspark.reports.day_report import by_prefix
 from cmsspark.reports.reconciliation_table import table
 from cmsspark.reports.terminal import percent, printable, volume
 
-#: What is said of a stream against the days before.
+#: Result of comparing a stream with the days before.
 WORDS: Final[Mapping[str, str]] = {
     "usual": "as usual",
     "few": "FEW RECORDS",
     "none": "NO RECORD",
-    "unmatched": "MUCH IS UNMATCHED",
-    "unknown": "too few days before to compare",
+    "unmatched": "MANY UNMATCHED",
+    "unknown": "too few earlier days to compare",
 }
-#: Lines of a list that are shown; all of them stand in the JSON form.
+#: Maximum lines of a list; the JSON has all of them.
 _SHOWN: Final = 10
 
 
 def text(report: Mapping[str, Any]) -> str:
-    """The report as lines for people; what names hold cannot write elsewhere on the terminal."""
+    """The report as lines of text, with control characters escaped."""
     return "\n".join(printable(line) for line in _lines(report))
 
 
-def compared(known: Mapping[str, Any]) -> str:
-    """The day against the days before, in a line."""
-    if known["word"] == "unknown":
+def compared(usual: Mapping[str, Any]) -> str:
+    """The comparison with the days before, in one line."""
+    if usual["word"] == "unknown":
         return WORDS["unknown"]
-    told = f"{known['factor']:.2f} × the median of {known['days']} days ({known['read']:,.0f})"
-    told += f", unmatched {percent(known['unmatched_share'])} (usually {percent(known['usual_unmatched_share'])})"
-    return f"{WORDS[known['word']]}: {told}"
+    text = f"{usual['factor']:.2f} × the median of {usual['days']} days ({usual['read']:,.0f})"
+    text += f", unmatched {percent(usual['unmatched_share'])} (usually {percent(usual['usual_unmatched_share'])})"
+    return f"{WORDS[usual['word']]}: {text}"
 
 
 def _lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -42,18 +42,20 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     streams = report["streams"]
     if streams:
         yield ""
-        yield from table({one["stream"]: _as_stored(one) for one in streams}).splitlines()
-    yield from _section("against the days before", [f"{one['stream']:<6} {compared(one['usual'])}" for one in streams])
-    yield from _section("joins, rows in = rows out", [_join(one) for one in report["joins"]])
+        yield from table({stream["stream"]: _as_stored(stream) for stream in streams}).splitlines()
+    yield from _section(
+        "compared with the days before", [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams]
+    )
+    yield from _section("joins, rows in = rows out", [_join(join) for join in report["joins"]])
     yield from _section("inputs", [*_inputs(streams), *_dumps(report)])
-    yield from _section("not in DBS: how names begin", list(_prefixes(report)))
-    yield from _section("fields unlike the schema", [line for one in streams for line in _drift(one)])
-    yield from _section("records of other days", [line for one in streams for line in _other_days(one)])
+    yield from _section("not in DBS: prefixes of names", list(_prefixes(report)))
+    yield from _section("fields that differ from the schema", [line for stream in streams for line in _drift(stream)])
+    yield from _section("records of other days", [line for stream in streams for line in _other_days(stream)])
     yield from _section("malformed records", _quarantine(report.get("quarantine")))
     same = report.get("identical_files") or ()
-    yield from _section("identical files, counted as found", [_same(paths) for paths in same[:_SHOWN]])
+    yield from _section("identical files, each counted", [_same(paths) for paths in same[:_SHOWN]])
     tables = (report.get("tables") or {}).items()
-    yield from _section("stored", [_stored(*one) for one in tables])
+    yield from _section("stored", [_stored(*entry) for entry in tables])
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -61,26 +63,26 @@ def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield from ("", title, *(f"  {line}" for line in lines))
 
 
-def _as_stored(one: Mapping[str, Any]) -> dict[str, Any]:
-    found = {entry["bin"]: entry["records"] for entry in one["bins"]}
-    return {"read": one["read"], **found, "unmatched": found}
+def _as_stored(stream: Mapping[str, Any]) -> dict[str, Any]:
+    bins = {entry["bin"]: entry["records"] for entry in stream["bins"]}
+    return {"read": stream["read"], **bins, "unmatched": bins}
 
 
-def _join(one: Mapping[str, Any]) -> str:
-    verdict = "right" if one["is_right"] else "WRONG"
-    return f"{one['stream']:<6} {one['join']}: {one['rows_in']:,} in, {one['rows_out']:,} out, {verdict}"
+def _join(join: Mapping[str, Any]) -> str:
+    verdict = "correct" if join["is_right"] else "WRONG"
+    return f"{join['stream']:<6} {join['join']}: {join['rows_in']:,} in, {join['rows_out']:,} out, {verdict}"
 
 
 def _inputs(streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for one in streams:
-        given = one["input"]
-        if given is None:
-            yield f"{one['stream']:<6} {'left out' if one['is_missing'] else 'none'}"
+    for stream in streams:
+        read = stream["input"]
+        if read is None:
+            yield f"{stream['stream']:<6} {'left out' if stream['is_missing'] else 'none'}"
             continue
-        forms = ", ".join(f"{name} {count:,}" for name, count in sorted(one["generations"].items()))
-        files = "1 file" if given["files"] == 1 else f"{given['files']:,} files"
-        told = f"{files}, {volume(given['bytes'])}" + (", .tmp" if given["is_tmp"] else "")
-        yield f"{one['stream']:<6} {told}{f' ({forms})' if forms else ''}: {given['folder']}"
+        formats = ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items()))
+        files = "1 file" if read["files"] == 1 else f"{read['files']:,} files"
+        size = f"{files}, {volume(read['bytes'])}" + (", .tmp" if read["is_tmp"] else "")
+        yield f"{stream['stream']:<6} {size}{f' ({formats})' if formats else ''}: {read['folder']}"
 
 
 def _dumps(report: Mapping[str, Any]) -> Iterator[str]:
@@ -90,20 +92,20 @@ def _dumps(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _prefixes(report: Mapping[str, Any]) -> Iterator[str]:
     for prefix, counts in by_prefix(report)[:_SHOWN]:
-        told = ", ".join(f"{stream} {count:,}" for stream, count in counts.items())
-        yield f"{prefix:<36} {told}"
+        records = ", ".join(f"{stream} {count:,}" for stream, count in counts.items())
+        yield f"{prefix:<36} {records}"
 
 
-def _drift(one: Mapping[str, Any]) -> Iterator[str]:
-    for entry in one["drift"][:_SHOWN]:
-        told = f"{entry['field']} ({entry['form']}): {entry['change']}, {entry['example']}"
-        yield f"{one['stream']:<6} {told}, in {entry['records']:,} records of a sample"
+def _drift(stream: Mapping[str, Any]) -> Iterator[str]:
+    for entry in stream["drift"][:_SHOWN]:
+        change = f"{entry['field']} ({entry['form']}): {entry['change']}, {entry['example']}"
+        yield f"{stream['stream']:<6} {change}, in {entry['records']:,} records of a sample"
 
 
-def _other_days(one: Mapping[str, Any]) -> Iterator[str]:
-    if one["out_of_day"]:
-        days = sorted(one["out_of_day"].items(), key=lambda found: -found[1])[:_SHOWN]
-        yield f"{one['stream']:<6} " + ", ".join(f"{day}: {count:,}" for day, count in days)
+def _other_days(stream: Mapping[str, Any]) -> Iterator[str]:
+    if stream["out_of_day"]:
+        days = sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
+        yield f"{stream['stream']:<6} " + ", ".join(f"{day}: {count:,}" for day, count in days)
 
 
 def _stored(name: str, table: Mapping[str, Any]) -> str:
@@ -120,6 +122,6 @@ def _quarantine(kept: Mapping[str, Any] | None) -> list[str]:
     if not kept:
         return []
     if not kept["is_there"]:
-        return [f"kept in {kept['file']}, which is not here any more"]
-    reasons = [f"{one['records']:>8,} {one['reason']}" for one in kept["reasons"][:_SHOWN]]
+        return [f"kept in {kept['file']}, which no longer exists"]
+    reasons = [f"{entry['records']:>8,} {entry['reason']}" for entry in kept["reasons"][:_SHOWN]]
     return [f"{kept['records']:,} kept in {kept['file']}", *reasons, *(f"e.g. {text}" for text in kept["examples"])]

@@ -49,7 +49,7 @@ def said(store: Path, *arguments: str) -> str:
 
 def test_without_yes_it_only_tells(store: Path) -> None:
     told = said(store)
-    assert told.count("would go: data_aggregation of 2026-01-15") == 3
+    assert told.count("would remove: data_aggregation of 2026-01-15") == 3
     assert "never ended" in told
     assert "--yes removes them" in told
     assert names(store) == ["dead", "r1", "r2", "r3"]
@@ -58,7 +58,7 @@ def test_without_yes_it_only_tells(store: Path) -> None:
 def test_with_yes_all_but_the_current_run_goes(store: Path) -> None:
     assert said(store, "--yes").count("removed: data_aggregation") == 3
     assert names(store) == ["r3"]
-    assert said(store, "--yes") == "nothing is to be removed\n"
+    assert said(store, "--yes") == "nothing to remove\n"
 
 
 def test_young_runs_stay(store: Path) -> None:
@@ -78,7 +78,7 @@ def test_of_a_day_whose_current_result_is_not_whole_all_stays(store: Path, harm:
         (runs(store) / "r3" / "manifest.json").unlink()
     else:
         (runs(store) / "r3" / "data_aggregation").rename(store / "elsewhere")
-    assert said(store, "--yes") == "nothing is to be removed\n"
+    assert said(store, "--yes") == "nothing to remove\n"
     assert names(store) == ["dead", "r1", "r2", "r3"]
 
 
@@ -119,16 +119,16 @@ def old_lease(store: Path, day: date = DAY, process: dict[str, object] | None = 
 def test_old_leases_go_and_young_ones_stay(tmp_path: Path) -> None:
     old, young = old_lease(tmp_path), old_lease(tmp_path, DAY + timedelta(days=1))
     os.utime(next(young.iterdir()))
-    assert said(tmp_path) == "would go: 1 lease of a day long done\n--yes removes them\n"
+    assert said(tmp_path) == "would remove: 1 old lease\n--yes removes them\n"
     assert old.exists()
-    assert said(tmp_path, "--yes") == "removed: 1 lease of a day long done\n"
+    assert said(tmp_path, "--yes") == "removed: 1 old lease\n"
     assert (old.exists(), young.exists()) == (False, True)
-    assert said(tmp_path, "--yes") == "nothing is to be removed\n"
+    assert said(tmp_path, "--yes") == "nothing to remove\n"
 
 
 def test_a_lease_that_a_living_process_holds_stays_however_old(tmp_path: Path) -> None:
     folder = old_lease(tmp_path, released=False)
-    assert "stays: the lease of data_aggregation of 2026-01-15" in said(tmp_path, "--yes")
+    assert "kept: the lease of data_aggregation of 2026-01-15" in said(tmp_path, "--yes")
     assert folder.exists()
 
 
@@ -151,13 +151,13 @@ def test_old_damaged_ledgers_go_while_there_is_one_that_works(tmp_path: Path) ->
     for path in aside:
         os.utime(path, (OLD_S, OLD_S))
     arguments = ("--yes", "--settings", str(settings))
-    assert said(tmp_path, *arguments) == "nothing is to be removed\n"
+    assert said(tmp_path, *arguments) == "nothing to remove\n"
     (state / "runs.sqlite").touch()
-    assert said(tmp_path, *arguments).count("removed: a damaged ledger: ") == 2
+    assert said(tmp_path, *arguments).count("removed: a damaged run history: ") == 2
     assert sorted(path.name for path in state.iterdir()) == ["runs.sqlite", young.name]
 
 
 def test_yes_and_dry_run_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         CliRunner().invoke(command, ["prune", "--fout", str(tmp_path), "--yes", "--dry-run"], catch_exceptions=False)
-    assert said(tmp_path, "--dry-run") == "nothing is to be removed\n"
+    assert said(tmp_path, "--dry-run") == "nothing to remove\n"

@@ -80,7 +80,7 @@ def test_a_quarantine_that_was_pruned_is_told(place: Place) -> None:
     manifest = run_folder(place) / "manifest.json"
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**told, "quarantine": "/nowhere/q.jsonl"}))
-    assert "kept in /nowhere/q.jsonl, which is not here any more" in report(place).stdout
+    assert "kept in /nowhere/q.jsonl, which no longer exists" in report(place).stdout
 
 
 def test_a_part_that_is_damaged_is_named(place: Place) -> None:

@@ -101,7 +101,7 @@ def test_a_ledger_that_is_gone_or_damaged_is_made_again_from_the_manifests(place
         path.unlink() if harm == "gone" else path.write_bytes(b"garbage" * 1_000)
     result = place.cmsspark("runs", "--json")
     assert {json.loads(line)["stored_run"] for line in result.stdout.splitlines()} == stored
-    assert "2 runs were entered" in result.stderr
+    assert "2 runs were added" in result.stderr
     assert place.word() == "done"
 
 
@@ -113,7 +113,7 @@ def test_rebuilding_is_possible_at_any_time_and_tells_of_manifests_of_another_fo
     (other / "manifest.json").write_text('{"run": "x"}')
     result = place.cmsspark("runs", "--rebuild", "--json")
     assert json.loads(result.stdout)["stored_run"] == stored
-    assert "another form is left out: run x" in result.stderr
+    assert "skipped a manifest of an unknown format: run x" in result.stderr
 
 
 def test_status_follows_a_day_through_its_life(place: Place) -> None:

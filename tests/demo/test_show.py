@@ -31,8 +31,8 @@ def test_a_record_in_no_bin_or_in_two_is_noticed() -> None:
     assert not adds_up({"aaa": {**STREAM, "matched": 6}})
 
 
-def test_differences_name_the_place_and_both_values() -> None:
+def test_differences_name_the_key_and_both_values() -> None:
     other = {**STREAM, "unmatched": {**STREAM["unmatched"], "no_lfn": 4}}  # type: ignore[dict-item]  # a dict
-    assert differences({"aaa": STREAM}, {"aaa": other}) == ["aaa.unmatched.no_lfn: 1 wanted, 4 found"]
+    assert differences({"aaa": STREAM}, {"aaa": other}) == ["aaa.unmatched.no_lfn: 1 expected, 4 found"]
     assert differences({"aaa": STREAM}, {"aaa": STREAM}) == []
-    assert differences({"aaa": STREAM}, {}) == [f"aaa: {STREAM} wanted, None found"]
+    assert differences({"aaa": STREAM}, {}) == [f"aaa: {STREAM} expected, None found"]

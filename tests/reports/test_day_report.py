@@ -64,7 +64,7 @@ def test_a_join_that_multiplied_is_told() -> None:
     told = report(manifest(reconciliation={"aaa": one}))
     assert [(join["rows_in"], join["rows_out"], join["is_right"]) for join in told["joins"]] == [(89, 90, False)]
     assert "WRONG" in text(told)
-    assert "1 joins are wrong" in page(told)
+    assert "1 wrong join" in page(told)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,14 @@
+"""``cmsspark publish``: a stored day or period as documents, to MONIT or to files, each document confirmed."""
+
+from __future__ import annotations
+
+import click
+
+from cmsspark.pipeline.publication import PublishRequest
+from cmsspark.pipeline.publish_command import PUBLISH_HELP, publish, publish_options
+
+
+@click.command("publish", help=PUBLISH_HELP)
+@publish_options
+def command(request: PublishRequest, resume: bool, is_dry_run: bool) -> None:
+    publish(request, resume=resume, is_dry_run=is_dry_run)

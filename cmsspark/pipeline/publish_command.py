@@ -1,0 +1,127 @@
+"""What ``cmsspark publish`` and ``run_spark cern_monit`` share: their options, the request, and the work."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cmsspark.errors import SettingsError, UsageError
+from cmsspark.periods import Interval, Period, options
+from cmsspark.pipeline.job_index import Job, find_job
+from cmsspark.pipeline.options import settings_of, store_options
+from cmsspark.pipeline.period_options import when_options
+from cmsspark.pipeline.publication import (
+    PublishRequest,
+    check_results,
+    public_tables,
+    publish_table,
+    record_publication,
+    show_documents,
+)
+from cmsspark.publish.publishing_settings import publishing_settings
+from cmsspark.publish.sinks import SINKS
+from cmsspark.settings import Settings
+from cmsspark.signals import interruptible
+
+#: What both commands show with --help.
+PUBLISH_HELP: Final = """Publish the stored result of a day or a period to MONIT (STOMP or HTTP), or to files.
+
+The command succeeds only when the destination has confirmed every document. Documents are first written to a local
+outbox. After an interruption, run the same command again to continue. Documents that have not changed since they were
+published are not sent again."""
+
+_JOB: Final = "Publish the result of this job. [default: data_aggregation; for a period: period]"
+_AMQ: Final = "Address and credentials, as in etc/amq_broker.example.json; readable by its owner only."
+_SPOOL: Final = "Folder of the file sink. [default: published/ in the state directory]"
+_OPTIONS: Final = (
+    click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
+    click.option("--verbose", is_flag=True, expose_value=False, help="Print more progress messages."),
+    click.option("--limit", type=click.IntRange(min=1), help="Publish only the first rows, as a trial."),
+    click.option("--dry-run", is_flag=True, help="Print the documents and their destination; send nothing."),
+    click.option("--resume", is_flag=True, help="Only send the documents that an earlier run left in the outbox."),
+    click.option("--spool", metavar="DIR", help=_SPOOL),
+    click.option("--amq", metavar="FILE", help=_AMQ),
+    click.option("--sink", type=click.Choice(list(SINKS)), help="Destination. [default: stomp with --amq, else file]"),
+)
+
+
+def publish_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """All options of publishing; the command gets ``request``, ``resume`` and ``is_dry_run``."""
+
+    @functools.wraps(command)
+    def with_request(
+        when: Interval, job_name: str | None, fout: str | None, settings_file: str | None, sink: str | None,
+        amq: str | None, spool: str | None, resume: bool, dry_run: bool, limit: int | None,
+    ) -> Any:  # fmt: skip
+        request = request_of(settings_of(settings_file), when, job_name, fout, sink, amq, spool, limit)
+        return command(request=request, resume=resume, is_dry_run=dry_run)
+
+    wrapped: Callable[..., Any] = with_request
+    for option in _OPTIONS:
+        wrapped = option(wrapped)
+    return when_options(click.option("--job", "job_name", metavar="JOB", help=_JOB)(store_options(wrapped)))
+
+
+def publish(request: PublishRequest, *, resume: bool = False, is_dry_run: bool = False) -> None:
+    """Publish all public tables of the request, or with ``is_dry_run`` print their documents.
+
+    Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were refused.
+    """
+    if is_dry_run:
+        try:
+            show_documents(request)
+        except BrokenPipeError:
+            # The reader of stdout closed it early; what Python flushes at exit must not raise again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    with interruptible():
+        results = [publish_table(request, table, resume=resume) for table in public_tables(request.job)]
+        record_publication(request, results)
+    check_results(results)
+
+
+def request_of(
+    settings: Settings, day: Interval, job_name: str | None, fout: str | None, sink: str | None, amq: str | None,
+    spool: str | None, limit: int | None,
+) -> PublishRequest:  # fmt: skip
+    """The request; the command line comes before the settings.
+
+    Raises UsageError (2) where the sink needs credentials and none are named, or where a job on days gets a period or
+    a job on periods gets a day; SettingsError (78) for wrong settings.
+    """
+    defaults = publishing_settings(settings)
+    chosen = sink or ("stomp" if amq else defaults.sink or "file")
+    if chosen not in SINKS:
+        raise SettingsError(
+            f"sink is one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
+        )
+    example = SINKS[chosen].example
+    if example and not (amq or defaults.amq):
+        raise UsageError(
+            f"--sink {chosen} needs an address to publish to",
+            next_step=f"give --amq FILE with address and credentials (etc/{example} shows the format)",
+        )
+    credentials = amq or defaults.amq
+    folder = spool or defaults.spool or settings.state_dir / "published"
+    return PublishRequest(
+        day, _job_of(job_name, day), settings, defaults, fout, chosen,
+        Path(credentials) if credentials else None, Path(folder), limit,
+    )  # fmt: skip
+
+
+def _job_of(name: str | None, when: Interval) -> Job:
+    is_period = isinstance(when, Period)
+    job = find_job(name or ("period" if is_period else "data_aggregation"))
+    if job.of_periods != is_period:
+        kind = "periods" if job.of_periods else "days"
+        raise UsageError(
+            f"results of {job.name} are of {kind}, and {options(when)} is none",
+            next_step="give --date for a day, --week, --month or --from … --to for a period",
+        )
+    return job
