@@ -121,9 +121,9 @@ def _rolled(found: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Seq
     totals = Rollup((), (*_MEASURES, "dataset_count", "site_count"), filters)
     asked = [totals, *(Rollup((key,), _MEASURES, filters) for key in keys)]
     columns = sorted({name for one in asked for name in one.columns})
-    folds = roll_all_up(asked, found.batches(columns))
-    found.check_users(folds[0].users)
-    frames = [fold.rows() for fold in folds]
+    states = roll_all_up(asked, found.batches(columns))
+    found.check_users(states[0].users)
+    frames = [state.rows() for state in states]
     ordered = [
         frame.sort("nacc", key, descending=[True, False]).select(*_MEASURES, pl.col(key))
         for frame, key in zip(frames[1:], keys, strict=True)

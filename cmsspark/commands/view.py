@@ -86,9 +86,9 @@ def rows_of(view: View, found: StoredDays) -> pl.DataFrame:
     has_users = "distinct_users" in view.rollup.measures
     if has_users:
         found.key_id()
-    rows, folded = roll_up(view.rollup, found.batches(view.rollup.columns))
+    rows, state = roll_up(view.rollup, found.batches(view.rollup.columns))
     if has_users:
-        found.check_users(folded.users)
+        found.check_users(state.users)
     is_key = view.sort in view.rollup.keys
     return rows.sort(view.sort, descending=not is_key, nulls_last=True, maintain_order=True)
 
