@@ -89,7 +89,7 @@ def from_numpy(values: npt.NDArray[Any], there: npt.NDArray[np.bool_] | None = N
     return pa.Array.from_buffers(kinds[values.dtype.name], len(values), [bits, content])
 
 
-def coded(texts: Sequence[str | None], numbers: npt.NDArray[Any]) -> pa.DictionaryArray:
+def dictionary_array(texts: Sequence[str | None], numbers: npt.NDArray[Any]) -> pa.DictionaryArray:
     """For each number the text that it stands for, as a dictionary, in which each text is once. None is null."""
     import pyarrow as pa
 

@@ -46,8 +46,8 @@ def accesses(
     """Return a DataFrame with one row for each access of ``day``, whether its file is in DBS or not.
 
     Columns: stream, lfn (normalised), site_name, app, user (pseudonym), is_remote, read_bytes, cpu_seconds,
-    wall_seconds, dataset_name and block_name (both null where DBS does not have the file). Records that the decoder
-    puts into a bin (malformed, out of day, only written, no file name) are left out.
+    wall_seconds, dataset_name and block_name (both null where DBS does not have the file). Records in a bin of the
+    decoder (malformed, out of day, only written, without a file name) are left out.
 
     Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs.
 
@@ -64,8 +64,10 @@ def accesses(
     from cmsspark.pipeline.inputs import resolve
     from cmsspark.pipeline.log_day import stream_files
     from cmsspark.pipeline.request import DayRequest
-    from cmsspark.runners import scan
     from cmsspark.runners.dump_tables import dump_table
+    from cmsspark.runners.scan import scan
+    from cmsspark.runners.shipped import ship
+    from cmsspark.runners.tasks import TaskContext
     from cmsspark.sources.folders import Layout
     from cmsspark.sources.reader import Reader
 
@@ -85,12 +87,13 @@ def accesses(
     inputs = resolve(request, Layout.load(settings.sources, root or settings.root), files)
     opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
-    replicas = scan.ship(spark, opened.replicas) if opened.replicas else None
-    context = scan.TaskContext(request.day, scan.ship(spark, opened.catalogue), replicas, key, Reader, unfolded=True)
-    found = scan.scan(spark, stream_files(inputs), context)
+    catalogue = ship(spark, opened.catalogue)
+    replicas = ship(spark, opened.replicas) if opened.replicas else None
+    context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)
+    rows = scan(spark, stream_files(inputs), context)
     blocks = dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).dropDuplicates(["block_id"])
     return (
-        found.join(blocks, "block_id", "left")
+        rows.join(blocks, "block_id", "left")
         .withColumn("cpu_seconds", F.col("cpu_ms") / F.lit(1000.0))
         .withColumn("wall_seconds", F.col("wall_ms") / F.lit(1000.0))
         .drop("block_id", "cpu_ms", "wall_ms")
@@ -100,8 +103,8 @@ def accesses(
 def table(name: str, day: str, *, fout: str | None = None, settings_file: str | None = None) -> DataFrame:
     """Return the current result of a stored table for ``day``.
 
-    ``schemas/tables/NAME.yaml`` describes the columns. Raises InputMissing (66) with the stored days where this one
-    is not stored, UsageError (2) for an unknown table.
+    ``schemas/tables/NAME.yaml`` describes the columns. Raises InputMissing (66), which names the stored
+    days, if this day is not stored, and UsageError (2) for an unknown table.
 
     Example:
         >>> usage = notebook.table("data_aggregation", "2026-01-15", fout="/data/results")
@@ -113,8 +116,8 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
 
     spark = session()
     store = store_of(fout, settings_of(settings_file))
-    found = current(files_for(store, spark), store, job_of_table(name).name, name, days.parse_day(day))
+    current_table = current(files_for(store, spark), store, job_of_table(name).name, name, days.parse_day(day))
     read = spark.read.schema(stored_table(name).spark())
-    if found.manifest["tables"][name]["format"] == "csv":
-        return read.csv(spark_location(found.path), header=True, escape='"', multiLine=True)
-    return read.parquet(spark_location(found.path))
+    if current_table.manifest["tables"][name]["format"] == "csv":
+        return read.csv(spark_location(current_table.path), header=True, escape='"', multiLine=True)
+    return read.parquet(spark_location(current_table.path))

@@ -87,8 +87,8 @@ def build(days: StoredDays) -> PeriodResult:
 
     key_id = days.key_id()
     asked = Rollup((*KEYS, *DERIVED), _MEASURES)
-    rows, folded = roll_up(asked, days.batches(asked.columns))
-    days.check_users(folded.users)
+    rows, state = roll_up(asked, days.batches(asked.columns))
+    days.check_users(state.users)
     period = days.period
     made = {
         "period": pl.lit(period.isoformat()),

@@ -58,7 +58,7 @@ class AccessRows(StreamAggregator):
         of_row = [groups[number] for number in batch.groups]
         here: list[bool | None] = [None] * len(of_row)
         if replicas is not None:
-            here = replicas.there(blocks, site_hashes([group.site for group in of_row])).tolist()
+            here = replicas.has_replica(blocks, site_hashes([group.site for group in of_row])).tolist()
         count = len(of_row)
         return {
             "stream": [self.stream] * count,

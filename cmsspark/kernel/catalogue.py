@@ -211,7 +211,7 @@ class Replicas:
     def __init__(self, folder: Path) -> None:
         self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
-    def there(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
+    def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
         """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) beside it."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)

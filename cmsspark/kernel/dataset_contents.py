@@ -266,7 +266,7 @@ def rows_that_repeat(hashes: Hashes) -> npt.NDArray[np.intp]:
     return found
 
 
-def known_of(ids: Sequence[int], numbers: Sequence[int], count: int) -> KnownDatasets:
+def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> KnownDatasets:
     """Known datasets from ids, each once and in any order, and the numbers of their names."""
     of_ids = np.array(ids, np.int64)
     order = np.argsort(of_ids)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from cmsspark.errors import DataError
-from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_of
+from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_datasets
 from cmsspark.kernel.exact_integers import rounded
 from cmsspark.kernel.partitions import ROWS
 from cmsspark.kernel.parts import Each, Part, read_whole
@@ -52,7 +52,7 @@ def read_frames(
         pieces[name] += tables
     frames = {name: _frame(tables) for name, tables in pieces.items()}
     known, names = (
-        _known(frames["DATASETS"]) if "DATASETS" in frames else (known_of([], [], 0), pl.Series(dtype=pl.String))
+        _known(frames["DATASETS"]) if "DATASETS" in frames else (known_datasets([], [], 0), pl.Series(dtype=pl.String))
     )
     if "FILES" in parts:
         frames["contents"] = _contents(parts["FILES"], known, names, folder, each, rows)
@@ -75,7 +75,7 @@ def _known(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
     ids = identities(datasets)
     names = ids["dataset_name"].unique(maintain_order=True)
     numbered = ids.join(pl.DataFrame({"dataset_name": names}).with_row_index("number"), "dataset_name", "left")
-    known = known_of(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
+    known = known_datasets(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
     return known, names
 
 

@@ -1,7 +1,7 @@
-"""Merging: the pre-aggregated rows of all tasks become the tables of a day and the side rows of its scan.
+"""The merge: the pre-aggregated rows of all tasks become the tables of a day and the side rows of its scan.
 
-Processes of one host and Spark's tasks run this same code: one merge for the day here, one for each partition by the
-report's keys there. Knows no Spark.
+Both runners use this code: the local runner merges the whole day at once, Spark merges each partition by the keys of
+the report. Knows no Spark.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from cmsspark.schemas import Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What one row of the report is about, beside the day.
+#: The keys of a row of the report, besides the day.
 KEYS: Final = ("stream", "dataset_name", "site_name", "app")
-#: What one row of the partials is about.
+#: The keys of a row of the partials, besides the day.
 USER_KEYS: Final = (*KEYS, "user")
 SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_ms", "wall_ms")
-#: The tables' columns of seconds, and the sums of milliseconds that they are made from.
+#: The columns of seconds in the tables, and the sums of milliseconds that they are computed from.
 SECONDS: Final = {"cpu_time": "cpu_ms", "wc_time": "wall_ms"}
-#: Kinds of side rows that the merge adds: what a stream's accesses have; quarantined records that are not kept.
+#: Kinds of side rows that the merge adds: values that the accesses of a stream have; quarantined records not kept.
 HAS, QUARANTINE_CUT = "has", "quarantine_cut"
-#: Bytes of quarantined records that are kept of one stream: a log of garbage must not fill the driver's memory.
+#: Bytes of quarantined records that are kept for each stream: a log of garbage must not fill the driver's memory.
 QUARANTINE_KEPT_BYTES: Final = 64 * 1024 * 1024
 
-#: Rows that are held before they are merged.
+#: Rows that are collected before they are merged.
 MERGE_AT: Final = 2_000_000
 
-#: A row that is no access: kind, stream, name, count, detail.
+#: A row that is not an access: kind, stream, name, count, detail.
 SideRow = tuple[str, str, str, int, str | None]
 
 
 @dataclass
 class Merge:
-    """Takes in batches of ``fold.COLUMNS``; texts may be plain or dictionaries."""
+    """Merges batches of ``pre_aggregate.COLUMNS``. Texts may be plain or dictionary arrays."""
 
     kept_bytes: int = QUARANTINE_KEPT_BYTES
     #: Accesses, each batch with the columns ``USER_KEYS`` and ``SUMS``.
@@ -57,11 +57,11 @@ class Merge:
     _quarantined_bytes: Counter[str] = field(default_factory=Counter)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in the rows of a task. Raises DataError (65) where a sum leaves 64 bits."""
+        """Add the rows of a task. Raises DataError (65) if a sum exceeds 64 bits."""
         import pyarrow.compute as pc
 
         is_access = pc.equal(batch["kind"], buffers.scalar(ACCESS, "string"))
-        # Most batches have rows of one kind, and many of them: these are not copied.
+        # Most batches have many rows of one kind; they are not copied.
         accesses = batch if pc.all(is_access).as_py() else batch.filter(is_access)
         if accesses.num_rows < batch.num_rows:
             self._add_side(batch.filter(pc.invert(is_access)))
@@ -69,7 +69,7 @@ class Merge:
             self._batches.append(accesses.select([*USER_KEYS, *SUMS]))
             self._held += accesses.num_rows
         if self._held >= max(MERGE_AT, 2 * self._merged):
-            self._batches = [_coded(self._batches).merged(USER_KEYS).as_batch()]
+            self._batches = [_rows_of(self._batches).merged(USER_KEYS).as_batch()]
             self._held = self._merged = self._batches[0].num_rows
 
     def _add_side(self, batch: pa.RecordBatch) -> None:
@@ -84,15 +84,15 @@ class Merge:
                 self._side[QUARANTINE_CUT, stream, name, None] += 1
 
     def result(self) -> Aggregated:
-        """The merged rows. Raises DataError (65) where a sum leaves 64 bits."""
-        rows, self._batches = _coded(self._batches), []
+        """Return the merged rows. Raises DataError (65) if a sum exceeds 64 bits."""
+        rows, self._batches = _rows_of(self._batches), []
         return Aggregated(rows.merged(USER_KEYS), dict(self._side), self._quarantined)
 
 
 def merge(batches: Iterable[pa.RecordBatch]) -> Aggregated:
-    """The rows of all tasks with each (stream, dataset, site, app, user) once, sorted by it, null first.
+    """Return the rows of all tasks with each (stream, dataset, site, app, user) once, sorted by it, null first.
 
-    ``batches`` have ``fold.COLUMNS``. Raises DataError (65) where a sum leaves 64 bits.
+    ``batches`` have ``pre_aggregate.COLUMNS``. Raises DataError (65) if a sum exceeds 64 bits.
     """
     merging = Merge()
     for batch in batches:
@@ -102,9 +102,9 @@ def merge(batches: Iterable[pa.RecordBatch]) -> Aggregated:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows whose texts are numbers: a key's number is the place of its text in ``texts``.
+    """Rows with numbers for texts: the number of a key is the position of its text in ``texts``.
 
-    Texts are sorted and distinct, and the first one is null, so that rows sort by their numbers.
+    The texts are distinct and sorted, null first, so that the order of numbers is the order of texts.
     """
 
     texts: Mapping[str, list[str | None]]
@@ -115,21 +115,21 @@ class Rows:
         return len(self.sums["nacc"].values)
 
     def merged(self, keys: Sequence[str]) -> Rows:
-        """Each combination of ``keys`` once, in their order, and the sums added up."""
+        """Return the rows with each combination of ``keys`` once, in their order, and the sums added up."""
         packed, _ = pack([self.keys[key] for key in keys], len(self))
         runs = runs_of(packed)
         return Rows(self.texts, {key: self.keys[key][runs.first] for key in keys}, sum_by_key(runs, self.sums))
 
     def as_batch(self) -> pa.RecordBatch:
-        """The rows with their texts as dictionaries."""
+        """Return the rows as a batch, with texts as dictionary arrays."""
         import pyarrow as pa
 
-        columns = {key: buffers.coded(self.texts[key], codes) for key, codes in self.keys.items()}
+        columns = {key: buffers.dictionary_array(self.texts[key], codes) for key, codes in self.keys.items()}
         columns |= {name: buffers.from_numpy(*column) for name, column in self.sums.items()}
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
     def as_table(self, day: date, schema: Table) -> pa.Table:
-        """The columns of ``schema``. Only here do keys and sums become the columns of a day's tables."""
+        """Return the rows as a table with the columns of ``schema``. Only this method computes the tables' columns."""
         import pyarrow as pa
 
         return pa.table({name: self._column(name, day) for name in schema.names}, schema=schema.arrow())
@@ -144,7 +144,7 @@ class Rows:
             )
         if name in SECONDS:
             milliseconds = self.sums[SECONDS[name]]
-            return buffers.from_numpy(milliseconds.values / 1000.0, milliseconds.known)
+            return buffers.from_numpy(milliseconds.values / 1000.0, milliseconds.is_valid)
         if name == "day":
             import pyarrow as pa
 
@@ -160,52 +160,54 @@ class Rows:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What a scan comes to: ``people`` has one row for each (stream, dataset, site, app, user), in that order."""
+    """The result of a scan. ``by_user`` has one row for each (stream, dataset, site, app, user), in that order."""
 
-    people: Rows
-    #: Rows that are no accesses: counts by kind, stream, name and detail.
+    by_user: Rows
+    #: Rows that are not accesses: counts by kind, stream, name and detail.
     side: Mapping[tuple[str, str, str, str | None], int]
-    #: (stream, detail) of each quarantined record that is kept.
+    #: (stream, detail) of each kept quarantined record.
     quarantined: list[tuple[str, str]]
 
     def partials(self, day: date, schema: Table) -> pa.Table:
-        """``schemas/tables/partials.yaml``: one row for each (day, stream, dataset, site, app, user)."""
-        return self.people.as_table(day, schema)
+        """Return ``schemas/tables/partials.yaml``: one row for each (day, stream, dataset, site, app, user)."""
+        return self.by_user.as_table(day, schema)
 
     def report(self, day: date, schema: Table) -> pa.Table:
-        """``schemas/tables/data_aggregation.yaml``: one row for each (day, stream, dataset, site, app).
+        """Return ``schemas/tables/data_aggregation.yaml``: one row for each (day, stream, dataset, site, app).
 
-        Raises DataError (65) where a sum leaves 64 bits.
+        Raises DataError (65) if a sum exceeds 64 bits.
         """
-        # Each user has one row for a key: counting those that are not null counts people.
-        is_named = Nullable((self.people.keys["user"] > 0).astype(np.int64))
-        people = replace(self.people, sums={**self.people.sums, "distinct_users": is_named})
-        return people.merged(KEYS).as_table(day, schema)
+        # Each user has one row for a key: the number of rows with a user is the number of distinct users.
+        has_user = Nullable((self.by_user.keys["user"] > 0).astype(np.int64))
+        rows = replace(self.by_user, sums={**self.by_user.sums, "distinct_users": has_user})
+        return rows.merged(KEYS).as_table(day, schema)
 
     def side_rows(self) -> Iterator[SideRow]:
-        """The side rows of the scan; the accesses of each stream as (``access``, stream, ``matched``, count, None); and
-        (``has``, stream, what, rows, None) for each of bytes, site, user and app that any of its accesses has.
+        """Yield the side rows of the scan, and two kinds of rows on the accesses of each stream.
+
+        (``access``, stream, ``matched``, count, None) is the number of accesses; (``has``, stream, name, rows, None) is
+        the number of rows that have bytes, a site, a user or an app, where it is not 0.
         """
         for (kind, stream, name, detail), count in self.side.items():
             yield kind, stream, name, count, detail
-        people, keys, texts = self.people, self.people.keys, self.people.texts
+        sums, keys, texts = self.by_user.sums, self.by_user.keys, self.by_user.texts
         has = {
-            "bytes": people.sums["read_bytes"].values > 0,
-            "site": keys["site_name"] != _place("unknown", texts["site_name"]),
+            "bytes": sums["read_bytes"].values > 0,
+            "site": keys["site_name"] != _position("unknown", texts["site_name"]),
             "user": keys["user"] > 0,
-            "app": keys["app"] != _place("unknown", texts["app"]),
+            "app": keys["app"] != _position("unknown", texts["app"]),
         }
-        for number, of in enumerate(texts["stream"]):
+        for number, of_number in enumerate(texts["stream"]):
             of_stream = keys["stream"] == number
-            if of is not None and of_stream.any():
-                yield ACCESS, of, "matched", int(people.sums["nacc"].values[of_stream].sum()), None
-                for what, is_there in has.items():
-                    if rows := int((is_there & of_stream).sum()):
-                        yield HAS, of, what, rows, None
+            if of_number is not None and of_stream.any():
+                yield ACCESS, of_number, "matched", int(sums["nacc"].values[of_stream].sum()), None
+                for name, has_value in has.items():
+                    if rows := int((has_value & of_stream).sum()):
+                        yield HAS, of_number, name, rows, None
 
 
-def _coded(batches: Sequence[pa.RecordBatch]) -> Rows:
-    """The rows of all batches, their texts as numbers."""
+def _rows_of(batches: Sequence[pa.RecordBatch]) -> Rows:
+    """Return the rows of all batches, with numbers for texts."""
     import pyarrow as pa
 
     texts, keys, sums = {}, {}, {}
@@ -213,25 +215,25 @@ def _coded(batches: Sequence[pa.RecordBatch]) -> Rows:
         texts[name], keys[name] = _numbered([batch[name] for batch in batches])
     for name in SUMS:
         column = pa.chunked_array([batch[name] for batch in batches], pa.int64())
-        known = buffers.is_there(column) if column.null_count else None
-        sums[name] = Nullable(buffers.to_numpy(column, np.int64), known)
+        is_valid = buffers.is_there(column) if column.null_count else None
+        sums[name] = Nullable(buffers.to_numpy(column, np.int64), is_valid)
     return Rows(texts, keys, sums)
 
 
 def _numbered(chunks: Sequence[pa.Array]) -> tuple[list[str | None], Codes]:
-    """The distinct texts of a column in order, null before them; and of each row the place of its text."""
+    """Return the distinct texts of a column, sorted, null first; and for each row the position of its text."""
     import pyarrow as pa
 
     if not chunks:
         return [None], np.zeros(0, np.int32)
     encoded = [chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode() for chunk in chunks]
-    whole = pa.concat_arrays(encoded)  # with one dictionary for all
+    whole = pa.concat_arrays(encoded)  # this unifies the dictionaries
     texts = whole.dictionary.to_pylist()
     ranked = sorted(range(len(texts)), key=texts.__getitem__)
-    ranks = np.zeros(len(texts) + 1, np.int32)  # -1 stands for null, and takes the last
+    ranks = np.zeros(len(texts) + 1, np.int32)  # index -1 is null; it takes the last element
     ranks[ranked] = np.arange(1, len(texts) + 1)
-    return [None, *(texts[place] for place in ranked)], ranks[buffers.to_numpy(whole.indices, np.int32, -1)]
+    return [None, *(texts[index] for index in ranked)], ranks[buffers.to_numpy(whole.indices, np.int32, -1)]
 
 
-def _place(text: str, texts: Sequence[str | None]) -> int:
+def _position(text: str, texts: Sequence[str | None]) -> int:
     return texts.index(text) if text in texts else -1

@@ -1,8 +1,8 @@
-"""From the partials of many days to sums and exact distinct counts of any keys. Knows no Spark and no store.
+"""From the partials of many days to sums and exact distinct counts by any keys. Knows no Spark and no store.
 
-Texts are numbers here: Parquet's dictionaries are unified once, filters and derived keys are worked out on their
-values, and each row is a few integers. Seconds are summed as whole milliseconds, so that neither the order of days
-nor of rows shows in a result.
+Texts are numbers here: the dictionaries of Parquet are unified once, filters and derived keys are evaluated on their
+values, and each row is a few integers. Seconds are summed as whole milliseconds, so a result does not depend on the
+order of days and rows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cmsspark.kernel.packing import Codes, Unpack, distinct, joined, pack, ranks
 from cmsspark.kernel.sums import Nullable, runs_of, sum_by_key
 from cmsspark.names import DERIVED
 
-#: Keys that partials have; ``DERIVED`` follow from one of them.
+#: Keys that partials have. The keys in ``DERIVED`` are computed from one of them.
 STORED: Final = ("stream", "dataset_name", "site_name", "app")
 KEYS: Final = ("day", *STORED, *DERIVED)
 SUMS: Final = ("nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
-#: Distinct counts: of which column.
+#: The column whose distinct values each measure counts.
 COUNTS: Final[Mapping[str, str]] = {
     "distinct_users": "user",
     "day_count": "day",
@@ -38,9 +38,9 @@ _SECONDS: Final = ("cpu_time", "wc_time")
 
 @dataclass(frozen=True)
 class Rollup:
-    """What is asked of the partials: one row for each combination of ``keys`` that has an access.
+    """A query on partials: one row for each combination of ``keys`` that has an access.
 
-    ``filters``: column → patterns, of which one must fit; ``*`` is any text, ``?`` any letter. A null fits none.
+    ``filters``: column → patterns, of which one must match. ``*`` is any text, ``?`` any character. Null matches none.
     """
 
     keys: tuple[str, ...]
@@ -49,15 +49,15 @@ class Rollup:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of partials that are needed, in their order."""
+        """The columns of partials that the query needs, in the order of partials."""
         wanted = {*self.keys, *self.filters, *self.measures, *(COUNTS.get(name, name) for name in self.measures)}
-        # One column at least, as without any a table does not know how many rows it has.
+        # At least one column: without columns a table does not know its number of rows.
         wanted |= {"nacc", *(DERIVED[name].source for name in wanted & DERIVED.keys())}
         return [name for name in (*STORED, "user", *SUMS) if name in wanted]
 
     @property
     def grouped(self) -> tuple[str, ...]:
-        """The keys that tell rows apart: not those that follow from another one of them."""
+        """The keys without those that are derived from another key of the query."""
         return tuple(name for name in self.keys if name not in DERIVED or DERIVED[name].source not in self.keys)
 
     @property
@@ -72,25 +72,25 @@ class Rollup:
 
 
 class Texts:
-    """The values of a column, numbered as they come; 0 is null."""
+    """The distinct values of a column, numbered in the order of their arrival; 0 is null."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {None: 0}
 
     def codes(self, values: Sequence[Any]) -> Codes:
-        """The numbers of ``values``."""
+        """Return the numbers of ``values``."""
         numbers = self._numbers
         return np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values))
 
     @property
     def values(self) -> list[Any]:
-        """The values by their number."""
+        """The values, by number."""
         return list(self._numbers)
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """Distinct pairs of a group's number and a value's, in the order of groups."""
+class _DistinctPairs:
+    """Distinct pairs (number of a group, number of a value), in the order of groups."""
 
     groups: Codes
     values: Codes
@@ -98,172 +98,171 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a batch comes to: the sums of each group, what was seen in it, and the keys' numbers from the group's."""
+    """A reduced batch: the sums and distinct values of each group; ``unpack`` turns group numbers into key numbers."""
 
     unpack: Unpack
     sums: pl.DataFrame
-    seen: Mapping[str, _Seen]
+    distinct: Mapping[str, _DistinctPairs]
 
 
 class _Filter:
-    """Keeps rows whose texts fit: asked of each dictionary's values, not of each row."""
+    """Keeps rows whose texts match. It tests the values of the dictionaries, not each row."""
 
     def __init__(self, filters: Mapping[str, tuple[str, ...]]) -> None:
         self._filters = filters
-        self._known: dict[str, dict[Any, bool]] = {name: {None: False} for name in filters}
+        self._matches: dict[str, dict[Any, bool]] = {name: {None: False} for name in filters}
 
-    def of(self, table: pa.Table) -> pa.Table:
-        """The rows of a table, its texts dictionaries, that fit all filters."""
+    def apply(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table that match all filters. Its texts are dictionary arrays."""
         if not self._filters:
             return table
-        fits = np.ones(table.num_rows, np.bool_)
+        is_match = np.ones(table.num_rows, np.bool_)
         for name in self._filters:
             stored = DERIVED[name].source if name in DERIVED else name
-            of_rows = [self._fits(name, chunk) for chunk in table.column(stored).chunks]
-            fits &= np.concatenate(of_rows) if of_rows else fits
-        return table.filter(pa.array(fits))
+            chunks = [self._of_rows(name, chunk) for chunk in table.column(stored).chunks]
+            is_match &= np.concatenate(chunks) if chunks else is_match
+        return table.filter(pa.array(is_match))
 
-    def _fits(self, name: str, chunk: pa.DictionaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        known, derived = self._known[name], DERIVED.get(name)
+    def _of_rows(self, name: str, chunk: pa.DictionaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        is_match, derived = self._matches[name], DERIVED.get(name)
         values = chunk.dictionary.to_pylist()
         for value in values:
-            if value not in known:
-                known[value] = matches(derived.of(value) if derived else value, self._filters[name])
-        # -1 stands for null, and takes the last.
-        of_values = np.fromiter((known[value] for value in (*values, None)), np.bool_, len(values) + 1)
-        found: np.ndarray[Any, np.dtype[np.bool_]] = of_values[_indices(chunk)]
-        return found
+            if value not in is_match:
+                is_match[value] = matches(derived.of(value) if derived else value, self._filters[name])
+        # Index -1 is null; it takes the last element.
+        of_values = np.fromiter((is_match[value] for value in (*values, None)), np.bool_, len(values) + 1)
+        of_rows: np.ndarray[Any, np.dtype[np.bool_]] = of_values[_indices(chunk)]
+        return of_rows
 
 
-class Fold:
-    """Takes in partials, batch by batch, and gives the rollup's rows. Filters are not its business."""
+class RollupState:
+    """Collects partials batch by batch and returns the rows of the rollup. It does not apply filters."""
 
-    def __init__(self, asked: Rollup) -> None:
-        self.asked = asked
+    def __init__(self, rollup: Rollup) -> None:
+        self.rollup = rollup
         self.texts: dict[str, Texts] = {}
         self._batches: list[_Batch] = []
 
     def add(self, batch: Sequence[tuple[date, pa.Table]]) -> None:
-        """Take in the partials of some days; a day may come in several tables, never twice with the same rows.
+        """Add the partials of some days. A day may be split into several tables with different rows.
 
-        Texts may be plain or dictionaries. The columns are those of ``asked.columns``, others are not looked at.
+        Texts may be plain or dictionary arrays. Needs the columns ``rollup.columns``; others are ignored.
         """
-        tables = [_as_dictionaries(table.select(self.asked.columns)) for _, table in batch]
+        tables = [_as_dictionaries(table.select(self.rollup.columns)) for _, table in batch]
         rows = pa.concat_tables(tables).unify_dictionaries()
-        codes = {name: self._codes(name, rows) for name in self.asked.columns if name not in SUMS}
-        if {"day", "day_count"} & {*self.asked.keys, *self.asked.measures}:
+        codes = {name: self._codes(name, rows) for name in self.rollup.columns if name not in SUMS}
+        if {"day", "day_count"} & {*self.rollup.keys, *self.rollup.measures}:
             days = self._of("day").codes([day for day, _ in batch])
             codes["day"] = np.repeat(days.astype(np.int32), [table.num_rows for table in tables])
-        for name in self.asked.grouped:
+        for name in self.rollup.grouped:
             if name in DERIVED:
                 codes[name] = self._derived(name)[codes[DERIVED[name].source]]
-        self._take_in(codes, rows)
+        self._reduce(codes, rows)
 
     @property
     def users(self) -> list[Any]:
-        """The pseudonyms that were met, and null."""
+        """The pseudonyms in the partials, and null."""
         return self._of("user").values
 
     def _of(self, name: str) -> Texts:
         return self.texts.setdefault(name, Texts())
 
     def _codes(self, name: str, rows: pa.Table) -> Codes:
-        """Each row's number of a text column."""
+        """Return the number of each row's text in a text column."""
         column = rows.column(name)
         if column.num_chunks == 0:
             return np.zeros(0, np.int64)
-        known = self._of(name).codes(column.chunk(0).dictionary.to_pylist())
-        # -1 stands for null, and takes the last.
-        lookup = np.append(known, 0).astype(np.int32)
-        found: Codes = lookup[np.concatenate([_indices(chunk) for chunk in column.chunks])]
-        return found
+        of_values = self._of(name).codes(column.chunk(0).dictionary.to_pylist())
+        # Index -1 is null; it takes the last element.
+        lookup = np.append(of_values, 0).astype(np.int32)
+        codes: Codes = lookup[np.concatenate([_indices(chunk) for chunk in column.chunks])]
+        return codes
 
     def _derived(self, name: str) -> Codes:
-        """The number of a derived text by that of the text that it follows from."""
+        """Return the number of the derived text for each number of its source."""
         derived = DERIVED[name]
         values = [None if value is None else derived.of(value) for value in self._of(derived.source).values]
         return self._of(name).codes(values)
 
-    def _take_in(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:
-        """Reduce a batch to its groups, and to the distinct values of each group."""
+    def _reduce(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:
+        """Reduce a batch to the sums and the distinct values of its groups."""
         count = rows.num_rows
-        packed, unpack = pack([codes[name] for name in self.asked.grouped], count)
-        measures = {name: _whole(pl.Series(values=rows.column(name))) for name in self.asked.sums}
-        sums = _summed(pl.DataFrame({"key": packed, **measures}), self.asked.sums)
-        seen = {}
-        for name in self.asked.counts:
+        packed, unpack = pack([codes[name] for name in self.rollup.grouped], count)
+        measures = {name: _whole(pl.Series(values=rows.column(name))) for name in self.rollup.sums}
+        sums = _summed(pl.DataFrame({"key": packed, **measures}), self.rollup.sums)
+        pairs = {}
+        for name in self.rollup.counts:
             counted = codes[COUNTS[name]]
             both, split = pack([packed, counted], count)
             groups, values = split(distinct(both[counted > 0]))
-            seen[name] = _Seen(groups, values.astype(np.int32))
-        self._batches.append(_Batch(unpack, sums, seen))
+            pairs[name] = _DistinctPairs(groups, values.astype(np.int32))
+        self._batches.append(_Batch(unpack, sums, pairs))
 
     def rows(self) -> pl.DataFrame:
-        """The rows, sorted by their keys: keys and measures, as asked for; without keys one row, also of nothing.
+        """Return the rows, sorted by their keys, with the keys and measures of the rollup. Without keys: one row.
 
-        A sum of which nothing is known is null, a count of nothing 0. Raises DataError (65) where a sum is beyond
-        what 64 bits hold.
+        The sum of no values is null, the count of no values 0. Raises DataError (65) if a sum exceeds 64 bits.
         """
-        batches, unpack = _aligned(self._batches, len(self.asked.grouped))
-        total = _together([batch.sums for batch in batches], self.asked.sums)
-        if total.is_empty() and not self.asked.keys:
-            total = pl.DataFrame({"key": [0], **dict.fromkeys(self.asked.sums)}, schema=total.schema)
-        for name in self.asked.counts:
-            counts = _counted(name, [batch.seen[name] for batch in batches])
+        batches, unpack = _aligned(self._batches, len(self.rollup.grouped))
+        total = _together([batch.sums for batch in batches], self.rollup.sums)
+        if total.is_empty() and not self.rollup.keys:
+            total = pl.DataFrame({"key": [0], **dict.fromkeys(self.rollup.sums)}, schema=total.schema)
+        for name in self.rollup.counts:
+            counts = _counted(name, [batch.distinct[name] for batch in batches])
             total = total.join(counts, on="key", how="left", validate="1:1")
             total = total.with_columns(pl.col(name).fill_null(0))
-        keys = dict(zip(self.asked.grouped, unpack(total["key"].to_numpy()), strict=True))
-        return self._worded(total, keys)
+        keys = dict(zip(self.rollup.grouped, unpack(total["key"].to_numpy()), strict=True))
+        return self._decoded(total, keys)
 
-    def _worded(self, total: pl.DataFrame, codes: dict[str, Codes]) -> pl.DataFrame:
-        """Texts and days instead of their numbers, seconds instead of milliseconds; sorted."""
-        for name in self.asked.keys:
+    def _decoded(self, total: pl.DataFrame, codes: dict[str, Codes]) -> pl.DataFrame:
+        """Return the rows, sorted, with texts and days for their numbers, and seconds for milliseconds."""
+        for name in self.rollup.keys:
             if name not in codes:
                 codes[name] = self._derived(name)[codes[DERIVED[name].source]]
-        values = {name: self._of(name).values for name in self.asked.keys}
-        ranks, _ = pack([ranks_of(values[name])[codes[name]] for name in self.asked.keys], total.height)
+        values = {name: self._of(name).values for name in self.rollup.keys}
+        ranks, _ = pack([ranks_of(values[name])[codes[name]] for name in self.rollup.keys], total.height)
         order = np.argsort(ranks)
         columns = []
-        for name in self.asked.keys:
+        for name in self.rollup.keys:
             kind = pl.Date if name == "day" else pl.String
             columns.append(pl.Series(name, values[name], kind).gather(codes[name][order]))
-        for name in self.asked.measures:
+        for name in self.rollup.measures:
             measure = total[name].gather(order)
             columns.append(_in_seconds(measure) if name in _SECONDS else measure)
         return pl.DataFrame(columns)
 
 
-def roll_up(asked: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> tuple[pl.DataFrame, Fold]:
-    """The rollup's rows over all batches, and what was folded (its ``users`` are those that were met)."""
-    (fold,) = roll_all_up([asked], batches)
-    return fold.rows(), fold
+def roll_up(rollup: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> tuple[pl.DataFrame, RollupState]:
+    """Return the rows of the rollup over all batches, and its state, whose ``users`` are those in the partials."""
+    (state,) = roll_all_up([rollup], batches)
+    return state.rows(), state
 
 
-def roll_all_up(asked: Sequence[Rollup], batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> list[Fold]:
-    """Several rollups with the same filters over the same batches, which are read and filtered once."""
-    assert all(one.filters == asked[0].filters for one in asked)
-    chosen = _Filter(asked[0].filters)
-    folds = [Fold(replace(one, filters={})) for one in asked]
+def roll_all_up(rollups: Sequence[Rollup], batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> list[RollupState]:
+    """Run several rollups with the same filters over the same batches, which are read and filtered once."""
+    assert all(rollup.filters == rollups[0].filters for rollup in rollups)
+    row_filter = _Filter(rollups[0].filters)
+    states = [RollupState(replace(rollup, filters={})) for rollup in rollups]
     for batch in batches:
         if batch:
-            fitting = [(day, chosen.of(_as_dictionaries(table))) for day, table in batch]
-            for fold in folds:
-                fold.add(fitting)
-    return folds
+            filtered = [(day, row_filter.apply(_as_dictionaries(table))) for day, table in batch]
+            for state in states:
+                state.add(filtered)
+    return states
 
 
 def matches(value: str | None, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns fits the whole of ``value``: ``*`` is any text, ``?`` any letter, case counts."""
+    """Whether a pattern matches the whole of ``value``: ``*`` is any text, ``?`` any character; case-sensitive."""
     return value is not None and any(_pattern(pattern).fullmatch(value) for pattern in patterns)
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text stands for others than itself."""
+    """Whether a text has wildcards."""
     return "*" in text or "?" in text
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    # `re` keeps what it compiled: the same few patterns are asked for again and again.
+    # `re` caches compiled patterns, and the same few patterns are used again and again.
     return re.compile("".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in text), re.DOTALL)
 
 
@@ -275,29 +274,29 @@ def _as_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def _indices(chunk: pa.DictionaryArray) -> Codes:
-    """Each row's place in the dictionary; -1 is null."""
-    found: Codes = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return found
+    """Return each row's index into the dictionary; -1 is null."""
+    indices: Codes = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return indices
 
 
 def _whole(column: pl.Series) -> pl.Series:
-    """A measure as whole numbers: seconds in milliseconds."""
+    """Return a measure as whole numbers: seconds become milliseconds."""
     return (column * 1000.0).round(0).cast(pl.Int64) if column.dtype == pl.Float64 else column
 
 
 def _summed(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """The sums of each ``key``, null where nothing is known. Raises DataError (65) for one beyond 64 bits."""
+    """Return the sums of each ``key``, null where all values are null. Raises DataError (65) if one exceeds 64 bits."""
     keys = rows["key"].to_numpy()
     runs = runs_of(keys)
     columns = {name: _nullable(rows[name]) for name in names}
     sums = sum_by_key(runs, columns, "look for absurd sizes with cmsspark diff, day by day")
-    found = [
-        pl.Series(name, one.values).set(pl.Series(~one.known), None)
-        if one.known is not None
-        else pl.Series(name, one.values)
-        for name, one in sums.items()
+    series = [
+        pl.Series(name, column.values).set(pl.Series(~column.is_valid), None)
+        if column.is_valid is not None
+        else pl.Series(name, column.values)
+        for name, column in sums.items()
     ]
-    return pl.DataFrame([pl.Series("key", keys[runs.first]), *found])
+    return pl.DataFrame([pl.Series("key", keys[runs.first]), *series])
 
 
 def _nullable(column: pl.Series) -> Nullable:
@@ -307,7 +306,7 @@ def _nullable(column: pl.Series) -> Nullable:
 
 
 def _together(frames: Sequence[pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
-    """The sums of all batches."""
+    """Return the sums over all batches."""
     if len(frames) == 1:
         return frames[0]
     schema = dict.fromkeys(("key", *names), pl.Int64)
@@ -315,30 +314,31 @@ def _together(frames: Sequence[pl.DataFrame], names: Sequence[str]) -> pl.DataFr
 
 
 def _aligned(batches: Sequence[_Batch], keys: int) -> tuple[list[_Batch], Unpack]:
-    """The batches with one number for a group in all of them, and the keys' numbers from that."""
+    """Return the batches with the same group numbers in all of them, and ``unpack`` for these numbers."""
     if len(batches) == 1:
         return list(batches), batches[0].unpack
     groups = [batch.sums["key"].to_numpy() for batch in batches]
     unpacked = [batch.unpack(part) for batch, part in zip(batches, groups, strict=True)]
-    columns = [joined([parts[place] for parts in unpacked]) for place in range(keys)]
+    columns = [joined([parts[key] for parts in unpacked]) for key in range(keys)]
     packed, unpack = pack(columns, sum(map(len, groups)))
     numbers = np.split(packed, np.cumsum([len(part) for part in groups[:-1]], dtype=np.int64))
-    found = []
-    for batch, before, now in zip(batches, groups, numbers, strict=False):
+    aligned = []
+    for batch, before, after in zip(batches, groups, numbers, strict=False):
         order = np.argsort(before)
-        in_order, then = before[order], now[order]
-        seen = {
-            name: _Seen(then[np.searchsorted(in_order, one.groups)], one.values) for name, one in batch.seen.items()
+        sorted_before, sorted_after = before[order], after[order]
+        pairs = {
+            name: _DistinctPairs(sorted_after[np.searchsorted(sorted_before, of_batch.groups)], of_batch.values)
+            for name, of_batch in batch.distinct.items()
         }
-        found.append(_Batch(unpack, batch.sums.with_columns(pl.Series("key", now)), seen))
-    return found, unpack
+        aligned.append(_Batch(unpack, batch.sums.with_columns(pl.Series("key", after)), pairs))
+    return aligned, unpack
 
 
-def _counted(name: str, parts: Sequence[_Seen]) -> pl.DataFrame:
-    """How many distinct values each group has."""
-    groups = joined([one.groups for one in parts])
+def _counted(name: str, parts: Sequence[_DistinctPairs]) -> pl.DataFrame:
+    """Return the number of distinct values of each group."""
+    groups = joined([part.groups for part in parts])
     if len(parts) > 1:
-        both, split = pack([groups, joined([one.values for one in parts])], len(groups))
+        both, split = pack([groups, joined([part.values for part in parts])], len(groups))
         groups, _ = split(distinct(both))
     starts = np.flatnonzero(starts_of(groups))
     counts = np.diff(np.append(starts, len(groups)))
@@ -346,6 +346,6 @@ def _counted(name: str, parts: Sequence[_Seen]) -> pl.DataFrame:
 
 
 def _in_seconds(milliseconds: pl.Series) -> pl.Series:
-    """As Spark and Python divide; polars multiplies by the reciprocal, which differs in the last digit."""
+    """Return seconds, divided as Spark and Python do. Polars multiplies by the reciprocal: the last digit differs."""
     values = pl.Series(milliseconds.name, milliseconds.fill_null(0).to_numpy() / 1000.0)
     return values.set(milliseconds.is_null(), None)

@@ -1,6 +1,6 @@
-"""Sums of whole numbers by key: null where nothing is known, and never silently beyond 64 bits.
+"""Sums of whole numbers by key: null where all values are null, and an error where a sum exceeds 64 bits.
 
-Tasks, the merge and the rollups of periods add up with these. Numbers are never negative.
+Tasks, the merge and the rollups of periods use these functions. Numbers are never negative.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from cmsspark.errors import DataError
 
 Longs = npt.NDArray[np.int64]
 _LIMIT: Final = 2**63 - 1
-#: A sum of floats below it is one of integers below the limit: the floats' own error is far smaller than the margin.
+#: If a sum of floats is below this, the sum of integers is below the limit: the rounding error is far smaller.
 _SAFE: Final = 2.0**63 * (1 - 2.0**-20)
 
 
 class Nullable(NamedTuple):
-    """Whole numbers, 0 where they are null; ``known`` is False for these. None: no number is null."""
+    """Whole numbers, 0 where they are null. ``is_valid`` is False for nulls; None: no number is null."""
 
     values: Longs
-    known: npt.NDArray[np.bool_] | None = None
+    is_valid: npt.NDArray[np.bool_] | None = None
 
     def at(self, rows: npt.NDArray[np.intp]) -> Nullable:
-        """The numbers of these rows."""
-        return Nullable(self.values[rows], None if self.known is None else self.known[rows])
+        """Return the numbers of these rows."""
+        return Nullable(self.values[rows], None if self.is_valid is None else self.is_valid[rows])
 
 
 class Runs(NamedTuple):
-    """Rows in the order of their keys, and where in it each key begins."""
+    """Rows in the order of their keys, and the positions in this order where a new key starts."""
 
     order: npt.NDArray[np.intp]
     starts: npt.NDArray[np.intp]
 
     @property
     def first(self) -> npt.NDArray[np.intp]:
-        """A row of each key, in the keys' order."""
+        """A row of each key, in the order of keys."""
         return self.order[self.starts]
 
 
 def runs_of(keys: npt.NDArray[np.signedinteger]) -> Runs:
-    """The runs of equal keys."""
+    """Return the runs of equal keys."""
     order = np.argsort(keys)
     in_order = keys[order]
     if not len(in_order):
@@ -52,27 +52,27 @@ def runs_of(keys: npt.NDArray[np.signedinteger]) -> Runs:
 
 
 def sum_by_key(runs: Runs, columns: Mapping[str, Nullable], next_step: str | None = None) -> dict[str, Nullable]:
-    """The sums of ``columns`` for each key, in the keys' order; null where each number of a key is.
+    """Return the sums of ``columns`` for each key, in the order of keys; null where all numbers of a key are null.
 
-    Raises DataError (65) where a sum leaves 64 bits; ``next_step`` says what to do then.
+    Raises DataError (65) if a sum exceeds 64 bits; ``next_step`` is the next step of that error.
     """
-    found = {}
+    sums = {}
     for name, column in columns.items():
-        values, known = column.at(runs.order)
-        if known is not None:
-            known = np.logical_or.reduceat(known, runs.starts) if len(known) else known
-        found[name] = Nullable(sum_runs(values, runs.starts, name, next_step), known)
-    return found
+        values, is_valid = column.at(runs.order)
+        if is_valid is not None:
+            is_valid = np.logical_or.reduceat(is_valid, runs.starts) if len(is_valid) else is_valid
+        sums[name] = Nullable(sum_runs(values, runs.starts, name, next_step), is_valid)
+    return sums
 
 
 def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str, next_step: str | None = None) -> Longs:
-    """Sums of the runs of ``values`` that begin at ``starts``. Raises DataError (65) where one leaves 64 bits."""
+    """Return the sums of the runs of ``values`` from ``starts`` on. Raises DataError (65) if one exceeds 64 bits."""
     if not len(starts):
         return np.zeros(0, np.int64)
     fits = int(values.max()) <= _LIMIT // len(values)
     if fits or np.add.reduceat(values.astype(np.float64), starts).max() < _SAFE:
-        found: Longs = np.add.reduceat(values, starts)
-        return found
+        sums: Longs = np.add.reduceat(values, starts)
+        return sums
     exact = np.add.reduceat(values.astype(object), starts)
     if max(exact) > _LIMIT:
         raise DataError(f"a sum of {what} is beyond 2^63-1", next_step=next_step or "look for absurd sizes in the log")

@@ -19,8 +19,9 @@ from cmsspark.pipeline import catalogue_snapshots
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, input_summary, versions
 from cmsspark.pipeline.quarantine import keep
 from cmsspark.pipeline.request import DayRequest, Inputs
-from cmsspark.pipeline.scan_summary import ScanResult, ScanSummary
+from cmsspark.pipeline.scan_summary import ScanSummary
 from cmsspark.reports import reconciliation_table
+from cmsspark.runners.scan_result import ScanResult
 from cmsspark.storage import is_local, unreadable
 from cmsspark.store import results
 

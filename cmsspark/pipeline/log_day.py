@@ -21,11 +21,12 @@ from cmsspark.pipeline.overflow import reader_of
 from cmsspark.pipeline.provenance import is_all_local
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.run_context import RunContext, running
-from cmsspark.pipeline.scan_summary import ScanResult
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
-from cmsspark.runners.scan import StreamFiles, TaskContext
+from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
+from cmsspark.runners.spark import SparkRunner
+from cmsspark.runners.tasks import StreamFiles, TaskContext
 from cmsspark.sources.folders import Layout
 from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import LocalFiles
@@ -60,15 +61,15 @@ def run(request: DayRequest, say: Any = None) -> results.CurrentTable:
 
 
 def _run_by_processes(request: DayRequest, layout: Layout, tell: Any, run_of_day: RunContext) -> results.CurrentTable:
-    with local.worker_pool() as crew:
+    with local.worker_pool() as pool:
         inputs = resolve(request, layout, LocalFiles())
         earlier = reuse.find(request, inputs)
         if earlier is not None:
             tell(f"taken from {reuse.SOURCE} of the day, run {earlier.manifest['run']}; --recount reads the logs")
             return Work(request, inputs, None, tell, run_of_day).take(earlier)
         engine.check_index(request, inputs)
-        work = Work(request, inputs, _snapshots(request, inputs, tell, crew.map), tell, run_of_day)
-        return work.count(lambda kit: local.run_local(crew, stream_files(inputs), kit))
+        work = Work(request, inputs, _snapshots(request, inputs, tell, pool.map), tell, run_of_day)
+        return work.count(local.LocalRunner(pool))
 
 
 def _run_by_spark(
@@ -85,8 +86,7 @@ def _run_by_spark(
         opened = _snapshots(request, inputs, tell) if uses_index(request, inputs.dbs) else None
         spark = starting.result()
     work = Work(request, inputs, opened, tell, run_of_day)
-    streams, dumps = stream_files(inputs), inputs.dumps
-    return work.count(lambda kit: spark.count(spark, streams, dumps, kit, request.feed))
+    return work.count(SparkRunner(spark, inputs.dumps, request.feed))
 
 
 @dataclass
@@ -99,11 +99,11 @@ class Work:
     tell: Any
     run_of_day: RunContext
 
-    def count(self, count: Callable[[TaskContext], ScanResult]) -> results.CurrentTable:
+    def count(self, runner: Runner) -> results.CurrentTable:
         """Count, check and store."""
 
         def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
-            counted = count(self.context())
+            counted = runner.run(stream_files(self.inputs), self.context())
             report = self.opened.report.__dict__ if self.opened else None
             outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
             done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))

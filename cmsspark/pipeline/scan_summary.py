@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cmsspark.checks import drift, reconciliation
 from cmsspark.checks.reconciliation import StreamBins
@@ -14,21 +14,9 @@ from cmsspark.kernel.merge import HAS, QUARANTINE_CUT, QUARANTINE_KEPT_BYTES, Si
 from cmsspark.kernel.prefixes import OTHER
 from cmsspark.pipeline.inputs import spellings
 from cmsspark.sources.sample import needed_of
-from cmsspark.store.results import StagedRun
 
 #: Prefixes of unmatched files that a manifest names of each stream.
 PREFIXES_TOLD: Final = 20
-
-
-class ScanResult(Protocol):
-    """A day that an engine has counted: its side rows (see ``Aggregated.side_rows``) and its tables."""
-
-    engine: str
-
-    def side_rows(self) -> Iterable[SideRow]: ...
-    def quarantined(self) -> Iterator[tuple[str, str]]: ...
-    def write(self, run: StagedRun, table: str, fmt: str) -> int: ...
-    def close(self) -> None: ...
 
 
 @dataclass

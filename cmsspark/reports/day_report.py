@@ -78,7 +78,8 @@ def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Se
         "read": bins["read"],
         "is_missing": stream in manifest.get("missing_streams", ()),
         "bins": [
-            {"bin": name, "records": count, "share": _share(count, bins["read"])} for name, count in counts(bins).items()
+            {"bin": name, "records": count, "share": _share(count, bins["read"])}
+            for name, count in counts(bins).items()
         ],
         "input": read and {
             **{name: read.get(name) for name in ("folder", "form", "is_tmp")},

@@ -64,8 +64,8 @@ def _body(report: Mapping[str, Any], title: str) -> Iterator[str]:
 
 
 _ABOUT_JOINS: Final = (
-    "A join must neither lose nor duplicate accesses. Rows in: accesses that the decoders counted. Rows out: accesses in"
-    " the tables and bins."
+    "A join must neither lose nor duplicate accesses. Rows in: accesses that the decoders counted. Rows out: accesses"
+    " in the tables and bins."
 )
 
 

@@ -1,7 +1,7 @@
-"""A dump's table as a DataFrame: one task for a few part files, read by ``sqoop`` either way.
+"""The table of a dump as a DataFrame. One task reads a few part files, always with ``sqoop_csv``.
 
-Files that a worker can open are read by the worker; others, as on HDFS, are read by Spark as lines and handed over.
-Spark's own CSV reader is not used: it leaves ``\\`` outside quotes as it is, and its rows would not be the catalogue's.
+A worker opens the files that it can reach. Spark reads all others, as on HDFS, as lines and passes them to the worker.
+Spark's own CSV reader is not used: it keeps a ``\\`` outside quotes, so its rows would differ from the catalogue's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from cmsspark.errors import DataError, NotReady
-from cmsspark.runners.read_exact_files import load
+from cmsspark.runners.read_exact_files import read_exact_files
 from cmsspark.runners.spark_columns import milliseconds, node_kind, node_site
+from cmsspark.runners.tasks import weight_of
 from cmsspark.schemas import Table, input_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
@@ -24,27 +25,20 @@ from cmsspark.sources.registry import REPLICAS
 from cmsspark.storage import AWAY, is_local, local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: Bytes of dump a task, at most; gzip counts as much wider.
+#: Decompressed bytes for each task, at most.
 TASK_BYTES: Final = 128 * 1024 * 1024
-GZIP_FACTOR: Final = 6
-#: A part file that came as lines is kept in memory up to this size, beyond it in a temporary file.
+#: The lines of a part file are kept in memory up to so many bytes, and beyond that in a temporary file.
 SPOOL_BYTES: Final = 64 * 1024 * 1024
 
 
 def dump_table(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> DataFrame:
-    """The rows of a dump's table, with ``columns`` in order, typed as in ``schemas/inputs``; any value may be null.
+    """Return the rows of a dump's table: ``columns`` in this order, with the types of ``schemas/inputs``, nullable.
 
-    ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or ``auto``. Raises DataError (65),
-    when run, for what rule 19 does not allow and for damage.
+    ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or ``auto``. An action on the result
+    raises DataError (65) for damage and for rows that rule 19 does not allow.
     """
     table = input_table(f"{dump.kind}/{name}")
     files = dump.tables[name]
@@ -54,31 +48,31 @@ def dump_table(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str
     return read(spark, [file for file in files if file.size], table, tuple(columns))
 
 
-def pack(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
-    """Paths for each task: of about even size, and at least as many tasks as cores where there are as many files."""
-    weighed = [(file.size * (GZIP_FACTOR if file.path.endswith(".gz") else 1), file.path) for file in files]
-    most = min(task_bytes, sum(weight for weight, _ in weighed) // max(1, cores))
+def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
+    """Return the paths of each task. Tasks have about even size; there are at least as many as cores or files."""
+    weighed = [(weight_of(file.path, file.size), file.path) for file in files]
+    limit = min(task_bytes, sum(weight for weight, _ in weighed) // max(1, cores))
     packed: list[list[str]] = []
-    room = 0
+    free = 0
     for weight, path in sorted(weighed, reverse=True):
-        if not packed or weight > room:
+        if not packed or weight > free:
             packed.append([])
-            room = most
+            free = limit
         packed[-1].append(path)
-        room -= weight
+        free -= weight
     return [tuple(paths) for paths in packed]
 
 
 def _schema(table: Table, columns: Sequence[str]) -> str:
-    words = {"string": "string", "long": "bigint", "double": "double"}
-    types = {column.name: words[column.type] for column in table.columns}
+    spark_types = {"string": "string", "long": "bigint", "double": "double"}
+    types = {column.name: spark_types[column.type] for column in table.columns}
     return ", ".join(f"`{name}` {types[name]}" for name in columns)
 
 
 def _direct(spark: SparkSession, files: Sequence[InputFile], table: Table, columns: tuple[str, ...]) -> DataFrame:
-    tasks = pack(files, spark.sparkContext.defaultParallelism)
-    numbered = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbered.mapInArrow(_ReadFiles(tasks, table, columns), _schema(table, columns))
+    tasks = pack_files(files, spark.sparkContext.defaultParallelism)
+    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+    return numbers.mapInArrow(_ReadFiles(tasks, table, columns), _schema(table, columns))
 
 
 def _through_spark(
@@ -88,8 +82,8 @@ def _through_spark(
 
     if not files:
         return _direct(spark, files, table, columns)
-    lines = load(spark, "text", [_uri(file.path) for file in files], lineSep="\n")
-    # Bytes, not text: what is no UTF-8 is the reader's business.
+    lines = read_exact_files(spark, "text", [_uri(file.path) for file in files], lineSep="\n")
+    # As bytes: the reader of the table handles lines that are not UTF-8.
     pairs = lines.select(F.col("file_path"), F.col("value").cast("binary"))
     return pairs.mapInArrow(_ReadLines(table, columns), _schema(table, columns))
 
@@ -100,7 +94,7 @@ def _uri(path: str) -> str:
 
 @dataclass(frozen=True)
 class _ReadFiles:
-    """Reads the files that each input row names by its number."""
+    """Reads the files of the tasks whose numbers the input rows hold."""
 
     tasks: list[tuple[str, ...]]
     table: Table
@@ -118,12 +112,12 @@ class _ReadFiles:
                 yield from piece.to_batches()
         except OSError as error:
             kind = NotReady if error.errno in AWAY else DataError
-            raise kind("a dump's file cannot be read", where=path, found=error.strerror) from None
+            raise kind("a file of a dump cannot be read", where=path, found=error.strerror) from None
 
 
 @dataclass(frozen=True)
 class _ReadLines:
-    """Reads the lines (file, line) that Spark has read, file by file: a value may go on over several lines."""
+    """Parses the (file, line) rows that Spark has read, file by file, as a value may span several lines."""
 
     table: Table
     columns: tuple[str, ...]
@@ -136,13 +130,13 @@ class _ReadLines:
                     spool.write(b"\n".join(lines) + b"\n")
                 spool.seek(0)
                 stream = cast("IO[bytes]", spool)
-                # Spark has opened a .gz: what is here is plain.
+                # Spark has decompressed a .gz already.
                 for piece in read_table(stream, self.table, self.columns, file.removesuffix(".gz")):
                     yield from piece.to_batches()
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
-    """The lines of a batch by file, in order."""
+    """Yield (file, lines) for each run of rows of one file, in order."""
     import pyarrow.compute as pc
 
     runs = pc.run_end_encode(batch.column(0))
@@ -166,11 +160,11 @@ _REPLICA_COLUMNS: Final = (
 
 
 def replica_rows(spark: SparkSession, dump: Dump, feed: str = "auto") -> DataFrame:
-    """One row for each row of the snapshot, that is for each (block, node).
+    """Return one row for each row of the snapshot, that is for each (block, node).
 
     Columns: ``dataset_name``, ``block_name``, ``node_name``, ``site_name``, ``kind`` (disk, tape, buffer);
-    ``block_files``, ``block_bytes`` of the whole block; ``node_files``, ``node_bytes`` really at the node;
-    ``created_ms``, ``updated_ms`` of the replica (UTC). Any may be null.
+    ``block_files``, ``block_bytes`` of the whole block; ``node_files``, ``node_bytes`` present at the node;
+    ``created_ms``, ``updated_ms`` of the replica (Unix milliseconds, UTC). Any may be null.
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""A day counted by processes of this host, without a JVM."""
+"""The local runner: processes of this host count a day, without a JVM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 from cmsspark.kernel.merge import Aggregated, SideRow, merge
 from cmsspark.runners.engines import PROCESSES
-from cmsspark.runners.scan import StreamFiles, TaskContext, pack
+from cmsspark.runners.tasks import StreamFiles, TaskContext, pack_tasks
 from cmsspark.runners.worker_pool import TASK_BYTES, WorkerPool, cores
 from cmsspark.schemas import stored_table
 from cmsspark.store.results import StagedRun
@@ -19,48 +19,54 @@ from cmsspark.store.results import StagedRun
 
 @contextmanager
 def worker_pool() -> Iterator[WorkerPool]:
-    """The processes. Whoever ends this one by SIGTERM or SIGHUP ends them too, and what was begun is cleared away."""
-    # Imported before the processes are made, once for all.
+    """Start the worker processes. SIGTERM or SIGHUP to this process ends them too, and removes unfinished results."""
+    # Imported before the processes are forked, so that they share it.
     import pyarrow.parquet  # noqa: F401
 
     with _interruptible(), WorkerPool(cores()) as pool:
         yield pool
 
 
-def run_local(pool: WorkerPool, streams: Sequence[StreamFiles], context: TaskContext) -> LocalResult:
-    """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""
-    tasks = pack(streams, cores(), TASK_BYTES)
-    return LocalResult(merge(pool.scan(tasks, context)), context.day)
+@dataclass(frozen=True)
+class LocalRunner:
+    """Counts days by the processes of a pool; one day for each pool."""
+
+    pool: WorkerPool
+
+    def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> LocalResult:
+        """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""
+        tasks = pack_tasks(streams, cores(), TASK_BYTES)
+        return LocalResult(merge(self.pool.scan(tasks, context)), context.day)
 
 
 @dataclass
 class LocalResult:
-    """See :class:`cmsspark.pipeline.scan_summary.ScanResult`."""
+    """The :class:`cmsspark.runners.scan_result.ScanResult` of the local runner."""
 
     merged: Aggregated
     day: date
     engine: str = PROCESSES
 
     def side_rows(self) -> Iterator[SideRow]:
-        """The scan's rows that are no accesses."""
+        """Return the rows of the scan that are not accesses."""
         return self.merged.side_rows()
 
     def quarantined(self) -> Iterator[tuple[str, str]]:
-        """(stream, detail) of malformed records."""
+        """Return (stream, detail) of malformed records."""
         return iter(self.merged.quarantined)
 
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
-        """Write a table of the run and return its rows."""
+        """Write a table of the run and return its number of rows."""
         make = self.merged.partials if table == "partials" else self.merged.report
         return run.write_arrow(make(self.day, stored_table(table)), table)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the result holds only memory."""
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end what runs as Ctrl-C does. What is ignored (``nohup``) stays so."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, as on Ctrl-C. An ignored signal (``nohup``) stays ignored."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

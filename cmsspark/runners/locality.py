@@ -1,4 +1,4 @@
-"""How near to their data a job's tasks ran: told after a run on a cluster, so that a wrong host name is noticed."""
+"""How many tasks ran on the hosts of their data; printed after a run on a cluster, as a wrong host name shows there."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Spark's words for a task that found its data on its own node.
+#: Spark's locality levels of a task whose data is on its own node.
 NEAR: Final = ("PROCESS_LOCAL", "NODE_LOCAL")
 _MOST_TASKS: Final = 100_000
 
 
 def of_readers(spark: SparkSession) -> dict[str, int]:
-    """Tasks of the stages that read files, by Spark's word for how near their data were; of jobs without a group."""
+    """Return the number of tasks that read files, by Spark's locality level. Counts the jobs without a job group."""
     context = spark.sparkContext
     store: Any = context._jsc.sc().statusStore()
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup()]
-    found: Counter[str] = Counter()
+    levels: Counter[str] = Counter()
     for stage in sorted({stage for job in jobs if job for stage in job.stageIds}):
         info = tracker.getStageInfo(stage)
         if info is None or not info.numCompletedTasks:
             continue
         data = store.lastStageAttempt(stage)
-        # Rows that were kept in memory count as input, too: only tasks that read a file say how near it is.
+        # Persisted rows in memory count as input, too. Only the locality of tasks that read files matters here.
         if data.inputBytes() and not data.shuffleReadBytes():
             tasks = store.taskList(stage, data.attemptId(), _MOST_TASKS)
-            found.update(str(tasks.apply(number).taskLocality()) for number in range(tasks.size()))
-    return dict(found)
+            levels.update(str(tasks.apply(number).taskLocality()) for number in range(tasks.size()))
+    return dict(levels)
 
 
-def told(spark: SparkSession) -> str | None:
-    """A line for people; None where no task read files, and on one host, where all is near."""
+def summary(spark: SparkSession) -> str | None:
+    """Return a line for the terminal. None if no task read files, and on one host, where all data is local."""
     if spark.sparkContext.master.startswith("local"):
         return None
     try:
-        found = of_readers(spark)
-    except Exception:  # Spark keeps the last stages only; what is done does not fail for what is told of it
+        levels = of_readers(spark)
+    except Exception:  # Spark keeps the last stages only; a finished run does not fail for lack of this line
         return None
-    total = sum(found.values())
+    total = sum(levels.values())
     if not total:
         return None
-    near = sum(found.get(word, 0) for word in NEAR)
-    return f"{near} of {total} tasks that read files ran where these lie ({near / total:.0%})"
+    near = sum(levels.get(level, 0) for level in NEAR)
+    return f"{near} of {total} tasks that read files ran on a host that stores them ({near / total:.0%})"

@@ -1,6 +1,6 @@
-"""The merge in Spark's tasks: one for each partition by the report's keys. Runs in Python workers; knows no Spark.
+"""The merge in Spark's tasks: one for each partition by the keys of the report. Runs in Python workers, without Spark.
 
-The rows of the tables leave packed, many in one value, so that the JVM keeps and moves them as they are.
+The rows of the tables leave a task encoded, many in one value, so that the JVM stores and moves them without decoding.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cmsspark.schemas import stored_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Kinds of packed rows: those of the partials, and those of the report.
+#: Kinds of encoded rows: those of the partials, and those of the report.
 PARTIALS, REPORT = "partials", "report"
-#: name and type word of each column of what a merge hands over. A side row has its name in ``app`` and its count in
-#: ``nacc``; packed rows have their number in ``nacc`` and themselves in ``packed``, as an Arrow stream.
+#: (name, Spark type) of each column of a merge's result. A side row has its name in ``app`` and its count in ``nacc``.
+#: Encoded rows have their number in ``nacc`` and the rows in ``packed``, as an Arrow stream.
 MERGED_COLUMNS: Final = (
     ("kind", "string"),
     ("stream", "string"),
@@ -30,28 +30,28 @@ MERGED_COLUMNS: Final = (
     ("detail", "string"),
     ("packed", "binary"),
 )
-#: Rows that are packed together.
+#: Rows that are encoded together.
 _PACKED_ROWS: Final = 250_000
 
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Merges one partition: batches of ``fold.COLUMNS`` become batches of ``MERGED_COLUMNS``."""
+    """Merges one partition: batches of ``pre_aggregate.COLUMNS`` become batches of ``MERGED_COLUMNS``."""
 
     day: date
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = merge(batches)
-        side: list[tuple[Any, ...]] = [(*row, None) for row in found.side_rows()]
-        side += [(QUARANTINE, stream, "malformed", 0, detail, None) for stream, detail in found.quarantined]
+        aggregated = merge(batches)
+        side: list[tuple[Any, ...]] = [(*row, None) for row in aggregated.side_rows()]
+        side += [(QUARANTINE, stream, "malformed", 0, detail, None) for stream, detail in aggregated.quarantined]
         yield from _batch(side)
         for kind, table in (
-            (PARTIALS, found.partials(self.day, stored_table("partials"))),
-            (REPORT, found.report(self.day, stored_table("data_aggregation"))),
+            (PARTIALS, aggregated.partials(self.day, stored_table("partials"))),
+            (REPORT, aggregated.report(self.day, stored_table("data_aggregation"))),
         ):
             for start in range(0, table.num_rows, _PACKED_ROWS):
                 rows = table.slice(start, _PACKED_ROWS)
-                yield from _batch([(kind, None, None, rows.num_rows, None, pack(rows))])
+                yield from _batch([(kind, None, None, rows.num_rows, None, encode_rows(rows))])
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
@@ -59,14 +59,14 @@ def _batch(rows: list[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
 
     if rows:
         *texts, packed = zip(*rows, strict=True)
-        words = {"string": "string", "bigint": "long"}
-        columns = [buffers.array(values, words[word]) for values, (_, word) in zip(texts, MERGED_COLUMNS, strict=False)]
+        kinds = {"string": "string", "bigint": "long"}
+        columns = [buffers.array(values, kinds[kind]) for values, (_, kind) in zip(texts, MERGED_COLUMNS, strict=False)]
         columns.append(buffers.binary(packed))
         yield pa.RecordBatch.from_arrays(columns, [name for name, _ in MERGED_COLUMNS])
 
 
-def pack(rows: pa.Table) -> bytes:
-    """Rows as a compressed Arrow stream."""
+def encode_rows(rows: pa.Table) -> bytes:
+    """Return rows as a compressed Arrow stream."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -75,16 +75,16 @@ def pack(rows: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def unpack(packed: bytes) -> pa.Table:
-    """The rows of a compressed Arrow stream."""
+def decode_rows(packed: bytes) -> pa.Table:
+    """Return the rows of a compressed Arrow stream."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(packed) as stream:
         return stream.read_all()
 
 
-def unpack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The packed rows of batches with the column ``packed``."""
+def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that the column ``packed`` of the batches holds."""
     for batch in batches:
         for packed in batch.column("packed").to_pylist():
-            yield from unpack(packed).to_batches()
+            yield from decode_rows(packed).to_batches()

@@ -1,4 +1,4 @@
-"""Reading an explicit list of files with Spark's own readers, each once, whatever its name holds."""
+"""Spark's own readers on an explicit list of files: each file is read once, whatever characters its name has."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _PATTERN: Final = frozenset("{}[]*?\\")
 
 
 def groups(paths: Sequence[str]) -> list[list[str]]:
-    """The paths that may be loaded together.
+    """Return the paths in groups that can be loaded together.
 
-    With globbing off, Spark (3.5 to 4.3) still takes a path that looks like a pattern for one, and reads all files of
+    With globbing off, Spark (3.5 to 4.3) still treats a path that looks like a pattern as one, and reads all files of
     the list again for each such path. Loaded alone, such a file is read once.
     """
     plain = [path for path in paths if not _PATTERN.intersection(path)]
-    odd = [[path] for path in paths if _PATTERN.intersection(path)]
-    return [plain, *odd] if plain else odd
+    patterns = [[path] for path in paths if _PATTERN.intersection(path)]
+    return [plain, *patterns] if plain else patterns
 
 
-def load(spark: SparkSession, kind: str, paths: Sequence[str], **options: str) -> DataFrame:
-    """The rows of exactly these files (at least one), read by the data source ``kind``: text, binaryFile, …
+def read_exact_files(spark: SparkSession, kind: str, paths: Sequence[str], **options: str) -> DataFrame:
+    """Return the rows of exactly these files (at least one), read by the data source ``kind``: text, binaryFile, …
 
-    A last column, ``file_path``, tells the file of each row as a URI. Raises DataError (65) for a name that is no
+    The last column, ``file_path``, is the URI of each row's file. Raises DataError (65) for a file name that is not
     UTF-8, which Java cannot open.
     """
     for path in paths:
@@ -41,9 +41,9 @@ def load(spark: SparkSession, kind: str, paths: Sequence[str], **options: str) -
                 next_step="rename the file, or read the day without --feed spark from a local disk",
             )
 
-    def one(together: list[str]) -> DataFrame:
+    def load(group: list[str]) -> DataFrame:
         reader: Any = spark.read.format(kind).options(**options).option("__globPaths__", "false")
-        # The file's name is a hidden column, which a union would drop.
-        return reader.load(together).select("*", "_metadata.file_path")
+        # The file's name is a hidden column; a union would drop it.
+        return reader.load(group).select("*", "_metadata.file_path")
 
-    return reduce(lambda left, right: left.unionAll(right), map(one, groups(paths)))
+    return reduce(lambda left, right: left.unionAll(right), map(load, groups(paths)))

@@ -1,4 +1,4 @@
-"""Block replicas to what lies where: one row for each dataset, site and kind of storage (rule 20)."""
+"""From block replicas to presence, in Spark: one row for each dataset, site and kind of storage (rule 20)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ if TYPE_CHECKING:
 
 
 def presence(replicas: DataFrame) -> DataFrame:
-    """What of each dataset lies at each site, by kind: one row for each (``dataset_name``, ``site_name``, ``kind``).
+    """Return what each site holds of each dataset: one row for each (``dataset_name``, ``site_name``, ``kind``).
 
-    ``present_file_count``, ``present_bytes``: what is really there, over all nodes of that kind.
-    ``present_block_count``: blocks with at least one file there. ``full_block_count``: blocks that are wholly on some
-    node of the site, of whatever kind. ``newest_replica_ms``: when the newest replica was made, UTC ms, or null. A
-    (block, node) that the snapshot names twice counts once, with its largest values; a replica without a node is on
-    disk at no known site.
+    ``present_file_count``, ``present_bytes``: the sums over all nodes of that kind. ``present_block_count``: blocks
+    with at least one file there. ``full_block_count``: blocks that are complete on a node of the site, of any kind.
+    ``newest_replica_ms``: creation time of the newest replica, Unix milliseconds (UTC), or null. A repeated (block,
+    node) counts once, with its largest values. A replica without a node counts as disk at a null site.
     """
     from pyspark.sql import functions as F
 
-    # Everything below groups by the dataset and more: laid out by it, the rows move once.
+    # All groups below include the dataset: partitioned by it, the rows are shuffled once.
     moved = replicas.withColumn("kind", F.coalesce("kind", F.lit("disk"))).repartition("dataset_name")
     measures = ("block_files", "block_bytes", "node_files", "node_bytes", "created_ms")
-    once = moved.groupBy("dataset_name", "block_name", "node_name", "site_name", "kind").agg(
+    unique = moved.groupBy("dataset_name", "block_name", "node_name", "site_name", "kind").agg(
         *(F.max(name).alias(name) for name in measures)
     )
-    blocks = once.groupBy("dataset_name", "site_name", "block_name").agg(
+    blocks = unique.groupBy("dataset_name", "site_name", "block_name").agg(
         F.max(_is_full()).alias("is_full"), *(_of_block(kind).alias(kind) for kind in KINDS)
     )
     sites = blocks.groupBy("dataset_name", "site_name").agg(
@@ -38,9 +37,10 @@ def presence(replicas: DataFrame) -> DataFrame:
 
 
 def with_completeness(present: DataFrame, replicas: DataFrame, dbs_blocks: DataFrame) -> DataFrame:
-    """:func:`presence` with ``block_count`` and ``is_complete``: each block that DBS or the snapshot names is full.
+    """Return :func:`presence` with ``block_count`` and ``is_complete``: each block in DBS or the snapshot is full.
 
-    ``dbs_blocks``: ``dataset_name``, ``block_name``. Completeness belongs to the site: its rows of all kinds agree.
+    ``dbs_blocks``: ``dataset_name``, ``block_name``. Completeness is a property of the site: its rows of all kinds
+    agree.
     """
     from pyspark.sql import functions as F
 
@@ -52,7 +52,7 @@ def with_completeness(present: DataFrame, replicas: DataFrame, dbs_blocks: DataF
 
 
 def _is_full() -> Column:
-    """Whether the whole block is on the node, by files and by bytes; false where a number is not known."""
+    """Whether the node has the whole block, by files and by bytes; false where a number is null."""
     from pyspark.sql import functions as F
 
     files = F.col("node_files") >= F.col("block_files")
@@ -61,20 +61,20 @@ def _is_full() -> Column:
 
 
 def _of_block(kind: str) -> Column:
-    """What one site holds of one block on one kind of storage."""
+    """Return what one site holds of one block on one kind of storage."""
     from pyspark.sql import functions as F
 
-    here = F.col("kind") == kind
+    is_kind = F.col("kind") == kind
     return F.struct(
-        F.count_if(here).alias("replica_count"),
-        F.sum(F.when(here, F.col("node_files"))).alias("files"),
-        F.sum(F.when(here, F.col("node_bytes"))).alias("bytes"),
-        F.max(F.when(here, F.col("created_ms"))).alias("newest_ms"),
+        F.count_if(is_kind).alias("replica_count"),
+        F.sum(F.when(is_kind, F.col("node_files"))).alias("files"),
+        F.sum(F.when(is_kind, F.col("node_bytes"))).alias("bytes"),
+        F.max(F.when(is_kind, F.col("created_ms"))).alias("newest_ms"),
     )
 
 
 def _of_site(kind: str) -> Column:
-    """What one site holds of one dataset on one kind of storage; nothing known to be there is 0."""
+    """Return what one site holds of one dataset on one kind of storage; counts and bytes are 0 instead of null."""
     from pyspark.sql import functions as F
 
     return F.struct(

@@ -1,4 +1,4 @@
-"""Snapshots' folders on the hosts of tasks: opened where they are, or sent along with the job."""
+"""Folders of snapshots on the hosts of tasks: opened in place, or sent to the executors as an archive."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ if TYPE_CHECKING:
 
 
 def ship(spark: SparkSession, folder: Path) -> str:
-    """Make a snapshot's folder reachable for tasks; the name is for :func:`place`.
+    """Make the folder of a snapshot available to tasks and return its name for :func:`local_folder`.
 
-    A local session's tasks open it where it is. Elsewhere it travels as an archive that Spark unpacks on each executor.
-    Raises OutputError (73) where the archive cannot be written beside the snapshot.
+    Tasks of a local session open it in place. On a cluster Spark unpacks an archive of it on each executor. Raises
+    OutputError (73) if the archive cannot be written beside the snapshot.
     """
     if spark.sparkContext.master.startswith("local") and "cluster" not in spark.sparkContext.master:
         return str(folder)
-    # Executors fetch it from the driver whenever they come: it stays as long as its snapshot does.
+    # Executors fetch the archive from the driver whenever they start, so it stays as long as its snapshot does.
     spark.sparkContext.addArchive(f"{archive(folder)}#{folder.name}")
     return folder.name
 
 
 def archive(folder: Path) -> Path:
-    """The folder's files as a tar beside it, made once; those of snapshots that are gone go."""
+    """Return a tar of the folder's files, made once beside it. Archives of deleted snapshots are deleted."""
     target = folder.parent / "shipped" / f"{folder.name}.tar"
-    aside = target.with_name(f"{target.name}.{os.getpid()}.part")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for other in target.parent.glob("*.tar"):
             if not (folder.parent / other.stem).is_dir():
                 other.unlink(missing_ok=True)
         if not target.is_file():
-            with tarfile.open(aside, "w") as stream:
-                # File by file: Hadoop refuses an entry for the folder itself.
+            with tarfile.open(partial, "w") as stream:
+                # File by file: Hadoop rejects an entry for the folder itself.
                 for file in sorted(folder.iterdir()):
                     stream.add(file, file.name)
-            aside.replace(target)
+            partial.replace(target)
     except OSError as error:
         with suppress(OSError):
-            aside.unlink()
+            partial.unlink()
         raise OutputError("the catalogue's archive cannot be written", where=target, found=error.strerror) from None
     return target
 
 
-def place(name: str) -> Path:
-    """A snapshot's folder on this host: as named, or where Spark unpacked what was shipped."""
-    here = Path(name)
-    if here.is_absolute():
-        return here
+def local_folder(name: str) -> Path:
+    """Return the folder of a snapshot on this host: an absolute path, or where Spark unpacked the archive."""
+    folder = Path(name)
+    if folder.is_absolute():
+        return folder
     from pyspark import SparkFiles
 
     return Path(SparkFiles.get(name))

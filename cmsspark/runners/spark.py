@@ -1,4 +1,4 @@
-"""A day counted by Spark: on a cluster, or where paths, catalogue or options want it."""
+"""The Spark runner: counts a day on a cluster, or where paths, catalogue or options need Spark."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import click
 from cmsspark.kernel.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.kernel.pre_aggregate import QUARANTINE
 from cmsspark.runners.engines import SPARK
-from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, unpack, unpack_batches
-from cmsspark.runners.scan import StreamFiles, TaskContext
+from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
+from cmsspark.runners.shipped import ship
+from cmsspark.runners.tasks import StreamFiles, TaskContext, total_weight
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.store.results import StagedRun, file_count
@@ -26,48 +27,57 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: Bytes of logs whose rows one merge takes, as they were read; what the shuffle join hands over is not aggregated yet.
+#: Bytes of logs, decompressed, whose rows one merge task takes. Rows of the shuffle join are not pre-aggregated, so
+#: there are more of them for each byte.
 MERGE_BYTES: Final = 2_000_000_000
 SHUFFLED_MERGE_BYTES: Final = 500_000_000
-#: Rows of a table that the driver takes and writes: some 20 MB packed, 250 MB as they are written.
+#: The driver collects and writes a table of up to so many rows: some 20 MB compressed, 250 MB as they are written.
 DRIVER_ROWS: Final = 1_000_000
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
-def run_in_spark(
-    spark: SparkSession, streams: Sequence[StreamFiles], dumps: Sequence[Dump], context: TaskContext, feed: str
-) -> SparkResult:
-    """Count the files of all streams; without a catalogue in ``context`` the ``dumps`` are joined by shuffle. Nothing
-    is read before a result is asked for.
-    """
-    from cmsspark.runners import scan
+@dataclass(frozen=True)
+class SparkRunner:
+    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``."""
 
-    by_index = context.catalogue is not None
-    shipped = replace(
-        context,
-        catalogue=scan.ship(spark, Path(context.catalogue)) if context.catalogue else None,
-        replicas=scan.ship(spark, Path(context.replicas)) if context.replicas else None,
-    )
-    scanned = scan.scan(spark, streams, shipped, feed)
-    if not by_index:
-        scanned = _by_shuffle(spark, scanned, {dump.kind: dump for dump in dumps})
-    partitions = math.ceil(scan.weight_of(streams) / (MERGE_BYTES if by_index else SHUFFLED_MERGE_BYTES))
-    return SparkResult(_kept(merged(scanned, max(1, partitions), context.day), is_adaptive=not by_index))
+    session: SparkSession
+    dumps: Sequence[Dump]
+    feed: str = "auto"
+
+    def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
+        """Count the files of all streams. Spark reads them when a row of the result is needed."""
+        from cmsspark.runners.scan import scan
+
+        has_catalogue = context.catalogue is not None
+        scanned = scan(self.session, streams, self._shipped(context), self.feed)
+        if not has_catalogue:
+            scanned = _attach_by_shuffle(self.session, scanned, {dump.kind: dump for dump in self.dumps})
+        partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
+        return SparkResult(_persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=not has_catalogue))
+
+    def _shipped(self, context: TaskContext) -> TaskContext:
+        """Return the context with folders that the executors can open."""
+        return replace(
+            context,
+            catalogue=ship(self.session, Path(context.catalogue)) if context.catalogue else None,
+            replicas=ship(self.session, Path(context.replicas)) if context.replicas else None,
+        )
 
 
 def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
-    """The rows of all tasks merged, with ``merge_task.MERGED_COLUMNS``. All rows of a key are in one of the
-    ``partitions``, which adaptive execution leaves as they are.
+    """Return the merged rows of all tasks, with ``merge_task.MERGED_COLUMNS``.
+
+    All rows of a key are in one of the ``partitions``. Adaptive execution does not change their number.
     """
-    schema = ", ".join(f"`{name}` {word}" for name, word in MERGED_COLUMNS)
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in MERGED_COLUMNS)
     return scanned.repartition(partitions, *KEYS).mapInArrow(MergeTask(day), schema)
 
 
-def _kept(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
-    """The rows, kept when they are first asked for: side rows and tables come from one reading of the logs.
+def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
+    """Return the rows, persisted: one read of the logs gives the side rows and the tables.
 
-    Adaptive execution is worth it for the joins of the shuffle way; it makes a job of its own of each exchange, and the
-    only one of the index has the partitions that it is to have.
+    Adaptive execution pays off for the joins of the shuffle. It runs a job for each exchange; with a catalogue there is
+    one exchange only, whose number of partitions is set.
     """
     from pyspark import StorageLevel
 
@@ -75,7 +85,7 @@ def _kept(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
     before = conf.get(_ADAPTIVE, "true")
     conf.set(_ADAPTIVE, str(is_adaptive and before == "true").lower())
     try:
-        # What is kept is planned here.
+        # persist() plans the query, with the settings of this moment.
         return rows.persist(StorageLevel.MEMORY_AND_DISK)
     finally:
         conf.set(_ADAPTIVE, before or "true")
@@ -83,50 +93,51 @@ def _kept(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 
 @dataclass
 class SparkResult:
-    """See :class:`cmsspark.pipeline.scan_summary.ScanResult`. ``rows``: merged rows, kept for several results."""
+    """The :class:`cmsspark.runners.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted."""
 
     rows: DataFrame
     engine: str = SPARK
 
     @cached_property
     def _side(self) -> list[tuple[Any, ...]]:
-        """All rows but the packed ones themselves, by the one job that reads the logs: some hundred, and the
-        quarantined records that the merge keeps.
+        """All rows without their packed column: some hundred, and the quarantined records that the merge keeps.
+
+        This job reads the logs; later jobs use the persisted rows.
         """
-        found = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
-        return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in found]
+        rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
+        return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in rows]
 
     def side_rows(self) -> Iterator[SideRow]:
-        """The scan's rows that are no accesses."""
+        """Return the rows of the scan that are not accesses."""
         return (row for row in self._side if row[0] not in (QUARANTINE, PARTIALS, REPORT))
 
     def quarantined(self) -> Iterator[tuple[str, str]]:
-        """(stream, detail) of malformed records."""
+        """Return (stream, detail) of malformed records."""
         return ((stream, detail) for kind, stream, _, _, detail in self._side if kind == QUARANTINE)
 
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
-        """Write a table of the run and return its rows: a small one from here, a large one by tasks."""
+        """Write a table of the run and return its number of rows. The driver writes small tables, tasks large ones."""
         kind = PARTIALS if table == "partials" else REPORT
         schema = stored_table(table)
-        run_in_spark = sum(row[3] for row in self._side if row[0] == kind)
+        row_count = sum(row[3] for row in self._side if row[0] == kind)
         packed = self.rows.where(f"kind = '{kind}'").select("packed")
-        if fmt == "parquet" and run_in_spark <= DRIVER_ROWS:
-            return run.write_arrow(_in_order([unpack(row["packed"]) for row in packed.collect()], schema), table)
-        rows = packed.mapInArrow(unpack_batches, schema.spark()).coalesce(file_count(run_in_spark))
+        if fmt == "parquet" and row_count <= DRIVER_ROWS:
+            return run.write_arrow(_sorted([decode_rows(row["packed"]) for row in packed.collect()], schema), table)
+        rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(file_count(row_count))
         return run.write(rows.sortWithinPartitions(*(USER_KEYS if kind == PARTIALS else KEYS)), table, fmt)
 
     def close(self) -> None:
-        """Let go of the rows that are kept, and say how near the tasks were to the logs."""
+        """Unpersist the rows, and print how many tasks ran on the hosts of their data."""
         from cmsspark.runners import locality
 
         self.rows.unpersist()
-        told = locality.told(self.rows.sparkSession)
-        if told:
-            click.echo(told, err=True)
+        summary = locality.summary(self.rows.sparkSession)
+        if summary:
+            click.echo(summary, err=True)
 
 
-def _in_order(parts: list[pa.Table], schema: Table) -> pa.Table:
-    """The rows of all merges. Each key is in one of them, which has its users in order already."""
+def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
+    """Return the rows of all merge tasks, sorted. Each key is in one part, which is sorted by user already."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -136,7 +147,8 @@ def _in_order(parts: list[pa.Table], schema: Table) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
-def _by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) -> DataFrame:
+def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) -> DataFrame:
+    """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps."""
     from pyspark.sql import functions as F
 
     from cmsspark.runners import shuffle_join

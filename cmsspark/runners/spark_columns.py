@@ -1,4 +1,4 @@
-"""The rules of ``names`` as Spark columns, of built-in functions; no constants, for a Column needs a live JVM."""
+"""The rules of ``names`` as Spark columns of built-in functions. They are functions, as a Column needs a live JVM."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
 
 def node_site(node: str) -> Column:
-    """The site of the node in column ``node``; null for null."""
+    """Return the site of the node in column ``node``; null for null."""
     from pyspark.sql import functions as F
 
     return F.regexp_replace(node, f"({'|'.join(NODE_KINDS)})\\z", "")
 
 
 def node_kind(node: str) -> Column:
-    """disk, tape or buffer, of the node in column ``node``; null for null."""
+    """Return disk, tape or buffer for the node in column ``node``; null for null."""
     from pyspark.sql import functions as F
 
     kind = F.when(F.col(node).isNotNull(), F.lit("disk"))
-    for ending, word in NODE_KINDS.items():
-        kind = F.when(F.col(node).endswith(ending), F.lit(word)).otherwise(kind)
+    for suffix, node_kind in NODE_KINDS.items():
+        kind = F.when(F.col(node).endswith(suffix), F.lit(node_kind)).otherwise(kind)
     return kind
 
 
 def derived(name: str) -> Column:
-    """The derived column ``name`` (``names.DERIVED``), from its source; null where the source has no such part."""
+    """Return the derived column ``name`` (``names.DERIVED``); null where its source has no such part."""
     from pyspark.sql import functions as F
 
     rule = DERIVED[name]
@@ -36,7 +36,7 @@ def derived(name: str) -> Column:
 
 
 def milliseconds(seconds: str) -> Column:
-    """Unix seconds (a double) in column ``seconds`` as whole UTC milliseconds; null for null and for no time at all."""
+    """Return Unix seconds (a double, column ``seconds``) as whole milliseconds; null for null, NaN and infinity."""
     from pyspark.sql import functions as F
 
     return F.expr(f"try_cast(round(`{seconds}` * 1000) AS BIGINT)")

@@ -1,7 +1,7 @@
-"""The scan on one host without Spark: the same tasks, in processes of this host that fold all that they read.
+"""The scan on one host without Spark: worker processes run the same tasks.
 
-Nothing is retried here: a process that fails ends the scan. So each process keeps one fold for each stream through all
-of its tasks, and hands over its rows once, when nothing is left to read.
+No task is retried: a process that fails ends the scan. So each process uses one aggregator for each stream through all
+of its tasks, and returns the aggregated rows once, when no task is left.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from cmsspark.errors import CmssparkError, NotReady
 from cmsspark.kernel.pre_aggregate import StreamAggregator
 from cmsspark.memory import trim
-from cmsspark.runners.scan import Task, TaskContext, TaskReader, read_task
+from cmsspark.runners.tasks import Task, TaskContext, TaskReader, read_task
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
     import pyarrow as pa
 
-#: Bytes of input a task here: small enough that no process waits long for another at the end.
+#: Bytes of input for each task: small enough that no process waits long for another at the end.
 TASK_BYTES: Final = 64_000_000
 
 
@@ -37,64 +37,64 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class _Call:
-    """Work that is no task of the scan."""
+    """A call of a function: work other than a task of the scan."""
 
     function: Callable[[Any], Any]
     item: Any
 
 
 class WorkerFailed(Exception):
-    """An error in a process that is none of ours; its text is the trace there."""
+    """An unexpected exception in a worker process. Its text is the traceback of that process."""
 
 
 @dataclass
 class WorkerState:
-    """What one process reads, from its first task to its last."""
+    """The readers and aggregators of one process, from its first task to its last."""
 
     context: TaskContext
     _open: dict[tuple[str, str], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """Read the task's files; yields what cannot wait for the end."""
-        key = (task.stream, task.form)
+        """Read the files of the task and yield the rows that must leave before the end."""
+        key = (task.stream, task.format)
         if key not in self._open:
             trim()
-            reader = self.context.make_reader(task.stream, task.form, self.context.day)
-            self._open[key] = (reader, self.context.fold(task.stream))
-        reader, fold = self._open[key]
-        yield from read_task(task, self.context, reader, fold)
+            reader = self.context.make_reader(task.stream, task.format, self.context.day)
+            self._open[key] = (reader, self.context.aggregator(task.stream))
+        reader, aggregator = self._open[key]
+        yield from read_task(task, self.context, reader, aggregator)
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """The rows of all that was read."""
-        # The largest last, when the others are gone.
-        for key in sorted(self._open, key=lambda one: self._open[one][1].held):
+        """Yield the aggregated rows of all streams."""
+        # The largest aggregator comes last, when the memory of the others is free.
+        for key in sorted(self._open, key=lambda key: self._open[key][1].held):
             trim()
-            reader, fold = self._open.pop(key)
-            yield from self.context.batches(reader, fold, is_last=True, dictionaries=True)
+            reader, aggregator = self._open.pop(key)
+            yield from self.context.batches(reader, aggregator, is_last=True, dictionaries=True)
 
 
-_HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BLOCKED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class WorkerPool:
-    """Processes that wait for tasks. Made early, when this process has few threads and little memory to copy."""
+    """Worker processes that wait for tasks. Fork them early, while this process has few threads and little memory."""
 
     def __init__(self, count: int) -> None:
         self._members: list[tuple[ForkProcess, Connection]] = []
         context = multiprocessing.get_context("fork")
         for _ in range(max(1, count)):
-            here, there = context.Pipe()
-            # A child must not hold its parent's ends of the pipes: it ends when the parent is gone.
-            ends = [pipe for _, pipe in self._members] + [here]
-            member = context.Process(target=_serve, args=(there, ends), daemon=True)
-            # A signal that comes while it is being made is heard when it can answer.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+            parent_end, child_end = context.Pipe()
+            # A child must close the parent's ends of the pipes; else it would not end when the parent is gone.
+            parent_ends = [pipe for _, pipe in self._members] + [parent_end]
+            member = context.Process(target=_serve, args=(child_end, parent_ends), daemon=True)
+            # A signal that arrives during the fork is delivered when the child can handle it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
             try:
                 member.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            there.close()
-            self._members.append((member, here))
+            child_end.close()
+            self._members.append((member, parent_end))
 
     def __enter__(self) -> Self:
         return self
@@ -105,58 +105,58 @@ class WorkerPool:
         self.close()
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """``function`` of each item, in order, as ``map`` gives them; both must pickle. Not after :meth:`scan`.
+        """Return ``function`` of each item, in order. Both must pickle. Not available after :meth:`scan`.
 
-        Raises what the function raises.
+        Raises the exceptions of the function.
         """
         waiting = deque(enumerate(items))
-        found: dict[int, R] = {}
-        at_work: dict[Connection, int] = {}
+        results: dict[int, R] = {}
+        busy: dict[Connection, int] = {}
         free = [pipe for _, pipe in self._members]
-        while waiting or at_work:
+        while waiting or busy:
             while waiting and free:
                 pipe = free.pop()
-                at_work[pipe], item = waiting.popleft()
+                busy[pipe], item = waiting.popleft()
                 _send(pipe, _Call(function, item))
-            heard = wait(list(at_work))
-            for pipe in [one for one in at_work if one in heard]:
-                found[at_work.pop(pipe)] = self._recv(pipe)
+            ready = wait(list(busy))
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                results[busy.pop(pipe)] = self._recv(pipe)
                 free.append(pipe)
-        return [found[number] for number in range(len(found))]
+        return [results[number] for number in range(len(results))]
 
     def scan(self, tasks: Sequence[Task], context: TaskContext) -> Iterator[pa.RecordBatch]:
-        """Batches of ``context.columns()``, as ``scan.scan`` has them in its rows. To be called once.
+        """Yield batches of ``context.columns()``, the rows that ``scan.scan`` has. May be called once.
 
-        Raises what a task raises, and NotReady (75) where a process was ended from outside.
+        Raises the exceptions of the tasks, and NotReady (75) if a process was killed.
         """
         waiting = deque(tasks)
-        at_work = [pipe for _, pipe in self._members]
-        for pipe in at_work:
+        busy = [pipe for _, pipe in self._members]
+        for pipe in busy:
             _send(pipe, context)
             _send(pipe, waiting.popleft() if waiting else None)
-        while at_work:
-            heard = wait(at_work)
-            for pipe in [one for one in at_work if one in heard]:
-                said = self._recv(pipe)
-                if said == "next":
+        while busy:
+            ready = wait(busy)
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                message = self._recv(pipe)
+                if message == "next":
                     _send(pipe, waiting.popleft() if waiting else None)
-                elif said == "end":
-                    at_work.remove(pipe)
+                elif message == "end":
+                    busy.remove(pipe)
                 else:
-                    yield said
+                    yield message
 
     def _recv(self, pipe: Connection) -> Any:
-        """What a process says next. Raises the error that it says, or that it is gone."""
+        """Return the next message of a process. Raises the error that it sends, and NotReady (75) if it is gone."""
         try:
-            said = pipe.recv()
+            message = pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise _ended(next(member for member, one in self._members if one is pipe)) from None
-        if isinstance(said, Exception):
-            raise said
-        return said
+            raise _ended(next(member for member, of_member in self._members if of_member is pipe)) from None
+        if isinstance(message, Exception):
+            raise message
+        return message
 
     def close(self) -> None:
-        """End the processes, whatever they do."""
+        """Terminate the processes, whatever they do."""
         for _, pipe in self._members:
             pipe.close()
         for member, _ in self._members:
@@ -166,15 +166,15 @@ class WorkerPool:
 
 
 def cores() -> int:
-    """The processes that this host does well with."""
+    """Return the number of cores that this process may use."""
     return max(1, len(os.sched_getaffinity(0)))
 
 
-def _send(pipe: Connection, what: object) -> None:
+def _send(pipe: Connection, message: object) -> None:
     try:
-        pipe.send(what)
+        pipe.send(message)
     except (BrokenPipeError, ConnectionResetError):
-        # It is gone; what it said before, or that it said nothing, is read from the pipe.
+        # The process is gone; the next recv() reads its last message, or that there is none.
         return
 
 
@@ -183,25 +183,25 @@ def _ended(member: ForkProcess) -> NotReady:
     code = member.exitcode
     how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with {code}"
     return NotReady(
-        "a process that reads logs was ended from outside",
+        "a process that reads logs was killed",
         found=f"it ended {how}",
-        next_step="was there memory enough? run it again, with more memory or fewer cores",
+        next_step="check whether the host ran out of memory; run it again, with more memory or fewer cores",
     )
 
 
-def _serve(pipe: Connection, not_mine: Sequence[Connection]) -> None:
-    """The work of a process of the pool: tasks, until there are none or nobody gives any."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who gives the tasks ends us
+def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
+    """The main function of a worker process: run tasks until there are none or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent terminates this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
-    for other in not_mine:
-        other.close()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
+    for end in parent_ends:
+        end.close()
     try:
-        while isinstance(said := pipe.recv(), _Call):
-            pipe.send(said.function(said.item))
-        state = WorkerState(said)
+        while isinstance(message := pipe.recv(), _Call):
+            pipe.send(message.function(message.item))
+        state = WorkerState(message)
         while (task := pipe.recv()) is not None:
             for batch in state.read(task):
                 pipe.send(batch)

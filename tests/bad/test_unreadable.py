@@ -14,7 +14,8 @@ from cmsspark import errors
 from cmsspark.access import AccessBatch
 from cmsspark.pipeline import catalogue_snapshots
 from cmsspark.pseudonyms import Pseudonyms
-from cmsspark.runners.scan import Task, TaskContext, _DirectTask
+from cmsspark.runners.scan import _DirectTask
+from cmsspark.runners.tasks import Task, TaskContext
 from cmsspark.storage import LocalFiles
 from tests.corpus.hostile import DAY
 

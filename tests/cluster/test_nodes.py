@@ -27,7 +27,7 @@ def test_tasks_run_where_their_data_lie_and_the_share_is_told(world: World) -> N
     one = ("--num-executors", "1", "--conf", "spark.dynamicAllocation.maxExecutors=1")
     ended = world.run(*world.on_yarn("data_aggregation", "hdfs:///cms/near", *one))
     assert ended.code == 0
-    told = re.search(r"(\d+) of (\d+) tasks that read files ran where these lie \(\d+%\)", ended.err)
+    told = re.search(r"(\d+) of (\d+) tasks that read files ran on a host that stores them \(\d+%\)", ended.err)
     assert told is not None
     # The files lie on the first node: with one executor they are near to all of its tasks, or to none.
     assert int(told[2]) >= 4 and int(told[1]) in (0, int(told[2]))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cmsspark.pipeline import log_day
-from cmsspark.runners import spark
-from cmsspark.runners.scan import StreamFiles, weight_of
+from cmsspark.runners import spark as spark_runner
+from cmsspark.runners.tasks import StreamFiles, total_weight
 from cmsspark.sources.registry import STREAMS
 from tests.corpus.json_lines import aaa
 from tests.pipeline.places import Place, write_streams
@@ -57,12 +57,12 @@ def count_day(place: Place, feed: str = "auto") -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver_rows", "feed"), [(spark.DRIVER_ROWS, "direct"), (0, "direct"), (spark.DRIVER_ROWS, "spark")]
+    ("driver_rows", "feed"), [(spark_runner.DRIVER_ROWS, "direct"), (0, "direct"), (spark_runner.DRIVER_ROWS, "spark")]
 )
 def test_a_day_takes_three_jobs_of_two_stages_and_a_file_for_each_table(
     spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch, driver_rows: int, feed: str
 ) -> None:
-    monkeypatch.setattr(spark, "DRIVER_ROWS", driver_rows)
+    monkeypatch.setattr(spark_runner, "DRIVER_ROWS", driver_rows)
     found = jobs_of(spark, lambda: count_day(place, feed))
     assert len(found.jobs) == 3
     assert found.stages == 6
@@ -75,7 +75,7 @@ def test_a_day_takes_three_jobs_of_two_stages_and_a_file_for_each_table(
     assert len(place.rows("partials")) > 4
 
 
-@pytest.mark.parametrize("driver_rows", [0, spark.DRIVER_ROWS])
+@pytest.mark.parametrize("driver_rows", [0, spark_runner.DRIVER_ROWS])
 def test_a_large_table_is_some_files_in_order_with_the_same_cells(
     spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch, driver_rows: int
 ) -> None:
@@ -85,15 +85,15 @@ def test_a_large_table_is_some_files_in_order_with_the_same_cells(
 
     count_day(place)
     wanted = {table: place.rows(table) for table in ("data_aggregation", "partials")}
-    monkeypatch.setattr(spark, "DRIVER_ROWS", driver_rows)
-    monkeypatch.setattr(spark, "MERGE_BYTES", 500)
+    monkeypatch.setattr(spark_runner, "DRIVER_ROWS", driver_rows)
+    monkeypatch.setattr(spark_runner, "MERGE_BYTES", 500)
     monkeypatch.setattr(results, "FILE_ROWS", 6)
     count_day(place)
     for table, rows in wanted.items():
         assert place.rows(table) == rows
         assert place.manifest(table)["tables"][table]["files"] == -(-len(rows) // 6)
     for part in Path(place.fout).rglob("part-*.parquet"):
-        keys = [tuple(row[name] for name in spark.KEYS) for row in pq.read_table(part).to_pylist()]
+        keys = [tuple(row[name] for name in spark_runner.KEYS) for row in pq.read_table(part).to_pylist()]
         assert keys == sorted(keys)
 
 
@@ -102,10 +102,10 @@ def test_the_partitions_of_a_merge_follow_the_bytes_of_the_logs_and_small_tables
 ) -> None:
     count_day(place)
     wanted = place.rows("partials")
-    monkeypatch.setattr(spark, "MERGE_BYTES", 500)
+    monkeypatch.setattr(spark_runner, "MERGE_BYTES", 500)
     found = jobs_of(spark, lambda: count_day(place))
     files = [(path, size) for one in place.manifest("partials")["inputs"] for path, size, _ in one["files"]]
-    assert found.jobs[0][1] == -(-weight_of([StreamFiles("", "", tuple(files))]) // 500) > 3
+    assert found.jobs[0][1] == -(-total_weight([StreamFiles("", "", tuple(files))]) // 500) > 3
     assert place.manifest("partials")["tables"]["partials"]["files"] == 1
     assert place.rows("partials") == wanted
 

@@ -210,14 +210,14 @@ def test_a_replica_is_there_for_its_block_and_site_only(tmp_path: Path) -> None:
     replicas = [("/a#1", "T2_X"), ("/a#1", "T2_X"), ("/nobody#9", "T2_X"), (None, "T2_X"), ("/a#2", "T1_Y")]
     opened_ = opened_replicas(tmp_path, blocks, replicas)
     asked = [(1, "T2_X"), (3, "T2_X"), (2, "T1_Y"), (2, "T2_X"), (1, "T1_Y"), (4, "T2_X"), (-1, "T2_X"), (1, "unknown")]
-    there = opened_.there(np.array([block for block, _ in asked]), site_hashes([site for _, site in asked]))
+    there = opened_.has_replica(np.array([block for block, _ in asked]), site_hashes([site for _, site in asked]))
     assert there.tolist() == [True, True, True, False, False, False, False, False]
     assert len(opened_.hashes) == 3
 
 
 def test_without_replicas_nothing_is_there(tmp_path: Path) -> None:
     empty = opened_replicas(tmp_path, [], [])
-    assert empty.there(np.array([1, -1]), site_hashes(["T2_X", "T2_X"])).tolist() == [False, False]
+    assert empty.has_replica(np.array([1, -1]), site_hashes(["T2_X", "T2_X"])).tolist() == [False, False]
 
 
 def _write(folder: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cmsspark.errors import DataError, OutputError
 from cmsspark.kernel.catalogue import Hash, name_hash
-from cmsspark.kernel.dataset_contents import FILE_COLUMNS, dataset_contents, known_of
+from cmsspark.kernel.dataset_contents import FILE_COLUMNS, dataset_contents, known_datasets
 from cmsspark.kernel.exact_integers import joined, rounded, sums_by_group
 from cmsspark.kernel.partitions import PARTITIONS, PartitionedRun, ranges
 
@@ -61,7 +61,7 @@ _ROWS = st.lists(
 def test_each_file_counts_once_with_its_largest_row_however_rows_are_spread(
     rows: list[Row], parts: int, hash_name: Hash
 ) -> None:
-    known = known_of([2, 1, 3], [0, 1, 0], 2)
+    known = known_datasets([2, 1, 3], [0, 1, 0], 2)
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in FILE_COLUMNS]
     table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     pieces = [partial(iter, [table.slice(start, parts)]) for start in range(0, table.num_rows, parts)]
@@ -76,7 +76,7 @@ def test_each_file_counts_once_with_its_largest_row_however_rows_are_spread(
 def test_a_file_size_beyond_64_bits_is_refused(tmp_path: Path) -> None:
     table = pa.table([["/a"], [1], [1], [1], [1], [1e19]], schema=SCHEMA)
     with pytest.raises(DataError, match="file_size"):
-        dataset_contents([partial(iter, [table])], known_of([1], [0], 1), tmp_path)
+        dataset_contents([partial(iter, [table])], known_datasets([1], [0], 1), tmp_path)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-(2**63), 2**63 - 1)), max_size=40))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cmsspark.errors import DataError
 from cmsspark.kernel.merge import Merge, SideRow, merge
 from cmsspark.kernel.pre_aggregate import COLUMNS, record_batch
-from cmsspark.runners.merge_task import MERGED_COLUMNS, MergeTask, unpack
+from cmsspark.runners.merge_task import MERGED_COLUMNS, MergeTask, decode_rows
 from cmsspark.schemas import stored_table
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_spark_makes_the_same_tables_and_side_rows_whatever_partition_a_key_is_i
     partials, report = tables(ROWS, 100)
     for kind, table in (("partials", partials), ("report", report)):
         packed = [row for row in rows if row["kind"] == kind]
-        found = [one for row in packed for one in unpack(row["packed"]).to_pylist()]
+        found = [one for row in packed for one in decode_rows(row["packed"]).to_pylist()]
         assert cells(found) == cells(table)
         assert sum(row["nacc"] for row in packed) == len(table)
     side = [tuple(row[name] for name in ("kind", "stream", "app", "nacc", "detail")) for row in rows]

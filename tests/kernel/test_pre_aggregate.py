@@ -142,11 +142,11 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @settings(deadline=None, max_examples=150)
 @given(_BATCHES, st.booleans(), st.booleans(), st.sampled_from([1, 3, 1000]))
 def test_a_fold_is_what_adding_record_by_record_gives(
-    batches: list[list[Record]], bytes_: bool, times: bool, fold_at: int
+    batches: list[list[Record]], bytes_: bool, times: bool, aggregate_at: int
 ) -> None:
     with TemporaryDirectory() as folder:
         catalogue, replicas = _snapshots(Path(folder))
-        task, known = StreamAggregator("aaa", catalogue, fold_at), 0
+        task, known = StreamAggregator("aaa", catalogue, aggregate_at), 0
         for records in batches:
             task.add(batch_of(records, bytes_, times))
             # A decoder's groups become more from batch to batch.
@@ -211,14 +211,14 @@ def test_a_sum_beyond_64_bits_is_an_error_and_one_up_to_it_is_not(snapshots: tup
 
 def test_large_values_of_different_cells_are_no_overflow(snapshots: tuple[Catalogue, Replicas]) -> None:
     most = 2**63 - 1
-    task = StreamAggregator("eos", snapshots[0], fold_at=1)
+    task = StreamAggregator("eos", snapshots[0], aggregate_at=1)
     task.add(batch_of([("/store/a", 0, most, 0, None), ("/store/c", 0, most, 0, None), ("/store/c", 3, most, 0, None)]))
     rows = rows_of(task.rows(GROUPS, snapshots[1], pseudonym))
     assert [row["read_bytes"] for row in rows] == [most] * 3
 
 
 def test_an_overflow_while_folding_is_told_too(snapshots: tuple[Catalogue, Replicas]) -> None:
-    task = StreamAggregator("crab", snapshots[0], fold_at=2)
+    task = StreamAggregator("crab", snapshots[0], aggregate_at=2)
     task.add(batch_of([("/store/a", 0, 0, 2**62, None), ("/store/a", 0, 0, 2**62, None)]))
     with pytest.raises(DataError, match="cpu_ms of crab"):
         task.drain(GROUPS, snapshots[1], pseudonym)
@@ -230,7 +230,7 @@ def test_what_a_task_holds_does_not_grow_with_its_accesses(tmp_path: Path) -> No
     groups = [Group(f"T2_{number}", "crab", "Ann", Remote.BY_REPLICA) for number in range(10)]
     catalogue = opened(tmp_path / "catalogue", files, DATASETS, part=blocks)
     replicas = opened_replicas(tmp_path / "replicas", [(1, "/x/y/RAW#1")], [("/x/y/RAW#1", "T2_1")])
-    task = StreamAggregator("cmssw", catalogue, fold_at=2 * blocks)
+    task = StreamAggregator("cmssw", catalogue, aggregate_at=2 * blocks)
     held = []
     tracemalloc.start()
     for turn in range(40):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cmsspark.errors import DataError
 from cmsspark.kernel import rollup
 from cmsspark.kernel.packing import pack
-from cmsspark.kernel.rollup import KEYS, MEASURES, Fold, Rollup, matches, roll_up
+from cmsspark.kernel.rollup import KEYS, MEASURES, Rollup, RollupState, matches, roll_up
 from cmsspark.schemas import stored_table
 from tests.pipeline.partial_days import KINDS, Row, counted, partial, user
 
@@ -53,14 +53,14 @@ def by_day(rows: Sequence[Row]) -> list[tuple[date, pa.Table]]:
     return [(day, table([row for row in rows if row["day"] == day])) for day in days]
 
 
-def found(asked: Rollup, rows: Sequence[Row], size: int = 99) -> dict[tuple[Any, ...], Row]:
+def found(query: Rollup, rows: Sequence[Row], size: int = 99) -> dict[tuple[Any, ...], Row]:
     """What the rollup says, its days taken in ``size`` at a time: group → measures."""
     days = by_day(rows)
-    frame, _ = roll_up(asked, [days[start : start + size] for start in range(0, len(days), size)])
-    assert frame.columns == [*asked.keys, *asked.measures]
-    groups = {tuple(row[key] for key in asked.keys): row for row in frame.to_dicts()}
+    frame, _ = roll_up(query, [days[start : start + size] for start in range(0, len(days), size)])
+    assert frame.columns == [*query.keys, *query.measures]
+    groups = {tuple(row[key] for key in query.keys): row for row in frame.to_dicts()}
     assert len(groups) == frame.height
-    return {group: {name: row[name] for name in asked.measures} for group, row in groups.items()}
+    return {group: {name: row[name] for name in query.measures} for group, row in groups.items()}
 
 
 def fit(value: Any, patterns: Sequence[str]) -> bool:
@@ -79,11 +79,11 @@ def fit(value: Any, patterns: Sequence[str]) -> bool:
 def test_every_cell_is_that_of_a_plain_count(
     rows: list[Row], keys: list[str], measures: list[str], filters: dict[str, tuple[str, ...]], size: int
 ) -> None:
-    asked = Rollup(tuple(keys), tuple(measures), filters)
+    query = Rollup(tuple(keys), tuple(measures), filters)
     wanted = counted(
         rows, keys, measures, lambda row: all(fit(row[name], patterns) for name, patterns in filters.items())
     )
-    assert found(asked, rows, size) == wanted
+    assert found(query, rows, size) == wanted
 
 
 @settings(deadline=None, max_examples=25)
@@ -108,8 +108,8 @@ def test_nobody_counts_as_an_access_and_not_as_a_user() -> None:
 
 def test_rows_come_in_the_order_of_their_keys_whatever_the_order_of_days() -> None:
     rows = [partial(day, site_name=site, cpu_time=0.1) for day in DAYS for site in ("T2_B", "T2_A", "T1_C")]
-    asked = Rollup(("site_name", "day"), ("cpu_time",))
-    frames = [roll_up(asked, [[day] for day in days])[0] for days in (by_day(rows), by_day(rows)[::-1])]
+    query = Rollup(("site_name", "day"), ("cpu_time",))
+    frames = [roll_up(query, [[day] for day in days])[0] for days in (by_day(rows), by_day(rows)[::-1])]
     assert frames[0].equals(frames[1])
     assert frames[0]["site_name"].to_list() == sorted(frames[0]["site_name"])
 
@@ -161,4 +161,4 @@ def test_only_what_is_asked_for_is_read() -> None:
         "user",
         "nacc",
     ]
-    Fold(Rollup(("day",), ("day_count",))).add([(FIRST, table([partial(FIRST)]).select(["nacc"]))])
+    RollupState(Rollup(("day",), ("day_count",))).add([(FIRST, table([partial(FIRST)]).select(["nacc"]))])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.runners.dump_tables import dump_table, pack
+from cmsspark.runners.dump_tables import dump_table, pack_files
 from cmsspark.sources import dbs
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
@@ -84,9 +84,9 @@ def test_a_table_of_empty_files_has_no_rows(spark: Any, tmp_path: Path) -> None:
 
 def test_part_files_are_packed_into_tasks_of_even_size_each_once() -> None:
     files = [InputFile(f"p{number}", 10, 0) for number in range(100)] + [InputFile("big", 500, 0)]
-    packed = pack(files, cores=4, task_bytes=100)
+    packed = pack_files(files, cores=4, task_bytes=100)
     assert sorted(path for paths in packed for path in paths) == sorted(file.path for file in files)
     assert all(len(paths) <= 10 for paths in packed)
     assert ("big",) in packed
-    assert len(pack(files[:4], cores=4)) == 4
-    assert pack([], cores=4) == []
+    assert len(pack_files(files[:4], cores=4)) == 4
+    assert pack_files([], cores=4) == []

@@ -10,8 +10,9 @@ import pytest
 
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.runners import shuffle_join
-from cmsspark.runners.scan import StreamFiles, TaskContext, scan
+from cmsspark.runners.scan import scan
 from cmsspark.runners.spark import merged
+from cmsspark.runners.tasks import StreamFiles, TaskContext
 from cmsspark.sources.reader import Reader
 from tests.kernel.catalogues import opened, opened_replicas
 

@@ -17,7 +17,8 @@ from cmsspark.kernel.merge import merge
 from cmsspark.kernel.pre_aggregate import COLUMNS, record_batch
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.runners import shuffle_join
-from cmsspark.runners.scan import StreamFiles, TaskContext, pack, scan
+from cmsspark.runners.scan import TASK_BYTES, scan
+from cmsspark.runners.tasks import StreamFiles, TaskContext, pack_tasks
 from cmsspark.sources.reader import Reader
 from tests.kernel.catalogues import Dataset, File, opened, opened_replicas
 
@@ -138,7 +139,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> TaskContext:
 def rows_of(scanned: DataFrame) -> list[tuple[Any, ...]]:
     """All rows, added up over tasks; quarantined records without their place, which a feed may not know."""
     found = merge(_batches(scanned))
-    accesses = [("access", *row.values()) for row in found.people.as_batch().to_pylist()]
+    accesses = [("access", *row.values()) for row in found.by_user.as_batch().to_pylist()]
     return sorted([*accesses, *(row for row in found.side_rows() if row[0] == "bin")], key=repr)
 
 
@@ -210,16 +211,18 @@ def test_each_file_is_in_one_task_and_the_largest_come_first() -> None:
     files = [StreamFiles("aaa", "enr", tuple((f"a{n}", n * 10) for n in range(20))),
              StreamFiles("crab", "avro", (("c.gz", 500), ("d", 0)))]  # fmt: skip
     for cores in (1, 3, 64):
-        tasks = pack(files, cores)
+        tasks = pack_tasks(files, cores, TASK_BYTES)
         read = [(task.stream, path) for task in tasks for path in task.paths]
         assert sorted(read) == sorted((one.stream, path) for one in files for path, _ in one.files)
-        assert all(task.form == {"aaa": "enr", "crab": "avro"}[task.stream] for task in tasks)
+        assert all(task.format == {"aaa": "enr", "crab": "avro"}[task.stream] for task in tasks)
         assert len(tasks) >= min(cores, 20)
     assert tasks[0].paths == ("c.gz",)
-    assert len(pack(files, 1, task_bytes=1)) == 22
+    assert len(pack_tasks(files, 1, task_bytes=1)) == 22
 
 
 def test_no_files_make_no_tasks() -> None:
-    assert pack([], 4) == []
-    assert pack([StreamFiles("aaa", "enr", ())], 4) == []
-    assert [task.paths for task in pack([StreamFiles("aaa", "enr", (("empty", 0),))], 4)] == [("empty",)]
+    assert pack_tasks([], 4, TASK_BYTES) == []
+    assert pack_tasks([StreamFiles("aaa", "enr", ())], 4, TASK_BYTES) == []
+    assert [task.paths for task in pack_tasks([StreamFiles("aaa", "enr", (("empty", 0),))], 4, TASK_BYTES)] == [
+        ("empty",)
+    ]

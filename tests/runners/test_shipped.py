@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import OutputError
-from cmsspark.runners.shipped import archive, place
+from cmsspark.runners.shipped import archive, local_folder
 
 
 def snapshot(cache: Path, name: str) -> Path:
@@ -46,4 +46,4 @@ def test_where_it_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_this_host_is_opened_where_it_is(tmp_path: Path) -> None:
-    assert place(str(tmp_path)) == tmp_path
+    assert local_folder(str(tmp_path)) == tmp_path

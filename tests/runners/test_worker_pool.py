@@ -16,7 +16,7 @@ import pytest
 from cmsspark.access import AccessBatch, Group
 from cmsspark.errors import DataError, NotAllowed, NotReady
 from cmsspark.pseudonyms import Pseudonyms
-from cmsspark.runners.scan import Task, TaskContext
+from cmsspark.runners.tasks import Task, TaskContext
 from cmsspark.runners.worker_pool import WorkerFailed, WorkerPool
 from tests.kernel.catalogues import opened
 
@@ -120,7 +120,7 @@ def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, context:
 
 
 def test_a_process_that_is_killed_is_told_and_may_be_tried_again(tmp_path: Path, context: TaskContext) -> None:
-    with WorkerPool(2) as pool, pytest.raises(NotReady, match="ended from outside") as caught:
+    with WorkerPool(2) as pool, pytest.raises(NotReady, match="was killed") as caught:
         list(pool.scan(tasks(tmp_path, "killed", "1"), context))
     assert "SIGKILL" in str(caught.value.found)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cmsspark.runners.session import session
-from cmsspark.runners.shipped import place, ship
+from cmsspark.runners.shipped import local_folder, ship
 
 spark = session("a mapped catalogue")
 name = ship(spark, Path(sys.argv[1]))
@@ -19,7 +19,7 @@ rounds = int(sys.argv[2])
 
 def touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read every page of the array again and again; the process's own resident memory, in MB."""
-    array = np.load(place(name) / "hashes.npy", mmap_mode="r")
+    array = np.load(local_folder(name) / "hashes.npy", mmap_mode="r")
     for _ in batches:
         assert {int(array.sum()) for _ in range(rounds)} == {len(array)}
         status = Path("/proc/self/status").read_text()
