@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
 from cmsspark.pipeline.run_report import of_run
+from cmsspark.readable import encodable, json_text
 from cmsspark.reports.page import page
 from cmsspark.reports.text import text
 from cmsspark.runners.session import small_session
@@ -53,7 +53,7 @@ def command(
     if html is not None:
         _write(Path(html), page(contents))
     if as_json:
-        click.echo(json.dumps(contents, indent=1, ensure_ascii=False))
+        click.echo(json_text(contents, indent=1))
     elif html is None:
         click.echo(text(contents))
     return 0 if all(join["is_right"] for join in contents["joins"]) else int(Exit.DATA)
@@ -65,6 +65,6 @@ def _files(store: str) -> Files:
 
 def _write(path: Path, content: str) -> None:
     try:
-        path.write_text(content, encoding="utf-8")
+        path.write_text(encodable(content), encoding="utf-8")
     except OSError as error:
         raise OutputError("the page cannot be written", where=path, found=error.strerror) from None
