@@ -17,7 +17,7 @@ import numpy as np
 from cmsspark import buffers, days
 from cmsspark.kernel.packing import Codes, pack
 from cmsspark.kernel.pre_aggregate import ACCESS, QUARANTINE
-from cmsspark.kernel.sums import Nullable, runs_of, sum_by_key
+from cmsspark.kernel.sums import Nullable, in_seconds, runs_of, sum_by_key
 from cmsspark.names import DERIVED
 from cmsspark.schemas import Table
 
@@ -144,7 +144,7 @@ class Rows:
             )
         if name in SECONDS:
             milliseconds = self.sums[SECONDS[name]]
-            return buffers.from_numpy(milliseconds.values / 1000.0, milliseconds.is_valid)
+            return buffers.from_numpy(in_seconds(milliseconds.values), milliseconds.is_valid)
         if name == "day":
             import pyarrow as pa
 

@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from cmsspark.kernel.packing import Codes, Unpack, distinct, joined, pack, ranks_of, starts_of
-from cmsspark.kernel.sums import Nullable, runs_of, sum_by_key
+from cmsspark.kernel.sums import Nullable, in_seconds, runs_of, sum_by_key
 from cmsspark.names import DERIVED
 
 #: Keys that partials have. The keys in ``DERIVED`` are computed from one of them.
@@ -347,5 +347,5 @@ def _counted(name: str, parts: Sequence[_DistinctPairs]) -> pl.DataFrame:
 
 def _in_seconds(milliseconds: pl.Series) -> pl.Series:
     """Return seconds, divided as Spark and Python do. Polars multiplies by the reciprocal: the last digit differs."""
-    values = pl.Series(milliseconds.name, milliseconds.fill_null(0).to_numpy() / 1000.0)
+    values = pl.Series(milliseconds.name, in_seconds(milliseconds.fill_null(0).to_numpy()))
     return values.set(milliseconds.is_null(), None)

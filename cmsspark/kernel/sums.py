@@ -77,3 +77,15 @@ def sum_runs(values: Longs, starts: npt.NDArray[np.intp], what: str, next_step: 
     if max(exact) > _LIMIT:
         raise DataError(f"a sum of {what} is beyond 2^63-1", next_step=next_step or "look for absurd sizes in the log")
     return exact.astype(np.int64)
+
+
+def in_seconds(milliseconds: Longs) -> npt.NDArray[np.float64]:
+    """Seconds of whole milliseconds, each the double nearest to the quotient.
+
+    A whole number beyond 2^53 may have no double of its own: Python divides those few, which rounds once.
+    """
+    seconds = milliseconds / 1000.0
+    large = np.flatnonzero(milliseconds > 2**53)
+    if len(large):
+        seconds[large] = [int(value) / 1000 for value in milliseconds[large]]
+    return seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from cmsspark.errors import DataError
 from cmsspark.kernel.merge import Merge, SideRow, merge
 from cmsspark.kernel.pre_aggregate import COLUMNS, record_batch
+from cmsspark.kernel.sums import in_seconds
 from cmsspark.runners.merge_task import MERGED_COLUMNS, MergeTask, decode_rows
 from cmsspark.schemas import stored_table
 
@@ -250,3 +252,10 @@ def test_any_rows_merge_as_a_plain_count_says(rows: list[Row], size: int) -> Non
         key: (nacc, remote, None if cpu is None else cpu / 1000, len(users))
         for key, (nacc, remote, cpu, users) in wanted.items()
     }
+
+
+def test_seconds_are_rounded_once_however_many_milliseconds_there_are() -> None:
+    """A sum beyond 2^53 has no double of its own: rounding it before the division would change the last digit."""
+    sums = [0, 1, 1500, 2**53, 2**53 + 1, 999_999_999_999_998_976 + 8_159_505, 2**63 - 1]
+    assert in_seconds(np.array(sums, np.int64)).tolist() == [value / 1000 for value in sums]
+    assert any(value / 1000 != float(value) / 1000 for value in range(2**53 + 1, 2**53 + 4001, 2))
