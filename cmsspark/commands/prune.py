@@ -57,7 +57,7 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
         count = len(leases) - held
         told = "1 lease of a day" if count == 1 else f"{count:,} leases of days"
         click.echo(f"{'removed' if remove else 'would go'}: {told} long done")
-    ledgers = leftovers.old_ledgers(settings.state_dir, before_ms)
+    ledgers = leftovers.damaged_histories(settings.state_dir, before_ms)
     for path in ledgers:
         if remove:
             path.unlink()
@@ -70,7 +70,7 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
     total = 0
     found = list(retention.old_runs(files, fout, before_ms))
     for run in found:
-        told = f"{run.job} of {run.day}: {run.path} ({run.size:,} bytes, {run.why})"
+        told = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.why})"
         if not remove:
             click.echo(f"would go: {told}")
         elif (left := _remove(files, fout, run)) is not None:
@@ -86,11 +86,11 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
 
 def _remove(files: Files, fout: str, run: OldRun) -> str | None:
     """Delete a run under its day's lease; the reason where it must stay."""
-    folder = lease.day_folder(fout, run.job, run.day)
+    folder = lease.folder_of(fout, run.job, run.interval)
     try:
-        with lease.held(files, folder, f"{run.job} of {run.day}"):
+        with lease.hold(files, folder, f"{run.job} of {run.interval}"):
             # Looked at again: since then a run may have been made current, or the current one been lost.
-            counts = retention.current_run(files, join(fout, run.job, run.day.isoformat()))
+            counts = retention.current_run(files, join(fout, run.job, run.interval.isoformat()))
             if counts is None or run.path.endswith("/" + counts):
                 return "it may be the only copy now"
             files.delete(run.path)

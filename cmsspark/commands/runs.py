@@ -21,7 +21,7 @@ from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.settings import Settings
 from cmsspark.storage import LocalFiles, is_local, local_path
-from cmsspark.store import results, run_history
+from cmsspark.store import contents, run_history
 from cmsspark.store.run_history import Run, RunHistory, State
 
 #: Of each state, for people who see colours.
@@ -36,7 +36,7 @@ def ledger_of(settings: Settings, fout: str | None, *, rebuild: bool = False) ->
     """
     notes: list[str] = []
     place = fout or settings.store
-    with run_history.opened(settings.state_dir, notes) as book:
+    with run_history.open_history(settings.state_dir, notes) as book:
         book.sweep()
         if rebuild:
             place = store_of(fout, settings)
@@ -57,7 +57,7 @@ def stored_runs(place: str) -> Iterator[Run]:
         from cmsspark.runners.session import small_session
 
         files = files_for(place, small_session("cmsspark runs"))
-    for manifest in results.manifests(files, place):
+    for manifest in contents.manifests(files, place):
         try:
             yield from_manifest(manifest, place)
         except (KeyError, ValueError, TypeError):

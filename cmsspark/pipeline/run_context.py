@@ -54,9 +54,9 @@ class RunContext:
         """Hold the day's lease until the run's end. Raises NotReady (75) that says who holds it."""
         if self.held is not None:
             return
-        folder = lease.day_folder(self.fout, self.job, self.day)
-        self.held = self.stack.enter_context(lease.held(files, folder, f"{self.job} of {self.day}"))
-        for path in results.clear_leftovers(files, self.fout, self.job, self.day):
+        folder = lease.folder_of(self.fout, self.job, self.day)
+        self.held = self.stack.enter_context(lease.hold(files, folder, f"{self.job} of {self.day}"))
+        for path in results.remove_leftovers(files, self.fout, self.job, self.day):
             self.tell(f"removed what a run that was killed had left: {path}")
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class RunContext:
         """Enter the run in the ledger; a ledger that fails is told, once, and stops nothing."""
         notes: list[str] = []
         try:
-            with run_history.opened(self.settings.state_dir, notes) as book:
+            with run_history.open_history(self.settings.state_dir, notes) as book:
                 book.put(run)
                 if run.state is State.RUNNING:
                     book.sweep()
@@ -169,5 +169,5 @@ def note_published(
 ) -> None:
     """Enter what became of a stored run's documents; a ledger that fails is no reason to say they were not sent."""
     now = clock.now_ms()
-    with suppress(CmssparkError), run_history.opened(state_dir) as book:
+    with suppress(CmssparkError), run_history.open_history(state_dir) as book:
         book.note_published(Published(job, table, day, stored_run, where, now, confirmed, waiting, refused))

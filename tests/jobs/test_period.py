@@ -381,8 +381,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_of_two_at_once_one_works_and_the_other_is_told(tmp_path: Path) -> None:
     whole_week(tmp_path)
     with (
-        lease.held(LocalFiles(), lease.day_folder(str(tmp_path), "period", WEEK), "period of 2026-W01"),
-        pytest.raises(NotReady, match="period of 2026-W01 is being worked on"),
+        lease.hold(LocalFiles(), lease.folder_of(str(tmp_path), "period", WEEK), "period of 2026-W01"),
+        pytest.raises(NotReady, match="another process is working on period of 2026-W01"),
     ):
         run(tmp_path)
     run(tmp_path, between(WEEK.first, WEEK.days[2]))
