@@ -53,7 +53,7 @@ def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -
     if period is None:
         last, _ = newest(files, fout, stored.TABLE)
         period = between(last - timedelta(days=7 * (weeks or WEEKS) - 1), last)
-    found = stored.look(files, fout, period)
+    found = stored.find_days(files, fout, period)
     found.check(allow_missing=True)
     return found
 

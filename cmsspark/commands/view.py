@@ -61,10 +61,10 @@ def command(
     place = store_of(fout, settings)
     files = files_of(place, "cmsspark view")
     wanted = period or view.last(days.today())
-    found = stored.look(files, place, wanted)
+    found = stored.find_days(files, place, wanted)
     if run_missing and found.missing:
         count_days(found.missing, lambda day: _count(day, place, settings_file, root))
-        found = stored.look(files, place, wanted)
+        found = stored.find_days(files, place, wanted)
     found.check(allow_missing=allow_missing)
     rows = rows_of(view, found)
     for text in found.warnings:

@@ -183,9 +183,7 @@ class Daily:
         return ""
 
     def _publish(self, task: PlannedTask) -> TaskOutcome:
-        from cmsspark.pipeline.planner import public_tables
-
-        if not (self.config.publish and public_tables(task.job)):
+        if not (self.config.publish and task.job.public_tables):
             return TaskOutcome(task, "done", 0, "stored")
         code = self.runner(_python("cmsspark.cli", "publish", "--job", task.job.name, *self._arguments(task)))
         if code in (0, Exit.QUARANTINED):

@@ -107,7 +107,7 @@ def _job_of(name: str | None, when: Interval) -> Job:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: the batch on its way is in doubt, everything else stays as it is."""
+    """SIGTERM ends the command as Ctrl-C does: the batch in flight is in doubt, everything else is unchanged."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -115,8 +115,8 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = signal.signal(signal.SIGTERM, stop)
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)

@@ -66,9 +66,7 @@ class Lease:
             self._number = before + 1
             self._remove_older(entries)
             return
-        raise NotReady(
-            f"several processes ask for {self.what} at once", where=self.folder, next_step="run it again"
-        )
+        raise NotReady(f"several processes ask for {self.what} at once", where=self.folder, next_step="run it again")
 
     def renew(self) -> None:
         """Extend the lease by ``ttl_s``. Raises NotReady (75) where another process took it."""
