@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -14,6 +14,10 @@ from cmsspark.settings import Settings, load_settings
 from cmsspark.sources.registry import STREAMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+#: The help of ``--date``.
+DATE_HELP: Final = "The day, 20260115 or 2026-01-15 (UTC)."
 
 
 class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
@@ -47,9 +51,7 @@ class StreamsType(click.ParamType):  # type: ignore[type-arg]
 
 def date_option(command: Command) -> Command:
     """``--date``: the day to work on."""
-    return click.option("--date", "day", type=DayType(), required=True, help="The day, 20260115 or 2026-01-15 (UTC).")(
-        command
-    )
+    return click.option("--date", "day", type=DayType(), required=True, help=DATE_HELP)(command)
 
 
 def store_options(command: Command) -> Command:
@@ -63,7 +65,7 @@ def store_options(command: Command) -> Command:
 
 
 def job_options(command: Command) -> Command:
-    """What every job that reads a day and writes a result takes."""
+    """The options of every job that reads a day and writes a result."""
     for option in (
         click.option("--debug", is_flag=True, help="Show tracebacks."),
         click.option("--verbose", is_flag=True, help="Say more on the way."),
