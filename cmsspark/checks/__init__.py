@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""Checks of a day: reconciliation, drift and readiness; alarms; differences between two results."""

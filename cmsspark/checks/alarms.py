@@ -1,7 +1,7 @@
 """Alarms of ``cmsspark daily``: metrics for Prometheus, and mail on trouble.
 
-A target that fails never changes what was done: each raises an error, which the caller puts into its summary, and ends
-by its own deadline, whatever the other side does.
+A target that fails never changes a result: it raises an error, which the caller adds to its summary. Each has its own
+deadline, whatever the server does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 from cmsspark.errors import NotAllowed, OutputError
 from cmsspark.secrets import basic_credentials, read_password, safe_text, tls_context
 
-#: Seconds that a server may take for each answer, and for all.
+#: Seconds that a server may take for each answer, and for all answers.
 PATIENCE_S: Final = 20.0
 DEADLINE_S: Final = 60.0
-#: How a mail server is spoken to, and the port that goes with it.
+#: Kinds of transport security, and the default port of each.
 PORTS: Final[Mapping[str, int]] = {"none": 25, "starttls": 587, "tls": 465}
 
 #: name → (help, {labels as they stand in braces, or empty: value})
@@ -51,7 +51,7 @@ class Mail:
 
     @property
     def where(self) -> str:
-        """The server for people."""
+        """The server as messages name it."""
         return f"{self.server}:{self.port or PORTS[self.security]}"
 
     def send(self, subject: str, text: str) -> None:
@@ -67,9 +67,9 @@ class Mail:
         try:
             self._talk(message, password)
         except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
-            raise NotAllowed("mail cannot be sent", where=self.where, found=_said(error, password)) from None
+            raise NotAllowed("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
         except (OSError, smtplib.SMTPException) as error:
-            raise OutputError("mail cannot be sent", where=self.where, found=_said(error, password)) from None
+            raise OutputError("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
 
     def _talk(self, message: EmailMessage, password: str | None) -> None:
         port = self.port or PORTS[self.security]
@@ -95,7 +95,7 @@ class Push:
     ca: Path | None = None
 
     def send(self, metrics: Metrics) -> None:
-        """Put the metrics there. Raises as :meth:`Mail.send`."""
+        """Send the metrics. Raises as :meth:`Mail.send`."""
         parts = urlsplit(self.url)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         password = read_password(self.password_file) if self.password_file else None
@@ -112,15 +112,15 @@ class Push:
                 with connection.getresponse() as answer:
                     text = answer.read(300).decode("utf-8", "replace")
         except ssl.SSLCertVerificationError as error:
-            raise NotAllowed("metrics cannot be pushed", where=self.url, found=_said(error, password)) from None
+            raise NotAllowed("metrics cannot be pushed", where=self.url, found=_error_text(error, password)) from None
         except (OSError, HTTPException) as error:
-            raise OutputError("metrics cannot be pushed", where=self.url, found=_said(error, password)) from None
+            raise OutputError("metrics cannot be pushed", where=self.url, found=_error_text(error, password)) from None
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
-            found = safe_text(f"{answer.status} {answer.reason} {text}", password)
-            wrong = NotAllowed if answer.status in (401, 403) else OutputError
-            raise wrong("metrics cannot be pushed", where=self.url, found=found[:200])
+            reply = safe_text(f"{answer.status} {answer.reason} {text}", password)
+            error_class = NotAllowed if answer.status in (401, 403) else OutputError
+            raise error_class("metrics cannot be pushed", where=self.url, found=reply[:200])
 
 
 def write_metrics(path: Path, metrics: Metrics) -> None:
@@ -146,12 +146,12 @@ def exposition(metrics: Metrics) -> str:
 
 @contextmanager
 def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
-    """Cut the connection when the time for all is over: who answers a letter at a time keeps every timeout."""
+    """Close the connection at the deadline: a server that answers byte by byte never exceeds a timeout."""
 
     def cut() -> None:
-        if (open_one := sock()) is not None:
+        if (connected := sock()) is not None:
             with suppress(OSError):
-                open_one.shutdown(socket.SHUT_RDWR)
+                connected.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(DEADLINE_S, cut)
     timer.daemon = True
@@ -162,11 +162,11 @@ def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
         timer.cancel()
 
 
-def _said(error: Exception, password: str | None) -> str:
-    """The error in a line, without the password in any of the forms that it travels in."""
-    said = str(error) or type(error).__name__
+def _error_text(error: Exception, password: str | None) -> str:
+    """The error in one line, without the password in plain or encoded form."""
+    text = str(error) or type(error).__name__
     if isinstance(error, smtplib.SMTPResponseException):
         answer = error.smtp_error
-        said = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
-    coded = base64.b64encode(password.encode()).decode() if password else None
-    return safe_text(said, password, coded, limit=200)
+        text = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
+    encoded = base64.b64encode(password.encode()).decode() if password else None
+    return safe_text(text, password, encoded, limit=200)

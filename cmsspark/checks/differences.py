@@ -1,4 +1,4 @@
-"""What differs between two results of a table: groups that appeared, vanished, or changed most."""
+"""The differences of two results of a table: groups that appeared, vanished, or changed most."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """A group's measure before and after; None where the group is not there. ``delta`` counts such as 0."""
+    """A group's measure before and after; None where the group does not exist. ``delta`` counts it as 0."""
 
     key: str
     before: int | float | None
@@ -27,7 +27,7 @@ class Change:
         return (round(after * 1000) - round(before * 1000)) / 1000
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON tells it."""
+        """As ``--json`` prints it."""
         return {"key": self.key, "before": self.before, "after": self.after, "delta": self.delta}
 
 
@@ -43,7 +43,7 @@ class Grouped:
     largest: tuple[Change, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON tells it."""
+        """As ``--json`` prints it."""
         return {**self.__dict__, "largest": [change.as_dict() for change in self.largest]}
 
 
@@ -72,16 +72,16 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
 
     both = sums(before, "before").join(sums(after, "after"), on=column, how="full", coalesce=True, nulls_equal=True)
     both = both.with_columns(delta=pl.col("after").fill_null(0) - pl.col("before").fill_null(0))
-    here, there = pl.col("before").is_not_null(), pl.col("after").is_not_null()
-    moved = both.filter(~(here & there) | (pl.col("delta") != 0))
+    has_before, has_after = pl.col("before").is_not_null(), pl.col("after").is_not_null()
+    moved = both.filter(~(has_before & has_after) | (pl.col("delta") != 0))
     moved = moved.sort([pl.col("delta").abs(), column], descending=[True, False], nulls_last=True).head(top)
-    kept = both.filter(here & there)
+    kept = both.filter(has_before & has_after)
     changed = kept.filter(pl.col("delta") != 0).height
     is_time = before.schema[measure].is_float()
     return Grouped(
         column,
-        both.filter(~here).height,
-        both.filter(~there).height,
+        both.filter(~has_before).height,
+        both.filter(~has_after).height,
         changed,
         kept.height - changed,
         tuple(
@@ -92,7 +92,7 @@ def grouped(before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str
 
 
 def impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Impact:
-    """What becomes of the documents, one a row, told apart by ``keys``; any other column that differs changes one."""
+    """The documents that change, one a row, identified by ``keys``; any other column that differs is a change."""
     import polars as pl
 
     values = [name for name in after.columns if name not in keys]
@@ -100,10 +100,10 @@ def impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Im
     both = before.with_columns(mark).join(
         after.with_columns(mark), on=list(keys), how="full", coalesce=True, nulls_equal=True, suffix="_after"
     )
-    here, there = pl.col("is_there").is_not_null(), pl.col("is_there_after").is_not_null()
-    kept = both.filter(here & there)
+    has_before, has_after = pl.col("is_there").is_not_null(), pl.col("is_there_after").is_not_null()
+    kept = both.filter(has_before & has_after)
     same = kept.filter(pl.all_horizontal([pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values])).height
-    return Impact(both.filter(~here).height, kept.height - same, same, both.filter(~there).height)
+    return Impact(both.filter(~has_before).height, kept.height - same, same, both.filter(~has_after).height)
 
 
 def _sum(rows: pl.DataFrame, name: str) -> int | float | None:
@@ -112,12 +112,12 @@ def _sum(rows: pl.DataFrame, name: str) -> int | float | None:
 
 
 def _whole(column: pl.Series) -> pl.Series:
-    """A measure as whole numbers of 128 bits, of which no sum leaves its range: seconds as milliseconds."""
+    """A measure as whole numbers of 128 bits, whose sums cannot overflow: seconds as milliseconds."""
     import polars as pl
 
     return ((column * 1000.0).round(0) if column.dtype.is_float() else column).cast(pl.Int128)
 
 
 def _in_units(whole: int | None, is_time: bool) -> int | float | None:
-    """A sum as people read it: milliseconds in seconds."""
+    """A sum in its unit: milliseconds as seconds."""
     return whole / 1000 if is_time and whole is not None else whole

@@ -1,7 +1,7 @@
-"""Whether a day's inputs may be read, judged from listings alone: whole, still, and as large as usual.
+"""Whether a day's inputs are ready to read, judged from listings alone: complete, unchanged, and as large as usual.
 
-Not ready is no failure: the reasons say what is waited for, ``retry_ms`` when another look is worth it. Nothing is
-waited for for ever: after ``patience_hours`` what is there is taken, with a warning.
+Not ready is no failure: the reasons say why, ``retry_ms`` when to check again. After ``patience_hours`` the day is read
+anyway, with a warning.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cmsspark import days
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
-#: Earlier days below which nothing is usual.
+#: Earlier days that are needed to know the usual size.
 USUAL_DAYS: Final = 3
-#: Parts that are not there and are named.
+#: The number of missing parts that a warning names.
 _NAMED_GAPS: Final = 5
 _PART: Final = re.compile(r"part-(?:[mr]-)?([0-9]{1,9})(?![0-9])", re.ASCII)
 
@@ -51,34 +51,34 @@ class Readiness:
 
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    #: UTC ms of the next look, where there are reasons.
+    #: UTC ms of the next check, where there are reasons.
     retry_ms: int | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing speaks against reading."""
+        """Whether there are no reasons to wait."""
         return not self.reasons
 
 
 def together(verdicts: Iterable[Readiness]) -> Readiness:
-    """All reasons and warnings; the next look is worth it when the last reason may be gone."""
-    every = list(verdicts)
-    retries = [verdict.retry_ms for verdict in every if verdict.retry_ms is not None]
+    """All reasons and warnings; the next check is when the last reason may be gone."""
+    parts = list(verdicts)
+    retries = [verdict.retry_ms for verdict in parts if verdict.retry_ms is not None]
     return Readiness(
-        tuple(reason for verdict in every for reason in verdict.reasons),
-        tuple(warning for verdict in every for warning in verdict.warnings),
+        tuple(reason for verdict in parts for reason in verdict.reasons),
+        tuple(warning for verdict in parts for warning in verdict.warnings),
         max(retries, default=None),
     )
 
 
 def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, now_ms: int, rules: Rules) -> Readiness:
-    """Whether a source's files are all there. ``before``: sizes of the files of each trailing day.
+    """Whether a source's files are complete. ``before``: sizes of the files of each trailing day.
 
-    Empty parts are what Spark and sqoop write, and say nothing.
+    Empty parts are ignored: Spark and sqoop write them.
     """
     quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
     age_ms = now_ms - listing.newest_ms
-    # A file from the future says that a clock is wrong, not that it is being written.
+    # A file from the future means a wrong clock, not that it is being written.
     if -quiet_ms < age_ms < quiet_ms:
         reason = f"{listing.source}: the last file was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
         return Readiness((reason,), (), listing.newest_ms + quiet_ms)
@@ -90,7 +90,7 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
         text = f"{listing.source}: {total:,} bytes, the median of {len(usual)} days before is {int(median):,}"
         if now_ms < _patience_ends(day, rules):
             return Readiness((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
-        return Readiness((), (f"{text}; it was waited for long enough",))
+        return Readiness((), (f"{text}; the time to wait for it is over",))
     parts, usual_parts = len(listing.sizes), statistics.median(len(sizes) for sizes in before if sum(sizes))
     if parts < rules.smallest_share * usual_parts:
         return Readiness((), (f"{listing.source}: {parts} files, the median of days before is {usual_parts:g}",))
@@ -98,23 +98,23 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
 
 
 def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str]]) -> Readiness:
-    """A warning where numbers of parts are left out, and never were on the days ``before``: a part may be lost.
+    """A warning where part numbers are missing and none was on the days ``before``: a part may be lost.
 
-    Where they usually are, nothing is said: Spark and sqoop write no file for what is empty.
+    No warning where numbers are usually missing: Spark and sqoop write no file for an empty part.
     """
     usual = [numbers for numbers in map(_numbers, before) if numbers]
     numbers = _numbers(names)
     gaps = _gaps(numbers)
     if not gaps or len(usual) < USUAL_DAYS or any(map(_gaps, usual)):
         return Readiness()
-    there, first = set(numbers), []
+    present, first = set(numbers), []
     for number in range(numbers[-1]):
-        if number not in there:
+        if number not in present:
             first.append(str(number))
         if len(first) == min(gaps, _NAMED_GAPS):
             break
-    told = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
-    warning = f"{source}: no part {told} of 0 to {numbers[-1]}; the {len(usual)} days before left out none"
+    gap_list = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
+    warning = f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {len(usual)} days before left out none"
     return Readiness((), (warning,))
 
 
@@ -124,14 +124,14 @@ def _numbers(names: Iterable[str]) -> list[int]:
 
 
 def _gaps(numbers: Sequence[int]) -> int:
-    """How many numbers below the last are not there."""
+    """The number of missing numbers below the last."""
     return numbers[-1] + 1 - len(numbers) if numbers else 0
 
 
 def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: Rules) -> Readiness:
-    """Whether a better dump should be waited for: the one that belongs to a day is dated after it (rule 17).
+    """Whether to wait for a better dump: the dump of a day is dated after it (rule 17).
 
-    ``dump_day`` is None for the legacy folder without a date, for which nothing better comes.
+    ``dump_day`` is None for the legacy folder without a date, which no better dump replaces.
     """
     if dump_day is None or dump_day > day:
         return Readiness()
@@ -143,12 +143,12 @@ def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: 
 
 
 def missing(text: str, now_ms: int) -> Readiness:
-    """An input that is not there; ``text`` says which."""
+    """A missing input, which ``text`` names."""
     return Readiness((text,), (), now_ms + HOUR_MS)
 
 
 def is_overdue(day: date, now_ms: int, rules: Rules) -> bool:
-    """Whether a day that is still not ready is trouble, about which people should hear."""
+    """Whether a day that is still not ready should be reported."""
     return now_ms >= _patience_ends(day, rules)
 
 

@@ -1,4 +1,4 @@
-"""Reconciliation: where every record of a stream went, checked on every run (``docs/counting.md``, rules 4 to 8)."""
+"""Reconciliation: the bin of every record of a stream, checked on every run (``docs/counting.md``, rules 4 to 8)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NONE_MATCHED_RECORDS: Final = 1000
 #: A larger share of records out of the day is a warning.
 OUT_OF_DAY_SHARE: Final = 0.05
 
-#: Unmatched beyond so many times the trailing median is a warning, once so many days are known.
+#: Unmatched beyond so many times the trailing median is a warning, once so many days are typical.
 UNMATCHED_FACTOR: Final = 3
 #: Less than this share of the trailing median's records is a warning.
 FEW_RECORDS_SHARE: Final = 0.5
@@ -53,7 +53,7 @@ class StreamBins:
         elif name in ("read", "matched", "malformed", "write_only"):
             setattr(self, name, getattr(self, name) + count)
         else:
-            raise ValueError(f"a bin of no known name: {name}")
+            raise ValueError(f"there is no bin {name!r}")
 
     @property
     def binned(self) -> int:
@@ -96,7 +96,7 @@ def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tole
     Raises UsageError (2).
     """
     streams = list(streams)
-    found = dict.fromkeys(streams, Tolerance())
+    tolerances = dict.fromkeys(streams, Tolerance())
     for part in (text or "").split(","):
         if not part.strip():
             continue
@@ -111,18 +111,18 @@ def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tole
             )
         number = float(match[1]) / (100 if match[2] else 1)
         tolerance = Tolerance(None, int(number)) if number > 1 else Tolerance(number)
-        found.update(dict.fromkeys([name] if equals else streams, tolerance))
-    return found
+        tolerances.update(dict.fromkeys([name] if equals else streams, tolerance))
+    return tolerances
 
 
 def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str]) -> dict[str, StreamBins]:
     """Bins by stream from (stream, bin, count, detail) rows of a scan; ``matched`` counts the accesses in the tables,
-    so that the sum of bins also proves that no join lost or multiplied one.
+    so that the sum of bins also proves that no join lost or multiplied counts.
     """
-    found = {stream: StreamBins() for stream in streams}
+    bins = {stream: StreamBins() for stream in streams}
     for stream, name, count, detail in rows:
-        found[stream].add(name, count, detail)
-    return found
+        bins[stream].add(name, count, detail)
+    return bins
 
 
 def check(
@@ -133,52 +133,52 @@ def check(
     prefixes: Mapping[str, Sequence[Sequence[Any]]] | None = None,
     quarantine: str | None = None,
 ) -> list[str]:
-    """Warnings about the day. Raises DataError (65) beyond the tolerances; a sum that is not right is a bug of ours
-    (70).
+    """Warnings about the day. Raises DataError (65) beyond the tolerances; a wrong sum is a bug of ours (70).
 
-    ``dump`` says which one of DBS was asked, ``prefixes`` by stream how names of files that it does not know begin;
-    ``quarantine`` is the file of all malformed records,
-    ``examples`` tells of a few by stream.
+    ``dump`` names the DBS dump, ``prefixes`` by stream the beginnings of names that it does not contain;
+    ``quarantine`` is the file of all malformed records, ``examples`` has a few by stream.
     """
     warnings = []
-    for stream, one in bins.items():
-        if one.binned != one.read:
-            raise RuntimeError(f"{stream}: {one.read} records were read and {one.binned} are in bins: {one.as_dict()}")
-        if tolerances[stream].exceeded(one):
+    for stream, counts in bins.items():
+        if counts.binned != counts.read:
+            raise RuntimeError(
+                f"{stream}: {counts.read} records were read and {counts.binned} are in bins: {counts.as_dict()}"
+            )
+        if tolerances[stream].exceeded(counts):
             raise DataError(
-                f"{stream}: {one.malformed:,} of {one.read:,} records are malformed ({one.malformed / one.read:.2%}),"
-                f" tolerated are {tolerances[stream]}",
+                f"{stream}: {counts.malformed:,} of {counts.read:,} records are malformed"
+                f" ({counts.malformed / counts.read:.2%}), tolerated are {tolerances[stream]}",
                 where=quarantine,
                 found="; ".join(examples.get(stream, ())[:5]) or None,
-                next_step="see what was kept of them; --max-malformed lets more pass",
+                next_step="see the records in the quarantine; --max-malformed tolerates more",
             )
-        if one.read >= NONE_MATCHED_RECORDS and not one.matched:
+        if counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
             raise DataError(
-                f"{stream}: none of {one.read:,} records matched a file in DBS",
+                f"{stream}: none of {counts.read:,} records matched a file in DBS",
                 where=dump,
-                found=_unmatched(one, (prefixes or {}).get(stream, ())),
-                next_step="is the DBS dump the right one, and whole? --refresh-dumps chooses it anew",
+                found=_unmatched(counts, (prefixes or {}).get(stream, ())),
+                next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
             )
-        out = one.out_of_day.total()
-        if out > OUT_OF_DAY_SHARE * one.read:
-            named = ", ".join(f"{day}: {count}" for day, count in one.out_of_day.most_common(3))
-            warnings.append(f"{stream}: {out:,} of {one.read:,} records are of other days ({named})")
+        out = counts.out_of_day.total()
+        if out > OUT_OF_DAY_SHARE * counts.read:
+            named = ", ".join(f"{day}: {count}" for day, count in counts.out_of_day.most_common(3))
+            warnings.append(f"{stream}: {out:,} of {counts.read:,} records are of other days ({named})")
     return warnings
 
 
 def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:
     """The bins that are not empty, and how names begin, for an error."""
-    told = bins.as_dict()
-    counts = {**told.pop("unmatched"), **{name: told[name] for name in ("malformed", "out_of_day", "write_only")}}
-    found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    binned = bins.as_dict()
+    counts = {**binned.pop("unmatched"), **{name: binned[name] for name in ("malformed", "out_of_day", "write_only")}}
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     if prefixes:
-        found += "; names begin with " + ", ".join(f"{prefix} ({count:,})" for prefix, count in prefixes[:5])
-    return found
+        text += "; names begin with " + ", ".join(f"{prefix} ({count:,})" for prefix, count in prefixes[:5])
+    return text
 
 
 @dataclass(frozen=True)
 class Usual:
-    """What is usual of a stream: medians of its records a day and of the share that is unmatched, over ``days``."""
+    """The usual values of a stream: medians of its records a day and of the share that is unmatched, over ``days``."""
 
     days: int
     read: float
@@ -186,12 +186,12 @@ class Usual:
 
 
 def usual(stream: str, before: Sequence[Mapping[str, Any]]) -> Usual | None:
-    """What reconciliations of earlier manifests say of a stream; fewer than three days with records say nothing."""
-    there = [day[stream] for day in before if day.get(stream, {}).get("read")]
-    if len(there) < TRAILING_DAYS_NEEDED:
+    """The usual values of a stream in earlier manifests; None with fewer than three days with records."""
+    earlier = [day[stream] for day in before if day.get(stream, {}).get("read")]
+    if len(earlier) < TRAILING_DAYS_NEEDED:
         return None
-    shares = [sum(day["unmatched"].values()) / day["read"] for day in there]
-    return Usual(len(there), statistics.median(day["read"] for day in there), statistics.median(shares))
+    shares = [sum(day["unmatched"].values()) / day["read"] for day in earlier]
+    return Usual(len(earlier), statistics.median(day["read"] for day in earlier), statistics.median(shares))
 
 
 def unusual(
@@ -204,21 +204,21 @@ def unusual(
     left out on purpose.
     """
     warnings = []
-    for stream, one in bins.items():
-        known = usual(stream, before)
-        if known is None or stream in missing:
+    for stream, counts in bins.items():
+        typical = usual(stream, before)
+        if typical is None or stream in missing:
             continue
-        if not one.read:
+        if not counts.read:
             raise DataError(
-                f"{stream}: not one record, the median of the days before is {known.read:,.0f}",
-                next_step="see whether its log was written; --streams counts the day without it",
+                f"{stream}: not one record, the median of the days before is {typical.read:,.0f}",
+                next_step="check that its log was written; --streams counts the day without it",
             )
-        if one.read < FEW_RECORDS_SHARE * known.read:
-            warnings.append(f"{stream}: {one.read:,} records, the median of the days before is {known.read:,.0f}")
-        now = sum(one.unmatched.values()) / one.read
-        if now > UNMATCHED_FACTOR * known.unmatched_share:
+        if counts.read < FEW_RECORDS_SHARE * typical.read:
+            warnings.append(f"{stream}: {counts.read:,} records, the median of the days before is {typical.read:,.0f}")
+        now = sum(counts.unmatched.values()) / counts.read
+        if now > UNMATCHED_FACTOR * typical.unmatched_share:
             warnings.append(
                 f"{stream}: {now:.1%} of the records are unmatched, the median of the days before is"
-                f" {known.unmatched_share:.1%}"
+                f" {typical.unmatched_share:.1%}"
             )
     return warnings

@@ -55,7 +55,7 @@ def days_of(files: Files, fout: str, period: Period | None, weeks: int | None) -
     if period is None:
         last, _ = newest(files, fout, stored_days.TABLE)
         period = between(last - timedelta(days=7 * (weeks or WEEKS) - 1), last)
-    stored = stored_days.look(files, fout, period)
+    stored = stored_days.find_days(files, fout, period)
     stored.check(allow_missing=True)
     return stored
 

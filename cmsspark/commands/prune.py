@@ -57,7 +57,7 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
         count = len(leases) - held
         text = "1 old lease" if count == 1 else f"{count:,} old leases"
         click.echo(f"{'removed' if remove else 'would remove'}: {text}")
-    histories = leftovers.old_ledgers(settings.state_dir, before_ms)
+    histories = leftovers.damaged_histories(settings.state_dir, before_ms)
     for path in histories:
         if remove:
             path.unlink()
@@ -70,7 +70,7 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
     total = 0
     runs = list(retention.old_runs(files, fout, before_ms))
     for run in runs:
-        text = f"{run.job} of {run.day}: {run.path} ({run.size:,} bytes, {run.why})"
+        text = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.why})"
         if not remove:
             click.echo(f"would remove: {text}")
         elif (reason := _remove(files, fout, run)) is not None:
@@ -86,11 +86,11 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
 
 def _remove(files: Files, fout: str, run: OldRun) -> str | None:
     """Delete a run under its day's lease; the reason where it must stay."""
-    folder = lease.day_folder(fout, run.job, run.day)
+    folder = lease.folder_of(fout, run.job, run.interval)
     try:
-        with lease.held(files, folder, f"{run.job} of {run.day}"):
+        with lease.hold(files, folder, f"{run.job} of {run.interval}"):
             # Check again under the lease: a run may have become current, or the current one may be lost.
-            current = retention.current_run(files, join(fout, run.job, run.day.isoformat()))
+            current = retention.current_run(files, join(fout, run.job, run.interval.isoformat()))
             if current is None or run.path.endswith("/" + current):
                 return "it may be the only copy"
             files.delete(run.path)

@@ -21,7 +21,7 @@ from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.settings import Settings
 from cmsspark.storage import LocalFiles, is_local, local_path
-from cmsspark.store import results, run_history
+from cmsspark.store import run_history
 from cmsspark.store.run_history import Run, RunHistory, State
 
 #: Colours of the states.
@@ -36,7 +36,7 @@ def history_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -
     """
     notes: list[str] = []
     store = fout or settings.store
-    with run_history.opened(settings.state_dir, notes) as history:
+    with run_history.open_history(settings.state_dir, notes) as history:
         history.sweep()
         if rebuild:
             store = store_of(fout, settings)
@@ -57,7 +57,7 @@ def stored_runs(store: str) -> Iterator[Run]:
         from cmsspark.runners.session import small_session
 
         files = files_for(store, small_session("cmsspark runs"))
-    for manifest in results.manifests(files, store):
+    for manifest in contents.manifests(files, store):
         try:
             yield from_manifest(manifest, store)
         except (KeyError, ValueError, TypeError):

@@ -61,10 +61,10 @@ def command(
     store = store_of(fout, settings)
     files = files_of(store, "cmsspark view")
     chosen = period or view.last(days.today())
-    stored = stored_days.look(files, store, chosen)
+    stored = stored_days.find_days(files, store, chosen)
     if run_missing and stored.missing:
         count_days(stored.missing, lambda day: _count(day, store, settings_file, root))
-        stored = stored_days.look(files, store, chosen)
+        stored = stored_days.find_days(files, store, chosen)
     stored.check(allow_missing=allow_missing)
     rows = rows_of(view, stored)
     for warning in stored.warnings:

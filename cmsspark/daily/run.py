@@ -103,7 +103,7 @@ class Daily:
         published = None
         if self.config.publish:
             published = []
-            with suppress(CmssparkError), run_history.opened(self.settings.state_dir) as book:
+            with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as book:
                 published = book.published(first, last)
         layout = Layout.load(self.settings.sources, self.root or self.settings.root)
         rules, policies = self.config.rules, self.config.policies
@@ -177,16 +177,14 @@ class Daily:
         """What the ledger knows of the run that just ended so; nothing where it ran elsewhere."""
         from cmsspark.store import run_history
 
-        with suppress(CmssparkError), run_history.opened(self.settings.state_dir) as book:
+        with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as book:
             latest = book.runs(job=task.job.name, first=task.day, last=task.day, limit=1)
             if latest and latest[0].error and latest[0].began_ms >= self._began_ms:
                 return f": {latest[0].error.splitlines()[0]}"
         return ""
 
     def _publish(self, task: PlannedTask) -> TaskOutcome:
-        from cmsspark.pipeline.planner import public_tables
-
-        if not (self.config.publish and public_tables(task.job)):
+        if not (self.config.publish and task.job.public_tables):
             return TaskOutcome(task, "done", 0, "stored")
         code = self.runner(_python("cmsspark.cli", "publish", "--job", task.job.name, *self._arguments(task)))
         if code in (0, Exit.QUARANTINED):
@@ -214,5 +212,5 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
     """Plan and do, as the only one. Raises NotReady (75) where another daily is at work on this store."""
     from cmsspark.store import lease
 
-    with interruptible(), lease.held(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):
+    with interruptible(), lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):
         return daily.work(daily.tasks(first, last))

@@ -11,13 +11,13 @@ import sys
 
 def find_stderr() -> None:
     """Take back the stderr of ``run_spark``: spark-submit ties a job's own to its stdout, where results go."""
-    place = os.environ.pop("CMSSPARK_STDERR", None)
-    if not place:
+    path = os.environ.pop("CMSSPARK_STDERR", None)
+    if not path:
         return
     try:
-        descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
     except OSError:
-        return  # the wrapper is gone, or another user's: stdout will do
+        return  # the wrapper has ended, or belongs to another user: use stdout
     os.dup2(descriptor, 2)
     os.close(descriptor)
 

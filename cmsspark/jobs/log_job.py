@@ -75,7 +75,7 @@ def command_of(job: Job) -> click.Command:
 
         settings = settings_of(settings_file)
         request = day_request(job, options, settings, store_of(fout, settings))
-        run_report.leave(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
+        run_report.write_page(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
 
     if "partials" not in job.tables:
         command = click.option(

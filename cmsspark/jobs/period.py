@@ -1,11 +1,10 @@
 """``period``: a week, a month or any other range of days, made from the partials of its stored days.
 
-Sums are those of the days; distinct people are counted anew over the whole period, as they do not add up.
+Sums are those of the days; distinct users are counted again over the whole period, as they do not add up.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -38,7 +37,7 @@ _MEASURES: Final = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_
 
 @dataclass(frozen=True)
 class PeriodResult:
-    """A period's rows, what they were made from, and the key of their pseudonyms."""
+    """A period's rows, the days they were made from, and the key of their pseudonyms."""
 
     rows: pl.DataFrame
     days: StoredDays
@@ -64,17 +63,17 @@ def run(
     settings: Settings,
     *,
     allow_missing: bool = False,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> results.CurrentTable:
     """Make the period's table and store it; on any failure the previous result stays.
 
-    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot stand together,
+    Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
     NotReady (75), OutputError (73).
     """
-    tell = say or (lambda text: click.echo(text, err=True))
-    with running(settings, fout, NAME, period, tell) as run_of_period:
-        done = _run(period, fout, allow_missing, tell, run_of_period)
-        run_of_period.manifest = done.manifest
+    log = log or (lambda text: click.echo(text, err=True))
+    with running(settings, fout, NAME, period, log) as run_context:
+        done = _run(period, fout, allow_missing, run_context)
+        run_context.manifest = done.manifest
         return done
 
 
@@ -86,51 +85,44 @@ def build(days: StoredDays) -> PeriodResult:
     from cmsspark.names import DERIVED
 
     key_id = days.key_id()
-    asked = Rollup((*KEYS, *DERIVED), _MEASURES)
-    rows, state = roll_up(asked, days.batches(asked.columns))
-    days.check_users(state.users)
+    rollup = Rollup((*KEYS, *DERIVED), _MEASURES)
+    rows, totals = roll_up(rollup, days.batches(rollup.columns))
+    days.check_users(totals.users)
     period = days.period
-    made = {
+    added = {
         "period": pl.lit(period.isoformat()),
         "first_day": pl.lit(period.first),
         "last_day": pl.lit(period.last),
         "timestamp": pl.lit(calendar.start_ms(period), pl.Int64),
     }
-    columns = [made.get(name, pl.col(name)).alias(name) for name in stored_table(TABLE).names]
+    columns = [added.get(name, pl.col(name)).alias(name) for name in stored_table(TABLE).names]
     return PeriodResult(rows.select(columns), days, key_id)
 
 
-def _run(
-    period: Period, fout: str, allow_missing: bool, tell: Callable[[str], None], run_of_period: RunContext
-) -> results.CurrentTable:
-    began = time.monotonic()
+def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext) -> results.CurrentTable:
     files = files_of(fout, f"cmsspark {NAME}")
-    run_of_period.lock(files)
-    days = stored.look(files, fout, period)
+    run_context.lock(files)
+    days = stored.find_days(files, fout, period)
     days.check(allow_missing=allow_missing)
-    made = build(days)
-    staged = results.stage(files, fout, NAME, period, run_of_period.check)
-    try:
-        count = staged.write_arrow(made.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
-        done = staged.commit(_manifest(made, time.monotonic() - began))
-    except BaseException:
-        staged.abandon()
-        raise
+    result = build(days)
+    with run_context.staged(files) as staged:
+        count = staged.write_arrow(result.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
+        done = staged.commit(_manifest(result, run_context.seconds()))
     for text in days.warnings:
-        tell(f"warning: {text}")
-    seconds = time.monotonic() - began
-    tell(f"{NAME} {period}: {count:,} rows from {len(days.there)} days stored in {done.path} after {seconds:.1f} s")
+        run_context.log(f"warning: {text}")
+    origin, seconds = f"from {len(days.there)} days", run_context.seconds()
+    run_context.log(f"{NAME} {period}: {count:,} rows {origin} stored in {done.path} after {seconds:.1f} s")
     return done
 
 
-def _manifest(made: PeriodResult, seconds: float) -> dict[str, Any]:
-    days = made.days
+def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
+    days = result.days
     return {
         "day": days.period.first.isoformat(),
         "period": days.period.isoformat(),
         "first_day": days.period.first.isoformat(),
         "last_day": days.period.last.isoformat(),
-        # By these it is told stale when a day was run again.
+        # A run of a day that changes makes the period stale.
         "days": {day.isoformat(): table.manifest.get("run") for day, table in days.there.items()},
         "missing_days": [day.isoformat() for day in days.missing],
         "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
@@ -144,7 +136,7 @@ def _manifest(made: PeriodResult, seconds: float) -> dict[str, Any]:
             for day, table in days.there.items()
         ],
         "warnings": days.warnings,
-        "pseudonym_key_id": made.key_id,
+        "pseudonym_key_id": result.key_id,
         "versions": versions(),
         "seconds": round(seconds, 1),
         "timestamp": calendar.start_ms(days.period),

@@ -22,7 +22,7 @@ from cmsspark.storage import Files, is_local, local_path, unreadable
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Folders of the snapshots, whether either was built just now, and what the catalogue's build found."""
+    """Folders of the snapshots, whether either was built just now, and the report of the catalogue's build."""
 
     catalogue: Path
     replicas: Path | None
@@ -55,18 +55,18 @@ def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, ea
 
 
 def warnings_of(report: Report, dbs: Dump) -> list[str]:
-    """What the build found that looks as if columns had moved in a part of FILES, with file and row."""
-    told = []
-    for one in report.suspects:
-        file = dbs.tables["FILES"][one["part"]].path
+    """Warnings about parts of FILES in which columns seem to have moved, with file and row."""
+    warnings = []
+    for suspect in report.suspects:
+        file = dbs.tables["FILES"][suspect["part"]].path
         for count, row, what in (
-            (one["orphans"], one["first_orphan"], "name a dataset that is not in DATASETS"),
-            (one["odd_names"], one["first_odd_name"], "have names that do not begin with a slash"),
+            (suspect["orphans"], suspect["first_orphan"], "name a dataset that is not in DATASETS"),
+            (suspect["odd_names"], suspect["first_odd_name"], "have names that do not begin with a slash"),
         ):
             if count:
-                share = f"{count:,} of {one['rows']:,} rows of {file}"
-                told.append(f"dbs: {share} {what}, the first in row {row:,}: have columns moved?")
-    return told
+                share = f"{count:,} of {suspect['rows']:,} rows of {file}"
+                warnings.append(f"dbs: {share} {what}, the first in row {row:,}: have columns moved?")
+    return warnings
 
 
 def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
@@ -77,8 +77,8 @@ def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
 
 def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path, each: Each) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
-    found = [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
-    build_replicas(folder, blocks, found, each)
+    replicas = [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
+    build_replicas(folder, blocks, replicas, each)
 
 
 def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:
@@ -99,7 +99,7 @@ def _replicas_of(files: Files, path: str) -> Iterator[Any]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """What keeps from reading the file is told with its name."""
+    """Turn an OSError into an error that names the file."""
     try:
         yield
     except OSError as error:
@@ -107,11 +107,11 @@ def _named(path: str) -> Iterator[None]:
 
 
 def open_part(files: Files, path: str) -> IO[bytes]:
-    """The file, open on this host; a remote one is fetched and gone when it is closed."""
+    """The file, open on this host. A remote file is fetched, and deleted when it is closed."""
     if is_local(path):
         return open(local_path(path), "rb")
     with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
         target = Path(folder) / "part"
         files.fetch(path, target)
-        # An open file outlives its name.
+        # The open file stays readable after its folder is removed.
         return target.open("rb")

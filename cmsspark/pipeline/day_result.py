@@ -1,11 +1,10 @@
-"""What becomes of a counted day: its bins are checked, its tables written, its manifest told, and all made current."""
+"""Stores a counted day: checks its bins, writes its tables and manifest, and makes the run current."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +16,9 @@ from cmsspark.errors import NotReady, OutputError
 from cmsspark.kernel.catalogue import Report
 from cmsspark.pipeline import catalogue_snapshots
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, input_summary, versions
-from cmsspark.pipeline.quarantine import keep
+from cmsspark.pipeline.quarantine import quarantine
 from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.pipeline.run_context import RunContext
 from cmsspark.pipeline.scan_summary import ScanSummary
 from cmsspark.reports import reconciliation_table
 from cmsspark.runners.scan_result import ScanResult
@@ -28,32 +28,32 @@ from cmsspark.store import results
 
 @dataclass
 class DayOutcome:
-    """What a count found beside the rows of its tables, and how it was made."""
+    """The result of a count without the rows of its tables."""
 
     bins: dict[str, StreamBins]
-    #: For the manifest as it is.
-    told: dict[str, Any]
+    #: Entries that the manifest takes as they are.
+    manifest: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
     #: Malformed records without their values.
     examples: dict[str, list[str]] = field(default_factory=dict)
-    #: The dump that files were looked up in, for errors.
-    asked: str = ""
+    #: The dump or run that datasets come from, for errors.
+    source: str = ""
 
 
 def outcome_of(
     request: DayRequest, inputs: Inputs, result: ScanResult, catalogue: Mapping[str, Any] | None
 ) -> DayOutcome:
-    """What an engine found; malformed records go to quarantine here. ``catalogue``: what its build found, None for a
-    shuffle join. Raises DataError (65) for a stream of another schema.
+    """The outcome of a scan; quarantines malformed records. ``catalogue``: the report of its build, None for a shuffle
+    join. Raises DataError (65) for a stream of another schema.
     """
     summary = ScanSummary.of(result.side_rows(), request.streams, inputs.accepted)
-    quarantine, examples = _quarantine(request, result, summary.bins)
+    quarantine_file, examples = _quarantine(request, result, summary.bins)
     changes, warnings = summary.drift()
-    told = {
+    manifest = {
         "damaged": summary.damaged,
         "outsized": summary.outsized,
         "drift": changes,
-        "quarantine": quarantine,
+        "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
         "unmatched_prefixes": summary.unmatched_prefixes(),
         "engine": result.engine,
@@ -61,11 +61,11 @@ def outcome_of(
         "join": "shuffle" if catalogue is None else "index",
         "catalogue": catalogue,
     }
-    known = f", which names {catalogue['files']:,} files" if catalogue else ""
+    files = f", which names {catalogue['files']:,} files" if catalogue else ""
     if catalogue:
         warnings += catalogue_snapshots.warnings_of(Report(**catalogue), inputs.dbs)
-    asked = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{known}"
-    return DayOutcome(summary.bins, told, summary.warnings() + warnings, examples, asked)
+    source = f"DBS dump of {inputs.dbs.day or 'no date'} in {inputs.dbs.folder}{files}"
+    return DayOutcome(summary.bins, manifest, summary.warnings() + warnings, examples, source)
 
 
 def store_day(
@@ -73,9 +73,8 @@ def store_day(
     inputs: Inputs,
     outcome: DayOutcome,
     write: Callable[[results.StagedRun, str], int],
-    run_now: results.StagedRun,
-    tell: Callable[[str], None],
-    began: float,
+    staged: results.StagedRun,
+    run_context: RunContext,
 ) -> results.CurrentTable:
     """Check the bins, write the tables (``write`` returns a table's rows) and make the run current.
 
@@ -83,43 +82,43 @@ def store_day(
     OutputError (73).
     """
     tolerances = reconciliation.parse_tolerances(request.max_malformed, request.streams)
-    prefixes, kept = outcome.told["unmatched_prefixes"], outcome.told["quarantine"]
+    prefixes, quarantined = outcome.manifest["unmatched_prefixes"], outcome.manifest["quarantine"]
     warnings = inputs.warnings + outcome.warnings
-    warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.asked, prefixes, kept)
+    warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.source, prefixes, quarantined)
     warnings += _leave_out_empty(request, inputs, outcome.bins)
     before = results.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
     trailing = [manifest.get("reconciliation", {}) for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
-        tell(f"{table}: {write(run_now, table):,} rows")
+        run_context.log(f"{table}: {write(staged, table):,} rows")
     check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
-    manifest = _manifest(request, inputs, outcome, run_now, began)
-    done = run_now.commit({**manifest, "warnings": warnings})
+    manifest = _manifest(request, inputs, outcome, staged, run_context.seconds())
+    done = staged.commit({**manifest, "warnings": warnings})
     for text in warnings:
-        tell(f"warning: {text}")
-    tell(reconciliation_table.table(done.manifest["reconciliation"]))
-    tell(f"{request.job} of {request.day} stored in {done.path} after {time.monotonic() - began:.1f} s")
+        run_context.log(f"warning: {text}")
+    run_context.log(reconciliation_table.table(done.manifest["reconciliation"]))
+    run_context.log(f"{request.job} of {request.day} stored in {done.path} after {run_context.seconds():.1f} s")
     return done
 
 
 def _leave_out_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> list[str]:
-    """With ``--allow-missing``, streams whose files hold no record count as missing; warnings about them."""
-    empty = [one for one in inputs.streams if not bins[one.stream].read]
+    """With ``--allow-missing``, treat streams without any record as missing; return warnings about them."""
+    empty = [source for source in inputs.streams if not bins[source.stream].read]
     if not request.allow_missing or len(empty) == len(inputs.streams):
         return []
-    inputs.missing += [one.stream for one in empty]
-    return [f"{one.stream} is left out: {len(one.files)} files without any record" for one in empty]
+    inputs.missing += [source.stream for source in empty]
+    return [f"{source.stream} is left out: {len(source.files)} files without any record" for source in empty]
 
 
 def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> None:
     """Raises NotReady (75) for a stream without any record that is not left out: a day of zeros is never stored."""
-    for one in inputs.streams:
-        if not bins[one.stream].read and one.stream not in inputs.missing:
+    for source in inputs.streams:
+        if not bins[source.stream].read and source.stream not in inputs.missing:
             raise NotReady(
-                f"{one.stream} of {request.day} is there but has no data",
-                where=one.folder,
-                found=f"{len(one.files)} files without any record",
+                f"{source.stream} of {request.day} is there but has no data",
+                where=source.folder,
+                found=f"{len(source.files)} files without any record",
                 next_step="run again when the day is written, or leave the stream out with --streams",
             )
 
@@ -127,73 +126,73 @@ def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
 def _quarantine(
     request: DayRequest, result: ScanResult, bins: Mapping[str, StreamBins]
 ) -> tuple[str | None, dict[str, list[str]]]:
-    """Keep malformed records in a private folder; return its file, and by stream a few examples without values."""
-    if not any(one.malformed for one in bins.values()):
+    """Quarantine the malformed records; return the file, and by stream a few examples without values."""
+    if not any(stream_bins.malformed for stream_bins in bins.values()):
         return None, {}
     folder = request.settings.state_dir / "quarantine" / request.job / request.day.isoformat()
     records = result.quarantined()
     try:
-        return keep(folder, ({"stream": stream, **json.loads(detail)} for stream, detail in records))
+        return quarantine(folder, ({"stream": stream, **json.loads(detail)} for stream, detail in records))
     except OSError as error:
-        raise OutputError("malformed records cannot be kept", where=folder, found=error.strerror) from None
+        raise OutputError("the quarantine cannot be written", where=folder, found=error.strerror) from None
 
 
 def _manifest(
-    request: DayRequest, inputs: Inputs, outcome: DayOutcome, run_now: results.StagedRun, began: float
+    request: DayRequest, inputs: Inputs, outcome: DayOutcome, staged: results.StagedRun, seconds: float
 ) -> dict[str, Any]:
     bins = outcome.bins
-    read = sum(one.read for one in bins.values())
-    rows = run_now.tables[request.tables[0]]["rows"]
+    read = sum(stream_bins.read for stream_bins in bins.values())
+    rows = staged.tables[request.tables[0]]["rows"]
     key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
     return {
         "streams": list(request.streams),
-        "partial": bool(inputs.missing or outcome.told["damaged"] or outcome.told["outsized"])
-        or any(one.is_tmp for one in inputs.streams),
+        "partial": bool(inputs.missing or outcome.manifest["damaged"] or outcome.manifest["outsized"])
+        or any(source.is_tmp for source in inputs.streams),
         "missing_streams": inputs.missing,
-        "reconciliation": {stream: one.as_dict() for stream, one in bins.items()},
-        "out_of_day_by_day": {stream: dict(sorted(one.out_of_day.items())) for stream, one in bins.items()},
-        "generations": {stream: dict(one.generations) for stream, one in bins.items() if one.generations},
+        "reconciliation": {stream: counts.as_dict() for stream, counts in bins.items()},
+        "out_of_day_by_day": {stream: dict(sorted(counts.out_of_day.items())) for stream, counts in bins.items()},
+        "generations": {stream: dict(counts.generations) for stream, counts in bins.items() if counts.generations},
         "reduction_factor": round(read / rows, 3) if rows else None,
         "dumps": dumps_summary(inputs.dumps),
-        "inputs": [input_summary(one) for one in inputs.streams],
+        "inputs": [input_summary(source) for source in inputs.streams],
         "identical_files": _identical(inputs),
         "pseudonym_key_id": key.key_id,
-        **outcome.told,
+        **outcome.manifest,
         "versions": versions(),
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(seconds, 1),
         "timestamp": days.start_ms(request.day),
     }
 
 
 def _identical(inputs: Inputs) -> list[list[str]]:
-    """Part files of one folder with the same content (rule 3); told, and counted as found. Local folders only."""
-    told = []
-    for one in inputs.streams:
+    """Groups of part files of one stream with the same content (rule 3); all are counted. Local folders only."""
+    identical = []
+    for source in inputs.streams:
         by_size: dict[int, list[str]] = {}
-        for file in one.files:
+        for file in source.files:
             if file.size and is_local(file.path):
                 by_size.setdefault(file.size, []).append(file.path)
         for paths in by_size.values():
-            # Most files of one size differ at their begin already: few are read whole.
-            for alike in _same(paths, _start) if len(paths) > 1 else ():
-                told += _same(alike, _content)
-    return told
+            # Most files of one size differ at their start: few are read whole.
+            for candidates in _same(paths, _start) if len(paths) > 1 else ():
+                identical += _same(candidates, _content)
+    return identical
 
 
-def _same(paths: list[str], of: Callable[[str], Any]) -> list[list[str]]:
-    """Groups of at least two files that ``of`` finds the same of."""
+def _same(paths: list[str], key_of: Callable[[str], Any]) -> list[list[str]]:
+    """Groups of at least two files with the same ``key_of``."""
     groups: dict[Any, list[str]] = {}
-    files: dict[tuple[int, int], Any] = {}
+    keys: dict[tuple[int, int], Any] = {}
     for path in paths:
         try:
             stat = os.stat(path)
-            # Two names of one file need no second look.
-            key = (stat.st_dev, stat.st_ino)
-            if key not in files:
-                files[key] = of(path)
+            # Two names of one file are read once.
+            file_id = (stat.st_dev, stat.st_ino)
+            if file_id not in keys:
+                keys[file_id] = key_of(path)
         except OSError as error:
             raise unreadable(path, error) from None
-        groups.setdefault(files[key], []).append(path)
+        groups.setdefault(keys[file_id], []).append(path)
     return [same for same in groups.values() if len(same) > 1]
 
 

@@ -1,12 +1,11 @@
-"""Jobs on dumps alone: choose them, read the tables, build, store. A job adds its ``build`` and its columns.
+"""Jobs on dumps alone: choose the dumps, read the tables, build, store. A job adds its ``build`` and its columns.
 
-Processes of this host run them where the dumps and the store lie on its disks, else Spark does. Both make the same
+Processes of this host run them where the dumps and the store are on its disks, otherwise Spark. Both make the same
 rows.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -91,19 +90,19 @@ def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout:
     )
 
 
-def run(job: DumpJob, request: JobRequest, say: Callable[[str], None] | None = None) -> results.CurrentTable:
+def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
     """Make the job's table for the day and store it; on any failure the previous result stays.
 
     Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73); UsageError (2) where processes are
     requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
     """
-    log = say or (lambda text: click.echo(text, err=True))
+    log = log or (lambda text: click.echo(text, err=True))
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
     is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)
     with running(request.settings, request.fout, job.name, request.day, log) as run_context:
-        # What is missing on the local disk is told before a JVM starts; so is who else works on the day.
+        # Missing local input, and another process that works on the day, are errors before a JVM starts.
         if is_local:
             run_context.lock(LocalFiles())
         dumps = job.choose(LocalFiles(), layout, request.day) if is_local else []
@@ -125,26 +124,18 @@ class _Work:
     def store(
         self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], int]
     ) -> results.CurrentTable:
-        """Have ``write`` write the table into a new run, and make that current."""
-        log, name, day = self.run_context.tell, self.job.name, self.request.day
+        """Write the table into a new run with ``write``, and make the run current."""
+        log, name, day = self.run_context.log, self.job.name, self.request.day
         for dump in dumps:
             log(f"{dump.kind} dump: {dump.folder}")
             for text in dump.warnings:
                 log(f"warning: {text}")
-        staged = results.stage(files, self.request.fout, name, day, self.run_context.check)
-        try:
+        with self.run_context.staged(files) as staged:
             count = write(staged)
             check_unchanged(files, dumps)
-            done = staged.commit(_manifest(dumps, day, engine_name, self.seconds()))
-        except BaseException:
-            staged.abandon()
-            raise
-        log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.seconds():.1f} s")
+            done = staged.commit(_manifest(dumps, day, engine_name, self.run_context.seconds()))
+        log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.run_context.seconds():.1f} s")
         return done
-
-    def seconds(self) -> float:
-        """Since the run began."""
-        return time.monotonic() - self.run_context.began_ticks
 
 
 def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
@@ -179,11 +170,11 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
 
 
 def _readers() -> dict[str, Any]:
-    """Whether the dumps are read by compiled code; if not, why not, and by how many readers."""
+    """Entries of the manifest: whether compiled code reads the dumps; if not, the reason and the number of readers."""
     from cmsspark.runners.worker_pool import cores
 
-    why = unavailable_reason()
-    return {"compiled": False, "readers": {why: cores()}} if why else {"compiled": True}
+    reason = unavailable_reason()
+    return {"compiled": False, "readers": {reason: cores()}} if reason else {"compiled": True}
 
 
 def _manifest(dumps: list[Dump], day: date, engine_name: str, seconds: float) -> dict[str, Any]:

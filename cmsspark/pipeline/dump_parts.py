@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class DumpTable(Protocol):
-    """What is read and made here of a :class:`cmsspark.pipeline.dump_day.DumpJob`."""
+    """The part of a job that this module uses, of a :class:`cmsspark.pipeline.dump_day.DumpJob`."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ def parts_of(job: DumpTable, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
     for dump in dumps:
         for table, files in dump.tables.items():
             columns = REPLICA_COLUMNS if dump.kind == "phedex" else job.dbs[table]
-            # The largest first: none is waited for at the end.
+            # The largest first, so that no process waits for a large one at the end.
             in_order = sorted((file for file in files if file.size), key=lambda file: -file.size)
             parts[table] = [partial(_read_part, f"{dump.kind}/{table}", columns, file.path) for file in in_order]
     return parts
@@ -77,7 +77,7 @@ def write_by_processes(
 
 @contextmanager
 def spill_folder(cache_dir: Path) -> Iterator[Path]:
-    """A folder for rows that are kept on disk meanwhile; it is gone at the end. Removes folders of killed runs.
+    """A temporary folder for rows on disk. Removes folders of killed runs.
 
     Raises OutputError (73) where the cache cannot be written.
     """
@@ -95,7 +95,7 @@ def spill_folder(cache_dir: Path) -> Iterator[Path]:
             next_step="name another one in the settings, as cache_dir",
         ) from None
     with lock:
-        # Whoever sees the folder under its final name finds it locked, until this process ends.
+        # Under its final name the folder is locked until this process ends.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         new.rename(folder)
         try:
@@ -112,4 +112,4 @@ def _remove_unlocked(cache: Path) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue  # its run works, or another one removes it
+            continue  # its run is active, or another process removes it

@@ -1,4 +1,4 @@
-"""What a job on log streams reads: each stream's files and the dumps, fixed once before anything is read.
+"""The inputs of a job on log streams: each stream's files and the dumps, fixed before anything is read.
 
 Imports neither pyspark nor Arrow: ``run_spark`` chooses the engine with the same functions.
 """
@@ -46,7 +46,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
     kept = _kept_dumps(request, layout, files)
     dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
     phedex = None
-    if any(one.stream in STREAMS_NEEDING_REPLICAS for one in streams):
+    if any(source.stream in STREAMS_NEEDING_REPLICAS for source in streams):
         try:
             phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
         except (InputMissing, NotReady) as error:
@@ -57,7 +57,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
             warnings.append(f"{left_out}: {error.wanted}")
     accepted = accepted_files(request.accept_damaged, streams)
     inputs = Inputs(files, streams, missing, dbs, phedex, warnings, accepted)
-    for texts in (*(one.warnings for one in streams), *(dump.warnings for dump in inputs.dumps)):
+    for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
     return inputs
 
@@ -101,9 +101,9 @@ def index_dump_bytes(settings: Settings) -> int:
 def _kept_dumps(
     request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str] = ("dbs", "phedex")
 ) -> dict[str, Dump]:
-    """The dumps that the day's current result was made with: the choice stays until it is refreshed (rule 17).
+    """The dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule 17).
 
-    Dumps of other folders than this run's are not kept: with another root all inputs are others.
+    Dumps outside this run's folders are not kept: with another root all inputs are different.
     """
     if request.refresh_dumps or not request.fout:
         return {}
@@ -113,12 +113,12 @@ def _kept_dumps(
         return {}
     kept = {}
     for kind, dump in before.manifest.get("dumps", {}).items():
-        if kind not in kinds or not any(place.holds(dump["folder"]) for place in layout.places[kind]):
+        if kind not in kinds or not any(location.holds(dump["folder"]) for location in layout.places[kind]):
             continue
         dump_day = date.fromisoformat(dump["day"]) if dump["day"] else None
-        dump_there = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, DUMPS["dbs"].for_streams)
-        if dump_there is not None:
-            kept[kind] = dump_there
+        kept_dump = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, DUMPS["dbs"].for_streams)
+        if kept_dump is not None:
+            kept[kind] = kept_dump
     return kept
 
 
@@ -127,7 +127,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
 
     Raises UsageError (2) for one that is not in the day's list, or stands for several.
     """
-    listed = [file.path for one in streams for file in one.files]
+    listed = [file.path for source in streams for file in source.files]
     accepted = set()
     for name in named:
         wanted = spellings(name)
@@ -135,7 +135,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
         if len(fits) != 1:
             raise UsageError(
                 f"--accept-damaged names {name!r}, a file of the day's logs is wanted",
-                where=", ".join(one.folder for one in streams),
+                where=", ".join(source.folder for source in streams),
                 found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
                 next_step="give the path that the error about its damage shows",
             )

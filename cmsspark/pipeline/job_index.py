@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import click
 
 from cmsspark.errors import UsageError
+from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
 
 
@@ -24,7 +25,7 @@ class Job:
     needs_spark: bool = True
     #: Processes of this host can run it without Spark. So they can every job on log streams.
     by_processes: bool = False
-    #: The log streams that it reads unless it is asked for less.
+    #: The log streams that it reads by default.
     streams: tuple[str, ...] = ()
     #: The file in ``cmsspark/jobs/`` that holds its command, where it is not the job's name.
     file: str = ""
@@ -35,6 +36,11 @@ class Job:
     def module(self) -> str:
         """The module of its command. All jobs on log streams share one."""
         return f"cmsspark.jobs.{'log_job' if self.streams else self.file or self.name}"
+
+    @property
+    def public_tables(self) -> tuple[str, ...]:
+        """The tables that are published: those without rows of single people."""
+        return tuple(table for table in self.tables if not stored_table(table).is_private)
 
 
 def _jobs() -> Iterator[Job]:
@@ -74,7 +80,7 @@ JOBS: dict[str, Job] = {job.name: job for job in _jobs()}
 
 
 def find_job(name: str) -> Job:
-    """The job of that name or alias, with or without ``.py``. Raises UsageError (2) with the names there are."""
+    """The job of that name or alias, with or without ``.py``. Raises UsageError (2) with the names of all jobs."""
     plain = name.removesuffix(".py")
     for job in JOBS.values():
         if plain in (job.name, *job.aliases):
@@ -85,12 +91,12 @@ def find_job(name: str) -> Job:
 
 
 def job_of_table(table: str) -> Job:
-    """The job that writes ``table``. Raises UsageError (2) with the tables there are."""
+    """The job that writes ``table``. Raises UsageError (2) with the names of all tables."""
     for job in JOBS.values():
         if table in (*job.tables, *job.aliases):
             return job
-    known = sorted(table for job in JOBS.values() for table in job.tables)
-    raise UsageError(f"there is no table {table!r}", found=", ".join(known))
+    tables = sorted(table for job in JOBS.values() for table in job.tables)
+    raise UsageError(f"there is no table {table!r}", found=", ".join(tables))
 
 
 def load_command(job: Job) -> click.Command:

@@ -1,4 +1,4 @@
-"""One day of streams: resolved, scanned, checked and stored. The jobs on log streams are this with other choices."""
+"""Counts a day of log streams: resolves the inputs, scans, checks and stores. All jobs on log streams run this."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
 from cmsspark.runners.tasks import StreamFiles, TaskContext
 from cmsspark.sources.folders import Layout
-from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
 
@@ -36,20 +35,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run(request: DayRequest, say: Any = None) -> results.CurrentTable:
+def run(request: DayRequest, log: Any = None) -> results.CurrentTable:
     """Count the day and store its tables; return the run's location and manifest.
 
-    Raises UsageError (2) and SettingsError (78) where the engine cannot be had; InputMissing (66), NotReady (75),
+    Raises UsageError (2) and SettingsError (78) where the engine is not available; InputMissing (66), NotReady (75),
     DataError (65), OutputError (73): the previous result stays.
     """
-    tell = say or (lambda text: click.echo(text, err=True))
+    tell = log or (lambda text: click.echo(text, err=True))
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
-    is_local = is_all_local(layout, (*request.streams, *DUMPS), request.fout)
+    is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)
     with running(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
-        # What is missing on the local disk is told before anything starts; so is who else works on the day.
+        # Missing local input, and another process that works on the day, are errors before anything starts.
         if is_local:
             run_of_day.lock(LocalFiles())
         if choice.engine == PROCESSES:
@@ -91,7 +90,7 @@ def _run_by_spark(
 
 @dataclass
 class Work:
-    """A run with its inputs at hand. ``opened`` None: Spark's shuffle join attaches the datasets."""
+    """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join attaches the datasets."""
 
     request: DayRequest
     inputs: Inputs
@@ -113,7 +112,7 @@ class Work:
         return self._in_a_run(counted_day)
 
     def take(self, earlier: results.CurrentTable) -> results.CurrentTable:
-        """Take what another job has counted."""
+        """Store the rows that another job has counted."""
         streams = self.request.streams
         outcome = reuse.outcome_of(earlier, streams)
         return self._in_a_run(
@@ -123,26 +122,20 @@ class Work:
     def _stored(
         self, run_now: results.StagedRun, outcome: day_result.DayOutcome, write: Callable[[results.StagedRun, str], int]
     ) -> results.CurrentTable:
-        began = self.run_of_day.began_ticks
-        return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.tell, began)
+        return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.run_of_day)
 
     def _in_a_run(self, work: Callable[[results.StagedRun], results.CurrentTable]) -> results.CurrentTable:
-        """Work in a run's folder; the store stays as it was where that fails."""
-        request = self.request
-        # Before anything is read: a store that cannot be written must not cost an hour first.
-        run_now = results.stage(self.inputs.files, request.fout, request.job, request.day, self.run_of_day.check)
+        """Work in a staged run; a failure leaves the store unchanged."""
         try:
-            return work(run_now)
-        except BaseException as error:
-            run_now.abandon()
-            if isinstance(error, Exception):
-                cause = cause_of(error)
-                catalogue = self.opened.catalogue if self.opened else None
-                raise overflow.explained(cause, request, self.inputs, catalogue) from None
-            raise
+            # Before anything is read, so that an unwritable store is an error at once.
+            with self.run_of_day.staged(self.inputs.files) as run_now:
+                return work(run_now)
+        except Exception as error:
+            catalogue = self.opened.catalogue if self.opened else None
+            raise overflow.explained(cause_of(error), self.request, self.inputs, catalogue) from None
 
     def context(self) -> TaskContext:
-        """What tasks need besides their files."""
+        """The context of all tasks."""
         key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE)
         opened = self.opened
         catalogue = str(opened.catalogue) if opened else None

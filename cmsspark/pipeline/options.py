@@ -18,6 +18,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
 
 
+#: The help of ``--date``.
+DATE_HELP: Final = "The day, 20260115 or 2026-01-15 (UTC)."
+
+
 class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
     """A day in UTC: 20260115 or 2026-01-15, not in the future."""
 
@@ -49,9 +53,7 @@ class StreamsType(click.ParamType):  # type: ignore[type-arg]
 
 def date_option(command: Command) -> Command:
     """``--date``: the day to work on."""
-    return click.option("--date", "day", type=DayType(), required=True, help="The day, 20260115 or 2026-01-15 (UTC).")(
-        command
-    )
+    return click.option("--date", "day", type=DayType(), required=True, help=DATE_HELP)(command)
 
 
 def store_options(command: Command) -> Command:
@@ -65,7 +67,7 @@ def store_options(command: Command) -> Command:
 
 
 def job_options(command: Command) -> Command:
-    """What every job that reads a day and writes a result takes."""
+    """The options of every job that reads a day and writes a result."""
     for option in (
         click.option("--debug", is_flag=True, help="Show tracebacks."),
         click.option("--verbose", is_flag=True, help="Print more progress messages."),

@@ -1,4 +1,4 @@
-"""A sum that 64 bits do not hold: which record is to blame, and the way on."""
+"""Explains a sum beyond 64 bits: names the largest record, and the option that quarantines it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cmsspark.sources.outsized import largest
 from cmsspark.sources.reader import Reader
 from cmsspark.storage import is_local, local_path
 
-#: How errors about sums that leave 64 bits are told apart.
+#: Marks errors about sums beyond 64 bits.
 _MARK = "beyond 2^63-1"
 
 
@@ -42,58 +42,60 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
     """
     if not isinstance(error, DataError) or _MARK not in error.wanted:
         return error
-    way_on = "--quarantine-above BYTES puts larger records in quarantine and marks the result partial"
+    next_step = "--quarantine-above BYTES puts larger records in quarantine and marks the result partial"
     try:
-        one = max(_largest(request, inputs, catalogue), key=lambda found: found.value, default=None)
+        record = max(_largest(request, inputs, catalogue), key=lambda largest: largest.value, default=None)
     except (CmssparkError, OSError):
-        one = None
-    if one is None:
-        return DataError(error.wanted, where=error.where, found=error.found, next_step=way_on)
-    unit, value = ("seconds", one.value // 1000) if one.stream == "crab" else ("bytes", one.value)
+        record = None
+    if record is None:
+        return DataError(error.wanted, where=error.where, found=error.found, next_step=next_step)
+    unit, value = ("seconds", record.value // 1000) if record.stream == "crab" else ("bytes", record.value)
     return DataError(
-        f"{one.stream}, dataset {one.dataset}: a sum is {_MARK} ({error.wanted})",
-        where=f"{one.file}, {'record' if one.file.endswith('.avro') else 'line'} {one.position}",
+        f"{record.stream}, dataset {record.dataset}: a sum is {_MARK} ({error.wanted})",
+        where=f"{record.file}, {'record' if record.file.endswith('.avro') else 'line'} {record.position}",
         found=f"the largest record of the day, {value:,} {unit}",
         next_step=f"--quarantine-above {max(0, value - 1)} puts it in quarantine and marks the result partial",
     )
 
 
 def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None) -> list[Largest]:
-    known = None if catalogue is None else Catalogue(catalogue)
-    found = [_of_stream(request, one, inputs.accepted, known) for one in inputs.streams]
-    return [one for one in found if one is not None]
+    files = None if catalogue is None else Catalogue(catalogue)
+    records = [_of_stream(request, source, inputs.accepted, files) for source in inputs.streams]
+    return [record for record in records if record is not None]
 
 
-def _of_stream(request: DayRequest, one: DayInput, accepted: frozenset[str], known: Catalogue | None) -> Largest | None:
+def _of_stream(
+    request: DayRequest, source: DayInput, accepted: frozenset[str], catalogue: Catalogue | None
+) -> Largest | None:
     most, file = 0, ""
-    for listed in one.files:
+    for listed in source.files:
         if not is_local(listed.path):
             return None
-        reader = reader_of(request)(one.stream, one.form, request.day)
+        reader = reader_of(request)(source.stream, source.form, request.day)
         with open(local_path(listed.path), "rb") as stream:
             for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
                 value = largest(batch) if largest(batch) > most else 0
-                if value and (known is None or (value := _matched(batch, known)) > most):
+                if value and (catalogue is None or (value := _matched(batch, catalogue)) > most):
                     most, file = value, listed.path
     if not file:
         return None
-    # Once more, for its place: what is larger than one less is named.
-    limit = (most - 1) // 1000 if one.stream == "crab" else most - 1
-    reader = Reader(one.stream, one.form, request.day, request.settings.max_line_bytes, limit)
+    # Read once more for its position: the reader names records above one less.
+    limit = (most - 1) // 1000 if source.stream == "crab" else most - 1
+    reader = Reader(source.stream, source.form, request.day, request.settings.max_line_bytes, limit)
     with open(local_path(file), "rb") as stream:
         for _ in reader.file(stream, file, accept_damaged=file in accepted):
             pass
     for lfn, value, where, position in reader.outsized:
-        dataset = "" if known is None else _dataset(lfn, known)
+        dataset = "" if catalogue is None else _dataset(lfn, catalogue)
         if value == most and dataset is not None:
-            return Largest(one.stream, dataset or "unknown", value, where, position)
+            return Largest(source.stream, dataset or "unknown", value, where, position)
     return None
 
 
-def _matched(batch: Any, known: Catalogue) -> int:
+def _matched(batch: Any, catalogue: Catalogue) -> int:
     """The largest value of an access whose file is in the catalogue."""
     whole = batch.unpack()
-    is_there = known.lookup([lfn.encode() for lfn in whole.lfns]) != NOT_THERE
+    is_there = catalogue.lookup([lfn.encode() for lfn in whole.lfns]) != NOT_THERE
     most = 0
     for column in (whole.read_bytes, whole.cpu_ms, whole.wall_ms):
         if column:
@@ -101,10 +103,10 @@ def _matched(batch: Any, known: Catalogue) -> int:
     return most
 
 
-def _dataset(lfn: str, known: Catalogue) -> str | None:
+def _dataset(lfn: str, catalogue: Catalogue) -> str | None:
     """The dataset of a file; None where it is not in the catalogue."""
-    (pair,) = known.lookup([lfn.encode()]).tolist()
+    (pair,) = catalogue.lookup([lfn.encode()]).tolist()
     if pair == NOT_THERE:
         return None
-    names: list[str] = known.dataset_names(np.asarray(known.pair_datasets)[[pair]])
+    names: list[str] = catalogue.dataset_names(np.asarray(catalogue.pair_datasets)[[pair]])
     return names[0]

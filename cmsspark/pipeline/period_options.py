@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import date
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from cmsspark import days, periods
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
-from cmsspark.pipeline.options import DayType
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from cmsspark.pipeline.options import DATE_HELP, Command, DayType
 
 _OPTIONS = (
     click.option("--to", "period_to", type=DayType(), help="Last day, included. [default: that of --from]"),
@@ -52,8 +50,7 @@ def when_options(command: Command) -> Callable[..., Any]:
             )
         return command(*arguments, when=day or period, **options)
 
-    about = "The day, 20260115 or 2026-01-15 (UTC)."
-    return click.option("--date", "day", type=DayType(), help=about)(period_options(with_when))
+    return click.option("--date", "day", type=DayType(), help=DATE_HELP)(period_options(with_when))
 
 
 def needed(period: Period | None) -> Period:
@@ -64,10 +61,10 @@ def needed(period: Period | None) -> Period:
 
 
 def _period(week: str | None, month: str | None, first: date | None, last: date | None) -> Period | None:
-    given = [name for name, value in (("--week", week), ("--month", month), ("--from", first)) if value is not None]
-    if len(given) > 1 or (last is not None and given != ["--from"]):
-        ways = ", ".join([*given, "--to"] if last is not None else given)
-        raise UsageError(f"one period is wanted, not {ways}", next_step="give --week, or --month, or --from … --to")
+    names = [name for name, value in (("--week", week), ("--month", month), ("--from", first)) if value is not None]
+    if len(names) > 1 or (last is not None and names != ["--from"]):
+        choices = ", ".join([*names, "--to"] if last is not None else names)
+        raise UsageError(f"one period is wanted, not {choices}", next_step="give --week, or --month, or --from … --to")
     if week is not None:
         return periods.week(week, days.today())
     if month is not None:

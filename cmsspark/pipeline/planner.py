@@ -1,4 +1,4 @@
-"""What is to be done for a day and a job: nothing, a run because it is missing or stale, or only publishing."""
+"""Plans what a day and a job need: nothing, a run because the result is missing or stale, or only publishing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cmsspark.storage import Files
 from cmsspark.store import results
 from cmsspark.store.run_history import Published
 
-#: What a source's policy may be: wait for it, count without it, or take its ``.tmp`` folder.
+#: The policies of a source: wait for it, count without it, or read its ``.tmp`` folder.
 POLICIES: Final = ("require", "partial", "tmp")
 
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """``why`` it is to be done: missing, stale (and of what), unpublished. ``runs`` is False where it is only to be
-    published; ``options`` go to the job; ``error`` is what kept from looking.
+    """A task of a day. ``why``: missing, stale (with the reason), unpublished. ``runs`` is False where the result only
+    needs publishing; ``options`` go to the job; ``error`` is set where planning failed.
     """
 
     day: date
@@ -42,7 +42,7 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class Planner:
-    """Where a planner looks. ``published``: what the ledger knows; None where nothing is published at all."""
+    """Plans tasks. ``published``: the publications in the run history; None where publishing is off."""
 
     files: Files
     layout: Layout
@@ -53,7 +53,7 @@ class Planner:
     now_ms: int
 
     def task(self, job: Job, day: date) -> PlannedTask | None:
-        """What is to be done, or None."""
+        """The task of the job and day, or None."""
         try:
             manifest = self._manifest(job, day)
             why = "missing" if manifest is None else self._stale(job, day, manifest)
@@ -70,22 +70,22 @@ class Planner:
         try:
             return results.current(self.files, self.fout, job.name, job.tables[0], day).manifest
         except (InputMissing, DataError):
-            return None  # none, or a damaged one: it is made again
+            return None  # missing or damaged: the day is run again
 
     def _stale(self, job: Job, day: date, manifest: Mapping[str, Any]) -> str:
-        """What has changed since the day was counted: a schema or a log, never only a better dump. Else empty."""
-        for table, told in manifest["tables"].items():
-            if table in job.tables and told.get("schema", "") not in ("", stored_table(table).fingerprint()):
+        """The change since the day was counted: of a schema or a log, never only a better dump. Else empty."""
+        for table, entry in manifest["tables"].items():
+            if table in job.tables and entry.get("schema", "") not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
-        read = {one.get("stream"): one for one in manifest.get("inputs", ())}
+        read = {source.get("stream"): source for source in manifest.get("inputs", ())}
         for stream in streams_of_day(day, job.streams):
             try:
                 now = self._resolve(stream, day)
             except (InputMissing, NotReady):
-                continue  # logs are deleted some day; what was counted stays
+                continue  # logs are deleted after a while; the result stays
             if stream not in read:
                 return f"stale: {stream} has arrived"
-            if _seen(read[stream]["files"]) != _seen([[f.path, f.size, f.mtime_ms] for f in now.files]):
+            if _file_keys(read[stream]["files"]) != _file_keys([[f.path, f.size, f.mtime_ms] for f in now.files]):
                 return f"stale: the files of {stream} have changed"
             if read[stream]["is_tmp"] and not now.is_tmp:
                 return f"stale: {stream} is final now"
@@ -97,43 +97,43 @@ class Planner:
 
     def _ready(self, job: Job, day: date, manifest: Mapping[str, Any] | None) -> tuple[Readiness, tuple[str, ...]]:
         verdicts, options = [], set()
-        found = []
+        sources = []
         before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
         for stream in streams_of_day(day, job.streams):
             try:
-                one = self._resolve(stream, day)
+                source = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
                 if self.policies.get(stream) == "partial":
                     verdicts.append(Readiness(warnings=(f"{stream} is left out: {error.wanted}",)))
                     options.add("--allow-missing")
                 else:
-                    verdicts.append(readiness.missing(self._lacking(stream, day, error), self.now_ms))
+                    verdicts.append(readiness.missing(self._missing_text(stream, day, error), self.now_ms))
                 continue
-            found.append(one)
-            options |= {"--allow-tmp"} if one.is_tmp else set()
+            sources.append(source)
+            options |= {"--allow-tmp"} if source.is_tmp else set()
             sizes = [_sizes(earlier, stream) for earlier in before]
-            verdicts.append(readiness.judge_stream(_listing(one), sizes, day, self.now_ms, self.rules))
+            verdicts.append(readiness.judge_stream(_listing(source), sizes, day, self.now_ms, self.rules))
             names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
-            verdicts.append(readiness.judge_parts(stream, _names(file.path for file in one.files), names))
-        if job.streams and not found:
+            verdicts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
+        if job.streams and not sources:
             verdicts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
-        # The dumps of a day that was counted stay those it was counted with.
+        # A day that was counted keeps its dumps.
         if manifest is None:
-            verdicts += self._dumps_ready(job, day, [one.stream for one in found])
+            verdicts += self._dumps_ready(job, day, [source.stream for source in sources])
         return readiness.together(verdicts), tuple(sorted(options))
 
-    def _lacking(self, stream: str, day: date, error: CmssparkError) -> str:
+    def _missing_text(self, stream: str, day: date, error: CmssparkError) -> str:
         try:
             still_open = folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=True)
         except (InputMissing, NotReady):
-            return _in_a_line(error)
+            return _one_line(error)
         return f"{stream}: {still_open.folder} is not final yet"
 
     def _dumps_ready(self, job: Job, day: date, streams: Sequence[str]) -> list[Readiness]:
         try:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:
-            return [readiness.missing(_in_a_line(error), self.now_ms)]
+            return [readiness.missing(_one_line(error), self.now_ms)]
         return [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:
@@ -149,22 +149,17 @@ class Planner:
         if self.published is None:
             return True
         run = manifest.get("run")
-        sent = {one.table for one in self.published if one.stored_run == run and one.day == day and not one.waiting}
-        return set(public_tables(job)) <= sent
+        published = (entry for entry in self.published if entry.stored_run == run and entry.day == day)
+        return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
 
 
-def public_tables(job: Job) -> list[str]:
-    """The tables of a job that are published; none of single people's."""
-    return [table for table in job.tables if not stored_table(table).is_private]
-
-
-def _seen(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
-    """Names, sizes and times: the root may be spelled in several ways, and a folder loses its ``.tmp``."""
+def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
+    """Names, sizes and times; without folders, as the root may be spelled differently and ``.tmp`` disappears."""
     return sorted((str(path).rsplit("/", 1)[-1], size, mtime_ms) for path, size, mtime_ms in files)
 
 
 def _files(manifest: Mapping[str, Any], stream: str) -> list[Sequence[Any]]:
-    return [file for one in manifest.get("inputs", ()) if one.get("stream") == stream for file in one["files"]]
+    return [file for source in manifest.get("inputs", ()) if source.get("stream") == stream for file in source["files"]]
 
 
 def _sizes(manifest: Mapping[str, Any], stream: str) -> list[int]:
@@ -175,10 +170,10 @@ def _names(paths: Iterable[str]) -> list[str]:
     return [path.rsplit("/", 1)[-1] for path in paths]
 
 
-def _listing(one: DayInput) -> Listing:
-    newest = max((file.mtime_ms for file in one.files), default=0)
-    return Listing(one.stream, tuple(file.size for file in one.files), newest)
+def _listing(source: DayInput) -> Listing:
+    newest = max((file.mtime_ms for file in source.files), default=0)
+    return Listing(source.stream, tuple(file.size for file in source.files), newest)
 
 
-def _in_a_line(error: CmssparkError) -> str:
+def _one_line(error: CmssparkError) -> str:
     return error.wanted if error.found is None else f"{error.wanted}, found {error.found}"

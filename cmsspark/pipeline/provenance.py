@@ -1,4 +1,4 @@
-"""What a manifest says of a run's inputs and versions, and the check that the inputs stayed as they were."""
+"""The inputs and versions of a run as its manifest has them, and the check that the inputs did not change."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cmsspark.store.results import STORE_VERSION
 
 
 def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:
-    """Whether the inputs and the store lie on the local disk, so that they are found without a JVM."""
-    locations = [place.folder for source in sources for place in layout.places[source]]
+    """Whether the inputs and the store are on the local disk, where no JVM is needed to list them."""
+    locations = [location.folder for source in sources for location in layout.places[source]]
     return all(is_local(location) for location in (*locations, fout))
 
 
 def check_unchanged(files: Files, inputs: Iterable[DayInput | Dump]) -> None:
-    """Raises DataError (65) that tells what changed since the list of files was fixed."""
-    told = folders.changed(files, inputs)
-    if told:
+    """Raises DataError (65) that names the files that changed since they were listed."""
+    changes = folders.changed(files, inputs)
+    if changes:
         raise DataError(
             "the input changed while it was read",
-            found="; ".join(told[:5]) + (f" and {len(told) - 5} more" if len(told) > 5 else ""),
-            next_step="run it again when nothing writes there any more",
+            found="; ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else ""),
+            next_step="run it again when no process writes there",
         )
 
 
@@ -44,19 +44,19 @@ def dumps_summary(dumps: Iterable[Dump]) -> dict[str, dict[str, Any]]:
     }
 
 
-def input_summary(one: DayInput) -> dict[str, Any]:
+def input_summary(source: DayInput) -> dict[str, Any]:
     """A stream's input as manifests have it."""
     return {
-        "stream": one.stream,
-        "form": one.form,
-        "folder": one.folder,
-        "is_tmp": one.is_tmp,
-        "files": [[file.path, file.size, file.mtime_ms] for file in one.files],
+        "stream": source.stream,
+        "form": source.form,
+        "folder": source.folder,
+        "is_tmp": source.is_tmp,
+        "files": [[file.path, file.size, file.mtime_ms] for file in source.files],
     }
 
 
 def versions() -> dict[str, Any]:
-    """Of code, store, Python and Spark."""
+    """The versions of code, store, Python and Spark."""
     return {
         "cmsspark": __version__,
         "store": STORE_VERSION,
@@ -66,13 +66,13 @@ def versions() -> dict[str, Any]:
 
 
 def _pyspark() -> str:
-    # Not at import: it takes longer than all else that `run_spark` imports from here.
+    # Not at import: it takes longer than everything else that `run_spark` imports from here.
     from importlib import metadata
 
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        # In YARN's cluster mode Spark brings its Python part along as a zip, without metadata.
-        from pyspark.version import __version__ as found
+        # In YARN's cluster mode Spark ships its Python part as a zip, without metadata.
+        from pyspark.version import __version__ as version
 
-        return str(found)
+        return str(version)

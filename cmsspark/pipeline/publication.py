@@ -32,13 +32,13 @@ DEFAULT_PRODUCER: Final = "cms-spark"
 
 @dataclass(frozen=True)
 class PublishRequest:
-    """What to publish and where to: the command line before the settings.
+    """What to publish, and the destination: the command line before the settings.
 
     ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials file; ``spool``: the folder of
     the file sink; ``limit``: only so many rows.
     """
 
-    day: Interval
+    interval: Interval
     job: Job
     settings: Settings
     options: PublishingSettings
@@ -51,7 +51,7 @@ class PublishRequest:
 
 @dataclass(frozen=True)
 class PublishResult:
-    """What publishing one table came to. ``spooled`` is None when an earlier run was resumed."""
+    """The outcome of publishing one table. ``spooled`` is None when an earlier run was resumed."""
 
     table: str
     where: str
@@ -63,18 +63,15 @@ class PublishResult:
 
 def public_tables(job: Job) -> list[str]:
     """The tables of a job that are published. Raises UsageError (2) where there is none."""
-    from cmsspark.schemas import stored_table
-
-    tables = [table for table in job.tables if not stored_table(table).is_private]
-    if not tables:
+    if not job.public_tables:
         raise UsageError(f"{job.name} has no table to publish", next_step="run_spark --list shows the jobs")
-    return tables
+    return list(job.public_tables)
 
 
 def _open_sink(
     request: PublishRequest, table: str, log: Callable[[str], None] = lambda text: None
 ) -> tuple[DocumentSpec, Sink]:
-    """What the documents have in common, and the sink they go to."""
+    """The fields that all documents share, and the sink that they go to."""
     from cmsspark.publish.documents import DocumentSpec
     from cmsspark.publish.sink import SinkOptions
     from cmsspark.publish.sinks import SINKS
@@ -84,7 +81,7 @@ def _open_sink(
     credentials = module.read_credentials(request.amq)
     producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
     kind = (credentials.type if credentials else None) or request.options.type or table
-    spec = DocumentSpec(stored_table(table), request.day, producer, kind)
+    spec = DocumentSpec(stored_table(table), request.interval, producer, kind)
     options = SinkOptions(table, spec.period, producer, kind, request.spool, request.options, log)
     return spec, module.build(credentials, options)
 
@@ -107,7 +104,7 @@ def _stored(request: PublishRequest, table: str) -> CurrentTable:
                 next_step="use --deploy-mode client",
             )
         files = files_for(store, spark)
-    return current(files, store, request.job.name, table, request.day)
+    return current(files, store, request.job.name, table, request.interval)
 
 
 def show_documents(request: PublishRequest) -> None:
@@ -125,9 +122,9 @@ def show_documents(request: PublishRequest) -> None:
         count = 0
         for row in islice(stored_rows(_stored(request, table), spec.table), request.limit):
             try:
-                made = document(spec, row)
-                validator_for(table).check(made)
-                click.echo(canonical(made))
+                content = document(spec, row)
+                validator_for(table).check(content)
+                click.echo(canonical(content))
                 count += 1
             except BadDocument as error:
                 bad += 1
@@ -140,9 +137,9 @@ def show_documents(request: PublishRequest) -> None:
 
 
 def publish_table(request: PublishRequest, table: str, *, resume: bool = False) -> PublishResult:
-    """Spool what has changed of a table's day, send what is open, and report how far it came.
+    """Spool the documents of a table that changed, send those that are open, and report the totals.
 
-    Prints what became of the documents also when it raises: NotReady (75), NotAllowed (77), DataError (65).
+    Prints the totals also when it raises: NotReady (75), NotAllowed (77), DataError (65).
     """
     from cmsspark.publish.outbox import Outbox
     from cmsspark.publish.progress import Progress
@@ -190,19 +187,19 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
         for location in locations(request.settings.state_dir, table=table, to=f"{request.sink}-")
         if location.period == period and location.destination != name
     }
-    still = {other: count for other, count in others.items() if count}
-    if not still:
+    waiting = {other: count for other, count in others.items() if count}
+    if not waiting:
         return
-    found = ", ".join(f"{count:,} for {other}" for other, count in still.items())
-    next_step = f"if it is the same destination: cmsspark outbox move --from {next(iter(still))} --to {name}"
+    counts = ", ".join(f"{count:,} for {other}" for other, count in waiting.items())
+    next_step = f"if it is the same destination: cmsspark outbox move --from {next(iter(waiting))} --to {name}"
     if is_error:
         raise NotReady(
             f"nothing of {table} {period} is open for {name}, but documents wait for another destination",
             where=request.settings.state_dir / "outbox",
-            found=found,
+            found=counts,
             next_step=next_step,
         )
-    click.echo(f"publish: documents of {table} {period} wait for another destination: {found}; {next_step}", err=True)
+    click.echo(f"publish: documents of {table} {period} wait for another destination: {counts}; {next_step}", err=True)
 
 
 def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
@@ -245,7 +242,7 @@ def _print(result: PublishResult) -> None:
 
 
 def record_publication(request: PublishRequest, results: list[PublishResult]) -> None:
-    """Enter in the run history what became of each table's documents; an error there changes nothing else."""
+    """Record the outcome of each table in the run history; an error there is ignored."""
     from cmsspark.pipeline.run_context import note_published
 
     if request.limit is not None:
@@ -260,17 +257,19 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
             continue  # nothing was open
         refused = result.quarantined + totals.refused
         outcome = (run, result.where, totals.confirmed, totals.open, refused)
-        note_published(request.settings.state_dir, request.job.name, result.table, first_day(request.day), *outcome)
+        note_published(
+            request.settings.state_dir, request.job.name, result.table, first_day(request.interval), *outcome
+        )
 
 
 def check_results(results: list[PublishResult]) -> None:
     """Raises NotReady (75) where documents are still to be confirmed, DocumentsQuarantined (3) where some were
     refused.
     """
-    still = sum(result.totals.open for result in results)
-    if still:
+    waiting = sum(result.totals.open for result in results)
+    if waiting:
         raise NotReady(
-            f"{still:,} documents are not confirmed yet",
+            f"{waiting:,} documents are not confirmed yet",
             next_step="they are in the outbox: the same command with --resume sends them",
         )
     invalid = sum(result.quarantined for result in results)

@@ -1,4 +1,4 @@
-"""What a job on log streams is asked for, and the fixed list of what it reads."""
+"""The request of a job, and the fixed list of its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a job on a day's logs or dumps is requested to do, and with which engine."""
+    """The request of a job on a day's logs or dumps: what to make, where to store it, and with which engine."""
 
     job: str
     day: date
@@ -64,7 +64,7 @@ class Inputs:
     streams: list[DayInput]
     missing: list[str]
     dbs: Dump
-    #: None where no stream of the run asks where replicas lie.
+    #: None where no stream of the run needs replicas.
     phedex: Dump | None
     warnings: list[str] = field(default_factory=list)
     #: Files that are read as far as they are intact.

@@ -1,5 +1,5 @@
-"""What every run of a job on a day does around its work: it holds the day's lease, clears what the dead left, and is
-entered in the ledger.
+"""The context of every run of a job: holds the lease of its day or period, removes leftovers of killed runs, stages the
+result, and records the run in the run history.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.periods import Interval, Period, first_day
 from cmsspark.storage import Files
 from cmsspark.store import lease, process_identity, results, run_history
+from cmsspark.store.lease import Lease
 from cmsspark.store.run_history import Published, Run, State
 
 if TYPE_CHECKING:
     from cmsspark.settings import Settings
 
-#: What the ledger keeps of a manifest.
+#: The parts of a manifest that the run history keeps.
 _DETAILS: Final = (
     *("tables", "reconciliation", "out_of_day_by_day", "generations", "drift", "damaged", "dumps", "join"),
     *("unmatched_prefixes", "streams", "missing_streams", "warnings", "quarantine", "versions", "pseudonym_key_id"),
@@ -34,75 +35,92 @@ _DETAILS: Final = (
 
 @dataclass
 class RunContext:
-    """A run on its way. ``lock`` it as soon as the store can be reached; ``check`` before its result counts."""
+    """A run in progress. Call ``lock`` as soon as the store can be reached, and write the result in ``staged``."""
 
     settings: Settings
     fout: str
     job: str
-    day: Interval
-    tell: Callable[[str], None]
+    interval: Interval
+    log: Callable[[str], None]
     stack: ExitStack
-    held: lease.Lease | None = None
+    lease: Lease | None = None
     #: The run's manifest, once it is stored.
     manifest: Mapping[str, Any] | None = None
     began: float = field(default_factory=time.time)
     #: The same moment by a clock that does not jump.
     began_ticks: float = field(default_factory=time.monotonic)
-    _is_told: bool = False
+    _has_warned: bool = False
 
     def lock(self, files: Files) -> None:
-        """Hold the day's lease until the run's end. Raises NotReady (75) that says who holds it."""
-        if self.held is not None:
+        """Hold the lease until the run's end, and remove leftovers of killed runs. Raises NotReady (75)."""
+        if self.lease is not None:
             return
-        folder = lease.day_folder(self.fout, self.job, self.day)
-        self.held = self.stack.enter_context(lease.held(files, folder, f"{self.job} of {self.day}"))
-        for path in results.clear_leftovers(files, self.fout, self.job, self.day):
-            self.tell(f"removed what a run that was killed had left: {path}")
+        folder = lease.folder_of(self.fout, self.job, self.interval)
+        self.lease = self.stack.enter_context(lease.hold(files, folder, f"{self.job} of {self.interval}"))
+        for path in results.remove_leftovers(files, self.fout, self.job, self.interval):
+            self.log(f"removed leftovers of a killed run: {path}")
 
     def check(self) -> None:
-        """Raises NotReady (75) where another process took the day over."""
-        if self.held is not None:
-            self.held.check()
+        """Raises NotReady (75) where another process took the lease."""
+        if self.lease is not None:
+            self.lease.check()
 
-    def enter(self, run: Run) -> None:
-        """Enter the run in the ledger; a ledger that fails is told, once, and stops nothing."""
+    @contextmanager
+    def staged(self, files: Files) -> Iterator[results.StagedRun]:
+        """A new run in the store, which the block writes and commits; its files are removed where the block raises.
+
+        The commit checks the lease. Raises OutputError (73) where the store cannot be written.
+        """
+        run = results.stage(files, self.fout, self.job, self.interval, self.check)
+        try:
+            yield run
+        except BaseException:
+            run.abandon()
+            raise
+
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began_ticks
+
+    def record(self, run: Run) -> None:
+        """Record the run in the run history. A failure is a warning, logged once; the run continues."""
         notes: list[str] = []
         try:
-            with run_history.opened(self.settings.state_dir, notes) as book:
-                book.put(run)
+            with run_history.open_history(self.settings.state_dir, notes) as history:
+                history.put(run)
                 if run.state is State.RUNNING:
-                    book.sweep()
+                    history.sweep()
         except CmssparkError as error:
-            notes.append(f"{error.wanted} ({error.found}): {error.where}; the run goes on without it")
-        for note in notes if not self._is_told else ():
-            self._is_told = True
-            self.tell(f"warning: {note}")
+            notes.append(f"{error.wanted} ({error.found}): {error.where}; the run continues without it")
+        for note in notes if not self._has_warned else ():
+            self._has_warned = True
+            self.log(f"warning: {note}")
 
 
 @contextmanager
 def running(
-    settings: Settings, fout: str, job: str, day: Interval, tell: Callable[[str], None]
+    settings: Settings, fout: str, job: str, interval: Interval, log: Callable[[str], None]
 ) -> Iterator[RunContext]:
-    """A run of ``job`` for ``day``, or for a period, from here to the end of the block."""
+    """Run the block as a run of ``job`` for ``interval``, and record in the run history how it ended."""
     with ExitStack() as stack:
-        run_of_day = RunContext(settings, fout, job, day, tell, stack)
-        run = _begun(run_of_day)
-        run_of_day.enter(run)
+        run_context = RunContext(settings, fout, job, interval, log, stack)
+        run = _begun(run_context)
+        run_context.record(run)
         try:
-            yield run_of_day
+            yield run_context
         except BaseException as error:
-            run_of_day.enter(_failed(run, error))
+            run_context.record(_failed(run, error))
             raise
-        run_of_day.enter(_done(run, run_of_day.manifest))
+        run_context.record(_done(run, run_context.manifest))
 
 
-def _begun(run_of_day: RunContext) -> Run:
-    began = run_of_day.began
+def _begun(run_context: RunContext) -> Run:
+    began = run_context.began
     name = clock.new_run_id(int(began * 1000))
-    day = run_of_day.day
-    run = Run(name, run_of_day.job, first_day(day), State.RUNNING, run_of_day.fout, int(began * 1000))
-    told = {"period": day.isoformat()} if isinstance(day, Period) else {}
-    return replace(run, process=process_identity.identity(), details=told)
+    interval = run_context.interval
+    run = Run(name, run_context.job, first_day(interval), State.RUNNING, run_context.fout, int(began * 1000))
+    details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}
+    return replace(run, process=process_identity.identity(), details=details)
 
 
 def _failed(run: Run, error: BaseException) -> Run:
@@ -117,7 +135,7 @@ def _failed(run: Run, error: BaseException) -> Run:
 
 def _done(run: Run, manifest: Mapping[str, Any] | None) -> Run:
     ended = replace(_ended(run), state=State.DONE, exit_code=0)
-    return ended if manifest is None else replace(ended, **_told(manifest))
+    return ended if manifest is None else replace(ended, **_fields_of(manifest))
 
 
 def _ended(run: Run) -> Run:
@@ -125,7 +143,7 @@ def _ended(run: Run) -> Run:
     return replace(run, ended_ms=now, seconds=round((now - run.began_ms) / 1000, 1))
 
 
-def _told(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     tables = manifest.get("tables") or {}
     return {
         "stored_run": manifest.get("run"),
@@ -138,22 +156,22 @@ def _told(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def fingerprint(manifest: Mapping[str, Any]) -> str:
     """A digest of the files that a run read: names, sizes, times."""
-    told = sorted(
-        (one.get("stream") or one.get("table") or "", *file)
-        for one in manifest.get("inputs", ())
-        for file in one["files"]
+    files = sorted(
+        (source.get("stream") or source.get("table") or "", *file)
+        for source in manifest.get("inputs", ())
+        for file in source["files"]
     )
-    return hashlib.sha256(json.dumps(told).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(json.dumps(files).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def from_manifest(manifest: Mapping[str, Any], fout: str) -> Run:
-    """A run as far as its manifest tells of it. Raises KeyError and ValueError for what is no manifest."""
+    """A run as its manifest describes it. Raises KeyError and ValueError for another document."""
     stored = str(manifest["run"])
     began_ms = clock.run_began_ms(stored)
     seconds = manifest.get("seconds")
     run = Run(stored, str(manifest["job"]), date.fromisoformat(manifest["day"]), State.DONE, fout, 0, exit_code=0)
     ended_ms = began_ms if seconds is None else began_ms + int(1000 * seconds)
-    return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_told(manifest))
+    return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_fields_of(manifest))
 
 
 def note_published(
@@ -167,7 +185,7 @@ def note_published(
     waiting: int,
     refused: int,
 ) -> None:
-    """Enter what became of a stored run's documents; a ledger that fails is no reason to say they were not sent."""
+    """Record the outcome of publishing a stored run. A failure is ignored: the documents were sent."""
     now = clock.now_ms()
-    with suppress(CmssparkError), run_history.opened(state_dir) as book:
-        book.note_published(Published(job, table, day, stored_run, where, now, confirmed, waiting, refused))
+    with suppress(CmssparkError), run_history.open_history(state_dir) as history:
+        history.note_published(Published(job, table, day, stored_run, where, now, confirmed, waiting, refused))

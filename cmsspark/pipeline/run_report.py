@@ -1,4 +1,4 @@
-"""The reconciliation report of a stored run, and the page that a run on log streams leaves beside its tables."""
+"""The reconciliation report of a stored run, and the page that a run on log streams writes beside its tables."""
 
 from __future__ import annotations
 
@@ -13,67 +13,59 @@ from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import Job, find_job
+from cmsspark.pipeline.stored_columns import part_rows, parts_of
 from cmsspark.readable import encodable
 from cmsspark.reports.day_report import report
 from cmsspark.reports.page import page
 from cmsspark.runners.session import session
-from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
+from cmsspark.schemas import stored_table
+from cmsspark.storage import Files, LocalFiles, is_local, join
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 
-#: The page that each run of a job on log streams leaves beside its tables.
+#: The page that each run of a job on log streams writes beside its tables.
 PAGE: Final = "report.html"
-
-
 _EXAMPLES: Final = 5
 
 
-def leave(fout: str, job: str, done: CurrentTable, tell: Callable[[str], None]) -> None:
-    """Leave the report of a run that was just stored beside its tables; one that cannot be made fails no run."""
+def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], None]) -> None:
+    """Write the report of a stored run beside its tables; a failure is a warning."""
     try:
-        # The run's own session, where there is one: it is not to start another.
+        # Uses the run's own session, where it has one.
         files = LocalFiles() if is_local(fout) else files_for(fout, session(f"cmsspark {job}"))
-        told = of_run(files, fout, find_job(job), done.manifest, done.path)
-        files.write_bytes(join(done.path, PAGE), encodable(page(told)).encode())
-        tell(f"where every record went: {join(done.path, PAGE)}")
+        summary = of_run(files, fout, find_job(job), done.manifest, done.path)
+        files.write_bytes(join(done.path, PAGE), encodable(page(summary)).encode())
+        log(f"where every record went: {join(done.path, PAGE)}")
     except Exception as error:
-        # The result counts already, and the report can be made at any time.
-        why = error.text() if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
-        tell(f"warning: the report of the run cannot be made: {' '.join(why.split())[:300]}")
+        # The result is current already, and the report can be made at any time.
+        reason = error.text() if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
+        log(f"warning: the report of the run cannot be made: {' '.join(reason.split())[:300]}")
 
 
 def of_run(files: Files, fout: str, job: Job, manifest: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """The report of the run in ``folder``, with what is told by the days before, the table and the quarantine."""
+    """The report of the run in ``folder``, from its manifest, the days before, its table and its quarantine."""
     day = date.fromisoformat(manifest["day"])
     before = results.history(files, fout, job.name, day, TRAILING_DAYS) if manifest.get("reconciliation") else []
-    return report(manifest, before, _stored(job, manifest, folder), _kept(manifest))
+    return report(manifest, before, _stored(job, manifest, folder), _quarantined(manifest))
 
 
 def _stored(job: Job, manifest: Mapping[str, Any], folder: str) -> dict[str, int] | None:
     """Accesses by stream in the stored report, read back from the local disk; None for other stores and formats."""
     name = job.tables[0]
-    told = manifest["tables"].get(name, {})
-    if not job.streams or not is_local(folder) or told.get("format", "parquet") != "parquet":
+    entry = manifest["tables"].get(name, {})
+    if not job.streams or not is_local(folder) or entry.get("format", "parquet") != "parquet":
         return None
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from cmsspark.pipeline.stored_rows import unreadable
-
+    files, table = LocalFiles(), CurrentTable(join(folder, name), dict(manifest))
     counted: Counter[str] = Counter()
-    for part in sorted(Path(local_path(folder), name).glob("part-*.parquet")):
-        try:
-            with pq.ParquetFile(part) as file:
-                rows = file.read(columns=["stream", "nacc"])
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(part, error) from None
-        for one in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
-            counted[one["stream"]] += one["nacc_sum"]
+    for part in parts_of(files, table, name):
+        rows = part_rows(files, part, stored_table(name), ("stream", "nacc"))
+        for group in rows.group_by("stream").aggregate([("nacc", "sum")]).to_pylist():
+            counted[group["stream"]] += group["nacc_sum"]
     return dict(counted)
 
 
-def _kept(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the quarantine holds of the run: reasons and places, never what stands in a record."""
+def _quarantined(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The run's quarantine: reasons and positions, never the contents of a record."""
     file = manifest.get("quarantine")
     if not file:
         return None
@@ -85,8 +77,8 @@ def _kept(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
                 record = json.loads(line)
                 reasons[record["reason"]] += 1
                 if len(examples) < _EXAMPLES:
-                    place = f"{Path(record['file']).name}, record {record['position']}"
-                    examples.append(f"{record['stream']}: {place}: {record['reason']}")
+                    position = f"{Path(record['file']).name}, record {record['position']}"
+                    examples.append(f"{record['stream']}: {position}: {record['reason']}")
     except (OSError, ValueError, KeyError):
         return {"file": file, "is_there": False}
     ordered = [{"reason": reason, "records": count} for reason, count in reasons.most_common()]

@@ -1,4 +1,4 @@
-"""What a scan tells beside its accesses: where each record went, accepted damage, and samples of the logs' fields."""
+"""The summary of a scan beside its accesses: bins of records, accepted damage, and samples of the logs' fields."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cmsspark.pipeline.inputs import spellings
 from cmsspark.sources.sample import needed_of
 
 #: Prefixes of unmatched files that a manifest names of each stream.
-PREFIXES_TOLD: Final = 20
+PREFIXES_NAMED: Final = 20
 
 
 @dataclass
 class ScanSummary:
-    """What a scan's side rows tell. ``damaged``: entries of the manifest, one for each such file."""
+    """The side rows of a scan, summed. ``damaged``: entries of the manifest, one for each such file."""
 
     bins: dict[str, StreamBins]
     damaged: list[dict[str, Any]] = field(default_factory=list)
@@ -30,40 +30,41 @@ class ScanSummary:
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name; empty where the join is Spark's.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
-    #: How many readers were at work, each a task's or a process's: by compiled code, or why not.
+    #: Numbers of readers, each of a task or a process: ``compiled``, or the reason why not.
     readers: Counter[str] = field(default_factory=Counter)
-    #: What any counted access has, by stream: bytes, site, user, app.
+    #: The fields that any counted access has, by stream: bytes, site, user, app.
     has: dict[str, set[str]] = field(default_factory=dict)
     #: Malformed records that are counted and not kept, by stream.
     not_kept: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, rows: Iterable[SideRow], streams: Sequence[str], accepted: Iterable[str] = ()) -> ScanSummary:
-        """Take in the side rows of a scan."""
+        """Sum up the side rows of a scan."""
         binned: list[tuple[str, str, int, str | None]] = []
-        found = cls({})
+        summary = cls({})
         for kind, stream, what, count, detail in rows:
             if kind == "damaged":
-                told = json.loads(detail or "")
-                told["file"] = next((path for path in accepted if path in spellings(told["file"])), told["file"])
-                found.damaged.append({"stream": stream, **told, "records_read": count})
+                damage = json.loads(detail or "")
+                file = damage["file"]
+                damage["file"] = next((path for path in accepted if path in spellings(file)), file)
+                summary.damaged.append({"stream": stream, **damage, "records_read": count})
             elif kind == "outsized":
-                found.outsized[stream] = found.outsized.get(stream, 0) + count
+                summary.outsized[stream] = summary.outsized.get(stream, 0) + count
             elif kind == "sample":
-                found.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
+                summary.sampled.setdefault(stream, drift.Seen()).add(what, count, detail or "")
             elif kind == "prefix":
-                found.prefixes.setdefault(stream, Counter())[what] += count
+                summary.prefixes.setdefault(stream, Counter())[what] += count
             elif kind == "reader":
-                found.readers[what] += count
+                summary.readers[what] += count
             elif kind == HAS:
-                found.has.setdefault(stream, set()).add(what)
+                summary.has.setdefault(stream, set()).add(what)
             elif kind == QUARANTINE_CUT:
-                found.not_kept[stream] += count
+                summary.not_kept[stream] += count
             else:
                 binned.append((stream, what, count, detail))
-        found.bins = reconciliation.from_rows(binned, streams)
-        found.damaged.sort(key=lambda one: str(one["file"]))
-        return found
+        summary.bins = reconciliation.from_rows(binned, streams)
+        summary.damaged.sort(key=lambda damage: str(damage["file"]))
+        return summary
 
     def drift(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
         """Drift for the manifest, and warnings. Raises DataError (65) for a stream of another schema."""
@@ -71,15 +72,15 @@ class ScanSummary:
 
     def unmatched_prefixes(self) -> dict[str, list[list[Any]]]:
         """For the manifest: by stream, the most frequent [prefix, records], and the rest of them as ``other``."""
-        told = {}
+        prefixes = {}
         for stream, counts in sorted(self.prefixes.items()):
-            named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_most_first)
-            rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_TOLD:])
-            told[stream] = [list(one) for one in named[:PREFIXES_TOLD]] + ([[OTHER, rest]] if rest else [])
-        return told
+            named = sorted(((name, count) for name, count in counts.items() if name != OTHER), key=_by_count)
+            rest = counts[OTHER] + sum(count for _, count in named[PREFIXES_NAMED:])
+            prefixes[stream] = [list(pair) for pair in named[:PREFIXES_NAMED]] + ([[OTHER, rest]] if rest else [])
+        return prefixes
 
     def compiled(self) -> dict[str, Any]:
-        """For the manifest: whether all was read by compiled code; if not, how many readers did, or why not."""
+        """For the manifest: whether compiled code read everything; if not, the readers by kind or reason."""
         if self.readers.keys() <= {"compiled"}:
             return {"compiled": True}
         return {"compiled": False, "readers": dict(sorted(self.readers.items()))}
@@ -87,9 +88,9 @@ class ScanSummary:
     def warnings(self) -> list[str]:
         """Warnings about records beyond a limit, accepted damage, and malformed records that are not kept."""
         damaged = [
-            f"{one['stream']}: {one['file']} is damaged ({one['reason']}); {one['records_read']:,} records before that"
-            f" were read{_unverified(one)}"
-            for one in self.damaged
+            f"{damage['stream']}: {damage['file']} is damaged ({damage['reason']});"
+            f" {damage['records_read']:,} records before that were read{_unverified(damage)}"
+            for damage in self.damaged
         ]
         outsized = [
             f"{stream}: {count:,} records beyond --quarantine-above are in quarantine"
@@ -107,10 +108,11 @@ class ScanSummary:
 
 
 def _unverified(damage: Mapping[str, Any]) -> str:
-    """What no checksum covers of a damaged file, for a warning."""
+    """The records of a damaged file that no checksum covers, for a warning."""
     count = damage.get("unverified_records", 0)
     return f", {count:,} of them unverified: no checksum covers them, so that any may be altered" if count else ""
 
 
-def _most_first(one: tuple[str, int]) -> tuple[int, str]:
-    return -one[1], one[0]
+def _by_count(pair: tuple[str, int]) -> tuple[int, str]:
+    """A sort key: the largest count first, equal ones by name."""
+    return -pair[1], pair[0]

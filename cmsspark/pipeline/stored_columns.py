@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark.errors import CmssparkError, InputMissing
 from cmsspark.file_systems import files_for
+from cmsspark.periods import Period
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
-from cmsspark.store import results
+from cmsspark.store import contents, part_files, results
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
@@ -28,16 +29,15 @@ def files_of(fout: str, app: str) -> Files:
     return files_for(fout, small_session(app))
 
 
-def parts_of(files: Files, found: CurrentTable, table: str) -> list[str | CurrentTable]:
-    """What :func:`part_rows` takes: a table's part files; of one in CSV the table itself."""
-    if found.manifest["tables"][table].get("format", "parquet") != "parquet":
-        return [found]
-    names = files.list_dir(found.path)
-    return [one.path for one in names if one.name.startswith("part-") and one.name.endswith(".parquet")]
+def parts_of(files: Files, current: CurrentTable, table: str) -> list[str | CurrentTable]:
+    """The parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
+    if current.manifest["tables"][table].get("format", "parquet") != "parquet":
+        return [current]
+    return [part.path for part in part_files.parts_of(files, current.path)]
 
 
 def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Sequence[str]) -> pa.Table:
-    """The columns of one part; of a table in CSV, of all its rows. Raises DataError (65) for what cannot be read."""
+    """The columns of one part, or of a table in CSV. Raises DataError (65) where it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -60,40 +60,32 @@ def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Se
         raise unreadable(part, error) from None
 
 
-def table_rows(files: Files, found: CurrentTable, table: str, columns: Sequence[str]) -> pa.Table:
+def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequence[str]) -> pa.Table:
     """The columns of a whole table, texts as texts."""
     import pyarrow as pa
 
     schema = stored_table(table)
     wanted = pa.schema([schema.arrow().field(name) for name in columns])
-    parts = [part_rows(files, part, schema, columns) for part in parts_of(files, found, table)]
+    parts = [part_rows(files, part, schema, columns) for part in parts_of(files, current, table)]
     return pa.concat_tables([wanted.empty_table(), *(part.select(list(columns)).cast(wanted) for part in parts)])
 
 
 def stored_days(files: Files, fout: str, job: str) -> list[date]:
     """The days that a job has a result of, in order."""
-    base = join(fout, job)
-    found = []
-    for entry in files.list_dir(base) if files.stat(base) is not None else ():
-        try:
-            day = date.fromisoformat(entry.name)
-        except ValueError:
-            continue
-        if day.isoformat() == entry.name and files.stat(join(entry.path, "CURRENT")) is not None:
-            found.append(day)
-    return sorted(found)
+    intervals = contents.stored_intervals(files, fout, job)
+    return sorted(interval for interval in intervals if not isinstance(interval, Period))
 
 
 def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:
     """The newest stored day of a table, not after ``until``. Raises InputMissing (66) that says what to run."""
     job = job_of_table(table).name
-    there = stored_days(files, fout, job)
-    fitting = [day for day in there if until is None or day <= until]
+    stored = stored_days(files, fout, job)
+    fitting = [day for day in stored if until is None or day <= until]
     if not fitting:
         raise InputMissing(
             f"no day of {job} is stored" + (f" up to {until}" if until else ""),
             where=join(fout, job),
-            found=f"days from {there[0]} on" if there else "nothing",
+            found=f"days from {stored[0]} on" if stored else "nothing",
             next_step=f"run_spark {job} --date {until or 'DAY'} --fout {fout}",
         )
     return fitting[-1], results.current(files, fout, job, table, fitting[-1])

@@ -1,4 +1,4 @@
-"""The stored days of a period: which there are, whether they may stand together, and the rows of their partials."""
+"""The stored days of a period: which exist, whether they may be combined, and the rows of their partials."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cmsspark.periods import Period, spans
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
 from cmsspark.schemas import stored_table
 from cmsspark.storage import Files, is_local, join
-from cmsspark.store import results
+from cmsspark.store import contents, results
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Whose partials.
+#: The job and the table of the partials.
 JOB: Final = "data_aggregation"
 TABLE: Final = "partials"
-#: Rows that are folded at once: a hundred bytes each.
+#: Rows of a batch: a hundred bytes each.
 BATCH_ROWS: Final = 8_000_000
 
 
 @dataclass(frozen=True)
 class StoredDays:
-    """What is stored of a period: each day's partials, the days that are missing, and why some are partial."""
+    """The stored days of a period: each day's partials, the missing days, and the reasons why some are partial."""
 
     period: Period
     files: Files
@@ -46,17 +46,17 @@ class StoredDays:
 
     @property
     def warnings(self) -> list[str]:
-        """What is left out, for people."""
-        told = []
+        """Warnings about days that are missing or partial."""
+        warnings = []
         if self.missing:
-            told.append(f"{len(self.missing)} of {len(self.period.days)} days are left out: {spans(self.missing)}")
-        why: dict[str, list[date]] = {}
+            warnings.append(f"{len(self.missing)} of {len(self.period.days)} days are left out: {spans(self.missing)}")
+        by_reason: dict[str, list[date]] = {}
         for day, reason in self.partial.items():
-            why.setdefault(reason, []).append(day)
-        return told + [f"partial ({reason}): {spans(days)}" for reason, days in why.items()]
+            by_reason.setdefault(reason, []).append(day)
+        return warnings + [f"partial ({reason}): {spans(days)}" for reason, days in by_reason.items()]
 
     def check(self, *, allow_missing: bool) -> None:
-        """Raises InputMissing (66) that names the days that are missing, unless they may be and some day is there."""
+        """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
         if not self.missing or (allow_missing and self.there):
             return
         first, last = min(self.missing), max(self.missing)
@@ -108,55 +108,45 @@ class StoredDays:
             parts = [(day, part) for day, table in batch for part in parts_of(self.files, table, TABLE)]
             if is_local(self.fout):
                 pool = stack.enter_context(ThreadPoolExecutor(4))
-                read = list(pool.map(lambda one: part_rows(self.files, one[1], schema, columns), parts))
+                read = list(pool.map(lambda part: part_rows(self.files, part[1], schema, columns), parts))
             else:
                 read = [part_rows(self.files, part, schema, columns) for _, part in parts]
-        found = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
+        by_day = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
         for day, table in batch:
             wanted = int(table.manifest["tables"][TABLE]["rows"])
-            there = sum(rows.num_rows for of, rows in found if of == day)
-            if there != wanted:
+            row_count = sum(rows.num_rows for part_day, rows in by_day if part_day == day)
+            if row_count != wanted:
                 raise DataError(
                     f"the {TABLE} of {day} have another number of rows than their manifest says",
                     where=table.path,
-                    found=f"{there:,} rows where {wanted:,} were written",
+                    found=f"{row_count:,} rows where {wanted:,} were written",
                     next_step=f"run {JOB} again for {day}",
                 )
-        return found
+        return by_day
 
 
-def look(files: Files, fout: str, period: Period) -> StoredDays:
-    """What the store has of the period. Raises DataError (65) where a day's result is damaged."""
-    there: dict[date, CurrentTable] = {}
+def find_days(files: Files, fout: str, period: Period) -> StoredDays:
+    """The stored days of the period. Raises DataError (65) where a day's result is damaged."""
+    stored: dict[date, CurrentTable] = {}
     missing = []
     for day in period.days:
         try:
-            there[day] = results.current(files, fout, JOB, TABLE, day)
+            stored[day] = results.current(files, fout, JOB, TABLE, day)
         except InputMissing:
             missing.append(day)
-    return StoredDays(period, files, fout, there, tuple(missing), _partial(there))
+    return StoredDays(period, files, fout, stored, tuple(missing), _partial(stored))
 
 
 def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
     """The periods that a job has a result of, in order."""
-    from cmsspark.periods import named
-
-    base = join(fout, job)
-    found = []
-    for entry in files.list_dir(base) if files.stat(base) is not None else ():
-        try:
-            when = named(entry.name)
-        except ValueError:
-            continue
-        if isinstance(when, Period) and files.stat(join(entry.path, "CURRENT")) is not None:
-            found.append(when)
-    return sorted(found)
+    intervals = contents.stored_intervals(files, fout, job)
+    return sorted(interval for interval in intervals if isinstance(interval, Period))
 
 
 def stale(manifest: Mapping[str, Any], runs: Mapping[date, str]) -> list[str]:
-    """What has changed since a period's result was made: days that were run again, arrived, or are gone.
+    """The changes since a period's result was made: days that were run again, are new, or are gone.
 
-    ``runs``: the run that counts now, of each day of the period that is stored.
+    ``runs``: the current run of each stored day of the period.
     """
     made = {date.fromisoformat(day): run for day, run in manifest.get("days", {}).items()}
     again = [day for day, run in runs.items() if made.get(day, run) != run]
@@ -165,45 +155,45 @@ def stale(manifest: Mapping[str, Any], runs: Mapping[date, str]) -> list[str]:
 
 
 class CurrentRuns:
-    """The run that counts of each day, asked of each day once: its manifest may be large, and is not read."""
+    """The current run of each day, read once a day and without the manifest, which may be large."""
 
     def __init__(self, files: Files, fout: str) -> None:
         self._files = files
         self._base = join(fout, JOB)
-        self._known: dict[date, str | None] = {}
+        self._runs: dict[date, str | None] = {}
 
     def of(self, period: Period) -> dict[date, str]:
         """The days of a period that are stored, and their runs."""
-        found = {day: self._run(day) for day in period.days}
-        return {day: run for day, run in found.items() if run is not None}
+        runs = {day: self._run(day) for day in period.days}
+        return {day: run for day, run in runs.items() if run is not None}
 
     def _run(self, day: date) -> str | None:
-        if day not in self._known:
+        if day not in self._runs:
             path = join(self._base, day.isoformat(), "CURRENT")
             try:
-                there = self._files.stat(path) is not None
-                self._known[day] = str(json.loads(self._files.read_bytes(path))["run"]) if there else None
+                is_stored = self._files.stat(path) is not None
+                self._runs[day] = str(json.loads(self._files.read_bytes(path))["run"]) if is_stored else None
             except (ValueError, KeyError, TypeError):
-                self._known[day] = "damaged"
-        return self._known[day]
+                self._runs[day] = "damaged"
+        return self._runs[day]
 
 
-def _partial(there: dict[date, CurrentTable]) -> dict[date, str]:
-    """Days that lack something that others of the period have, or that say so themselves; and why."""
-    lacking = {day: set(table.manifest.get("missing_streams") or ()) for day, table in there.items()}
-    streams = {day: set(table.manifest.get("streams") or ()) - lacking[day] for day, table in there.items()}
+def _partial(stored: dict[date, CurrentTable]) -> dict[date, str]:
+    """The days that lack a stream of the period's other days, or whose manifest is partial, with the reason."""
+    lacking = {day: set(table.manifest.get("missing_streams") or ()) for day, table in stored.items()}
+    streams = {day: set(table.manifest.get("streams") or ()) - lacking[day] for day, table in stored.items()}
     every = set().union(*streams.values())
-    found = {}
-    for day, table in there.items():
+    partial = {}
+    for day, table in stored.items():
         without = sorted((every - streams[day]) | lacking[day]) if streams[day] else []
         reasons = [f"without {', '.join(without)}"] if without else []
         if table.manifest.get("damaged"):
             reasons.append("damaged files")
-        if any(isinstance(one, dict) and one.get("is_tmp") for one in table.manifest.get("inputs") or ()):
+        if any(isinstance(source, dict) and source.get("is_tmp") for source in table.manifest.get("inputs") or ()):
             reasons.append("a folder that was still being written")
         if reasons or table.manifest.get("partial"):
-            found[day] = "; ".join(reasons) or "as its manifest says"
-    return found
+            partial[day] = "; ".join(reasons) or "as its manifest says"
+    return partial
 
 
 def _two_keys(period: Period, found: str) -> DataError:

@@ -16,16 +16,16 @@ from cmsspark.store.results import CurrentTable
 Row = dict[str, Any]
 
 
-def stored_rows(found: CurrentTable, table: Table) -> Iterator[Row]:
+def stored_rows(current: CurrentTable, table: Table) -> Iterator[Row]:
     """The rows of a table's current result, in the order of its parts, never more than a few thousand in memory.
 
     Local stores are read without a JVM; others through the running Spark session, one partition at a time. Raises
     DataError (65) where a part cannot be read.
     """
-    fmt = found.manifest["tables"][table.name].get("format", "parquet")
-    if not is_local(found.path):
-        return _spark_rows(found.path, table, fmt)
-    parts = sorted(Path(local_path(found.path)).glob(f"part-*.{fmt}"))
+    fmt = current.manifest["tables"][table.name].get("format", "parquet")
+    if not is_local(current.path):
+        return _spark_rows(current.path, table, fmt)
+    parts = sorted(Path(local_path(current.path)).glob(f"part-*.{fmt}"))
     return _csv_rows(parts, table) if fmt == "csv" else _parquet_rows(parts, table)
 
 

@@ -75,8 +75,8 @@ def _view(file: ConfigFile, name: str) -> View:
     from cmsspark.kernel.rollup import KEYS, MEASURES, Rollup
 
     entry = file.convert(_Entry, name)
-    keys = _words(file, entry.keys, KEYS, name, "keys")
-    measures = _words(file, entry.measures, MEASURES, name, "measures")
+    keys = _columns(file, entry.keys, KEYS, name, "keys")
+    measures = _columns(file, entry.measures, MEASURES, name, "measures")
     sort = measures[0] if entry.sort is None else entry.sort
     if sort not in (*keys, *measures):
         near = nearest(sort, (*keys, *measures))
@@ -85,16 +85,16 @@ def _view(file: ConfigFile, name: str) -> View:
     return View(name, entry.about, Rollup(keys, measures, filters), entry.period, sort)
 
 
-def _words(file: ConfigFile, words: list[str], known: tuple[str, ...], *key: str) -> tuple[str, ...]:
-    for word in words:
-        if word == "user":
+def _columns(file: ConfigFile, names: list[str], allowed: tuple[str, ...], *key: str) -> tuple[str, ...]:
+    for name in names:
+        if name == "user":
             raise file.error("a view never has single people", *key, next_step="count them: distinct_users")
-        if word not in known:
-            wanted = f"there is no {word!r} among the {key[-1]}"
-            raise file.error(wanted, *key, next_step=nearest(word, known))
-    if len(set(words)) < len(words):
-        raise file.error(f"each of the {key[-1]} stands once", *key, found=words)
-    return tuple(words)
+        if name not in allowed:
+            wanted = f"there is no {name!r} among the {key[-1]}"
+            raise file.error(wanted, *key, next_step=nearest(name, allowed))
+    if len(set(names)) < len(names):
+        raise file.error(f"each of the {key[-1]} stands once", *key, found=names)
+    return tuple(names)
 
 
 def _filters(file: ConfigFile, columns: Mapping[str, Any], name: str) -> dict[str, tuple[str, ...]]:

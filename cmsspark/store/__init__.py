@@ -1,1 +1,1 @@
-"""Sinks: where results are kept. See :mod:`cmsspark.store.store`."""
+"""The store: tables of runs, retention, the run history and leases. See :mod:`cmsspark.store.results`."""

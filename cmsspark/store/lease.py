@@ -1,9 +1,9 @@
-"""A lease in the store: of several processes, on whatever hosts, one works on a day, and a dead one holds nothing.
+"""A lease in the store: one process at a time works on a day, on any host; a dead process holds nothing.
 
-``FOUT/.leases/<job>/<day>/`` holds numbered files; the highest is the one that counts. Taking the lease is making
-the next number, which the file system grants to one only; its holder writes it anew while it works and marks it when
-it is done. The highest number is never deleted, so that who looked too early finds out. A holder on this system is
-asked for by its process, one elsewhere by its clock: it holds until ``expires_ms``.
+``FOUT/.leases/<job>/<day>/`` holds numbered files; the highest number is the lease. A process takes the lease when it
+creates the next number, which the file system lets only one process do. The holder rewrites the file while it works and
+marks it when it is done. The highest number is never deleted, so a process that listed early detects that it lost. A
+holder on this system is alive while its process is; a holder elsewhere until ``expires_ms``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from cmsspark.periods import Interval
 from cmsspark.storage import Entry, Files, join
 from cmsspark.store import process_identity
 
-#: Seconds that a lease holds without being renewed; clocks of hosts differ by less.
+#: Seconds that a lease is valid without a renewal; clocks of hosts differ by less.
 TTL_S: Final = 180.0
 _NAME: Final = re.compile(r"(\d{8})\.json", re.ASCII)
 
 
-def day_folder(fout: str, job: str, day: Interval) -> str:
+def folder_of(fout: str, job: str, interval: Interval) -> str:
     """Location of the lease of a job's day or period."""
-    return join(fout, ".leases", job, day.isoformat())
+    return join(fout, ".leases", job, interval.isoformat())
 
 
 @dataclass
 class Lease:
-    """The lease in ``folder``; ``what`` names for people what it is for. ``now`` is the time in seconds since 1970."""
+    """The lease in ``folder``; ``what`` names the work in messages. ``now`` returns seconds since 1970."""
 
     files: Files
     folder: str
@@ -60,60 +60,60 @@ class Lease:
                 continue
             entries = self._entries()
             if max(entries) > before + 1:
-                # Others took it and let it go since we looked: the number was free, the lease perhaps is not.
+                # Others took and released it in between: the number was free, the lease may not be.
                 self.files.delete(self._path(before + 1))
                 continue
             self._number = before + 1
-            self._forget(entries)
+            self._remove_older(entries)
             return
-        raise NotReady(f"many processes ask for {self.what} at once", where=self.folder, next_step="run it again")
+        raise NotReady(f"several processes ask for {self.what} at once", where=self.folder, next_step="run it again")
 
     def renew(self) -> None:
-        """Hold it for another while. Raises NotReady (75) where another process took it."""
+        """Extend the lease by ``ttl_s``. Raises NotReady (75) where another process took it."""
         self.check()
         self.files.write_bytes(self._path(self._number), self._content())
 
     def check(self) -> None:
-        """Raises NotReady (75) where another process took the lease: what was made here must not count."""
+        """Raises NotReady (75) where another process took the lease: this result must not become current."""
         newest = max(self._entries(), default=0)
         if newest != self._number:
             raise NotReady(
-                f"{self.what} was taken over by another process, as this one had not renewed its lease in time",
+                f"another process took over {self.what}, because this one did not renew its lease in time",
                 where=self.folder,
-                next_step="see that clocks are right and the file system answers; the other run goes on",
+                next_step="check the clocks and the file system; the other run continues",
             )
 
     def release(self) -> None:
-        """Let it go. What cannot be written is no error: a dead process's lease ends by itself."""
+        """Release the lease. A failed write is no error: the lease of a dead process expires."""
         with suppress(CmssparkError):
             if max(self._entries(), default=0) == self._number:
                 self.files.write_bytes(self._path(self._number), self._content(released=True))
 
     def _refuse_if_held(self, entry: Entry) -> None:
-        told = _read(self.files, entry)
-        if told is None:
-            # Nothing of ours, or gone since: as old as its file says.
-            told = {"expires_ms": entry.mtime_ms + int(self.ttl_s * 1000)}
-        alive = process_identity.lives(told)
-        is_expired = told.get("expires_ms", 0) <= self._now_ms()
-        if told.get("released") or alive is False or (alive is None and is_expired):
+        holder = _read(self.files, entry)
+        if holder is None:
+            # Not a lease file of ours, or deleted since: its age is that of the file.
+            holder = {"expires_ms": entry.mtime_ms + int(self.ttl_s * 1000)}
+        alive = process_identity.lives(holder)
+        is_expired = holder.get("expires_ms", 0) <= self._now_ms()
+        if holder.get("released") or alive is False or (alive is None and is_expired):
             return
-        since = told.get("since_ms", entry.mtime_ms)
-        until = "while it lives" if alive else f"until {clock.to_second(told['expires_ms'])} UTC unless it is renewed"
+        since = holder.get("since_ms", entry.mtime_ms)
+        until = "while it lives" if alive else f"until {clock.to_second(holder['expires_ms'])} UTC unless it is renewed"
         raise NotReady(
-            f"{self.what} is being worked on by another process",
+            f"another process is working on {self.what}",
             where=self.folder,
-            found=f"{process_identity.named(told)}, since {clock.to_second(since)} UTC, {until}",
-            next_step="run it again when that one has ended",
+            found=f"{process_identity.named(holder)}, since {clock.to_second(since)} UTC, {until}",
+            next_step="run it again after that process has ended",
         )
 
     def _entries(self) -> dict[int, Entry]:
         if self.files.stat(self.folder) is None:
             return {}
-        found = ((_NAME.fullmatch(entry.name), entry) for entry in self.files.list_dir(self.folder))
-        return {int(match[1]): entry for match, entry in found if match}
+        matches = ((_NAME.fullmatch(entry.name), entry) for entry in self.files.list_dir(self.folder))
+        return {int(match[1]): entry for match, entry in matches if match}
 
-    def _forget(self, entries: dict[int, Entry]) -> None:
+    def _remove_older(self, entries: dict[int, Entry]) -> None:
         for number, entry in entries.items():
             if number < self._number:
                 with suppress(CmssparkError):
@@ -123,7 +123,7 @@ class Lease:
         return join(self.folder, f"{number:08d}.json")
 
     def _content(self, *, released: bool = False) -> bytes:
-        told = {
+        content = {
             **self.process,
             "token": self.token,
             "what": self.what,
@@ -131,29 +131,29 @@ class Lease:
             "expires_ms": self._now_ms() + int(self.ttl_s * 1000),
             "released": released,
         }
-        return json.dumps(told).encode()
+        return json.dumps(content).encode()
 
     def _now_ms(self) -> int:
         return int(self.now() * 1000)
 
 
 @contextmanager
-def held(files: Files, folder: str, what: str, ttl_s: float = TTL_S) -> Iterator[Lease]:
-    """The lease, held and renewed by a thread until the end of the block.
+def hold(files: Files, folder: str, what: str, ttl_s: float = TTL_S) -> Iterator[Lease]:
+    """The lease, which a thread renews until the end of the block.
 
-    Raises NotReady (75) that names the holder. Call :meth:`Lease.check` before anything is made to count.
+    Raises NotReady (75) that names the holder. Call :meth:`Lease.check` before a result becomes current.
     """
     lease = Lease(files, folder, what, ttl_s)
     lease.take()
     done = threading.Event()
 
-    def keep() -> None:
-        # One failure is not the end: two more tries fit into the time, and `check` has the last word.
+    def renew() -> None:
+        # A failure is no error here: two more tries fit into the time, and `check` decides.
         while not done.wait(ttl_s / 3):
             with suppress(Exception):
                 lease.renew()
 
-    thread = threading.Thread(target=keep, name=f"lease of {what}", daemon=True)
+    thread = threading.Thread(target=renew, name=f"lease of {what}", daemon=True)
     thread.start()
     try:
         yield lease
@@ -165,7 +165,7 @@ def held(files: Files, folder: str, what: str, ttl_s: float = TTL_S) -> Iterator
 
 def _read(files: Files, entry: Entry) -> dict[str, Any] | None:
     try:
-        told = json.loads(files.read_bytes(entry.path))
+        holder = json.loads(files.read_bytes(entry.path))
     except (CmssparkError, ValueError):
         return None
-    return told if isinstance(told, dict) and isinstance(told.get("expires_ms"), int) else None
+    return holder if isinstance(holder, dict) and isinstance(holder.get("expires_ms"), int) else None

@@ -1,4 +1,4 @@
-"""What leases and ledgers leave behind: leases of days long done, and damaged ledgers that were set aside."""
+"""Leftovers that ``cmsspark prune`` removes: leases of days long done, and damaged run histories set aside."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ class OldLease:
 
     @property
     def what(self) -> str:
-        """What it was for."""
+        """The work that it protected, for messages."""
         return f"{self.job} of {self.name}"
 
 
 def old_leases(files: Files, fout: str, before_ms: int) -> Iterator[OldLease]:
-    """Leases in which nothing was written since ``before_ms`` (UTC ms): who holds one renews it every minute."""
+    """Leases last written before ``before_ms`` (UTC ms); a holder renews its lease every minute."""
     base = join(fout, ".leases")
     if files.stat(base) is None:
         return
     for job in files.list_dir(base):
         for entry in files.list_dir(job.path) if job.is_dir else ():
-            if entry.is_dir and all(one.mtime_ms < before_ms for one in files.list_dir(entry.path)):
+            if entry.is_dir and all(file.mtime_ms < before_ms for file in files.list_dir(entry.path)):
                 yield OldLease(job.name, entry.name, entry.path)
 
 
 def remove_lease(files: Files, old: OldLease) -> None:
-    """Take the lease and remove its folder. Raises NotReady (75) where somebody holds it.
+    """Take the lease and remove its folder. Raises NotReady (75) where another process holds it.
 
-    Whoever looked before that finds either this holder, or nothing, and begins to count anew.
+    A process that listed the folder before finds this holder, or nothing, and starts from the first number.
     """
     try:
-        with lease.held(files, old.path, old.what):
+        with lease.hold(files, old.path, old.what):
             files.delete(old.path)
     except InputMissing:
-        return  # gone at the same time: another one prunes
+        return  # another process removed it at the same time
 
 
-def old_ledgers(state_dir: Path, before_ms: int) -> list[Path]:
-    """Damaged ledgers that were set aside before ``before_ms``, while there is one that works."""
+def damaged_histories(state_dir: Path, before_ms: int) -> list[Path]:
+    """Damaged run histories that were set aside before ``before_ms``; none where no working one exists."""
     if not (state_dir / FILE).exists():
         return []
     return sorted(

@@ -1,4 +1,4 @@
-"""Which process holds a lease or writes a run, and whether it still lives, as far as that can be told from here."""
+"""The identity of a process that holds a lease or writes a run, and whether it is alive, if this host can know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def identity() -> dict[str, Any]:
-    """This process: ``host``, ``pid``, and what tells it from another one with the same number.
+    """This process: ``host``, ``pid``, and what distinguishes it from another process with the same number.
 
     ``kernel`` is the running system (boot and process namespace), ``started`` the process's start in clock ticks
     since then.
@@ -21,9 +21,9 @@ def identity() -> dict[str, Any]:
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
-    """Whether that process is there; None where it runs, or ran, on another system.
+    """Whether that process exists; None where it runs, or ran, on another system.
 
-    No clock is asked: a process that stands still lives, and one whose number was given to another does not.
+    No clock is used: a stopped process is alive, and a process whose number was reused is not.
     """
     pid = process.get("pid")
     if not _kernel() or process.get("kernel") != _kernel() or not isinstance(pid, int):
@@ -32,7 +32,7 @@ def lives(process: Mapping[str, Any]) -> bool | None:
 
 
 def named(process: Mapping[str, Any]) -> str:
-    """The process for people."""
+    """The process as messages name it."""
     return f"process {process.get('pid')} on {process.get('host')}"
 
 
@@ -45,7 +45,7 @@ def _kernel() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Field 22 of ``/proc/PID/stat``; the name before it may hold blanks and brackets. A zombie is no more."""
+    """Field 22 of ``/proc/PID/stat``; the name before it may contain blanks and brackets. A zombie counts as ended."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = text[text.rindex(")") + 2 :].split()

@@ -1,7 +1,7 @@
-"""The store: a day's tables written aside, checked, and switched to as a whole.
+"""The store: writes the tables of a run, checks them, and makes the whole run current in one step.
 
-Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the run that counts; ``runs/<id>/`` holds its
-tables and its ``manifest.json``. A run without a manifest never became current, and a failed run changes nothing.
+Layout (``docs/architecture.md``): ``FOUT/<job>/<day>/CURRENT`` names the current run; ``runs/<id>/`` holds its tables
+and its ``manifest.json``. A run without a manifest never became current, and a failed run changes nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -21,18 +21,17 @@ from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
 from cmsspark.periods import Interval, options
 from cmsspark.readable import json_text
 from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Entry, Files, is_local, join, local_path
+from cmsspark.storage import Files, is_local, join, local_path
+from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, write_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-#: Of this module's layout and manifest; a reader refuses what is newer.
+#: Version of the layout and the manifest; a reader refuses newer ones.
 STORE_VERSION = 1
-#: Rows of a part file of a day's tables: 128 MB at the 20 bytes or less that a row takes when it is packed.
+#: Rows of a part file: at most 128 MB, as a packed row takes 20 bytes or less.
 FILE_ROWS = 6_000_000
-#: Bytes at the end of a Parquet file in which its footer mostly is.
-_FOOTER_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,21 @@ class CurrentTable:
 
 @dataclass
 class StagedRun:
-    """A run being written. Tables are added with :meth:`write`; nothing counts before :meth:`commit`."""
+    """A run that is being written. :meth:`write` adds tables; :meth:`commit` makes the run current."""
 
     files: Files
-    day_folder: str
+    interval_folder: str
     run_id: str
     job: str
-    day: Interval
+    interval: Interval
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: Called before the run is made current; what it raises leaves the previous result.
+    #: Called before the run becomes current; an error that it raises keeps the previous result.
     before_commit: Callable[[], None] | None = None
 
     @property
     def folder(self) -> str:
         """Location of the run's folder."""
-        return join(self.day_folder, "runs", self.run_id)
+        return join(self.interval_folder, "runs", self.run_id)
 
     def table_path(self, table: str) -> str:
         """Location of a table's folder of part files."""
@@ -69,7 +68,7 @@ class StagedRun:
         """Write ``rows`` as ``table``, read it back, and return the number of rows.
 
         The columns must be those of ``schemas/tables/<table>.yaml`` (70 if not: a bug of ours). Raises OutputError
-        (73) when what can be read back is not what was written.
+        (73) where the rows read back are not the rows written.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -83,9 +82,9 @@ class StagedRun:
             observed.write.csv(target, header=True, escape='"')
         else:
             observed.write.parquet(target)
-        wanted = int(written.get["rows"])
-        found = self._count_back(schema) if fmt == "parquet" else _count_csv(rows.sparkSession, target, schema)
-        return self._enter(schema, fmt, wanted, found)
+        written_rows = int(written.get["rows"])
+        read_back = self._count_back(schema) if fmt == "parquet" else count_csv_rows(rows.sparkSession, target, schema)
+        return self._add_table(schema, fmt, written_rows, read_back)
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
         """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process."""
@@ -94,190 +93,166 @@ class StagedRun:
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
         folder = self.table_path(table)
         self.files.make_dirs(folder)
-        of_table = uuid.uuid4()
+        table_id = uuid.uuid4()
         for number in range(file_count(rows.num_rows)):
-            # As Spark names and packs its parts; without Arrow's own notes every reader sees the same types.
-            name = f"part-{number:05}-{of_table}-c000.snappy.parquet"
+            # Named and packed as Spark does; without Arrow's own metadata every reader sees the same types.
+            name = f"part-{number:05}-{table_id}-c000.snappy.parquet"
             part = rows.slice(number * FILE_ROWS, FILE_ROWS)
             if is_local(folder):
-                _write_part(part, Path(local_path(folder)) / name)
+                write_part(part, Path(local_path(folder)) / name)
                 continue
             with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
                 copy = Path(aside, name)
-                _write_part(part, copy)
+                write_part(part, copy)
                 self.files.put(copy, join(folder, name))
-        return self._enter(schema, "parquet", rows.num_rows, self._count_back(schema))
+        return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
 
     def _count_back(self, schema: Table) -> int:
-        """Rows that a reader finds in the parts of a Parquet table, by their footers."""
-        parts = self.files.list_dir(self.table_path(schema.name))
-        return sum(_rows_of(self.files, part, schema) for part in parts if part.name.startswith("part-"))
+        """Rows in the parts of a Parquet table, by their footers."""
+        parts = parts_of(self.files, self.table_path(schema.name))
+        return sum(count_part_rows(self.files, part, schema) for part in parts)
 
-    def _enter(self, schema: Table, fmt: str, wanted: int, found: int) -> int:
-        """Enter a table that was written in the manifest. Raises OutputError (73) where it is not what was written."""
-        table = schema.name
-        if wanted != found:
-            raise OutputError(
-                f"{wanted} rows of {table} were written", where=self.table_path(table), found=f"{found} rows read back"
-            )
-        parts = [entry for entry in self.files.list_dir(self.table_path(table)) if entry.name.startswith("part-")]
+    def _add_table(self, schema: Table, fmt: str, written: int, read_back: int) -> int:
+        """Add a written table to the manifest. Raises OutputError (73) where rows were lost or multiplied."""
+        table, folder = schema.name, self.table_path(schema.name)
+        if written != read_back:
+            raise OutputError(f"{written} rows of {table} were written", where=folder, found=f"{read_back} read back")
+        parts = parts_of(self.files, folder, fmt)
         self.tables[table] = {
-            "rows": found,
+            "rows": written,
             "format": fmt,
             "schema": schema.fingerprint(),
             "files": len(parts),
             "bytes": sum(part.size for part in parts),
         }
-        return found
+        return written
 
     def commit(self, manifest: Mapping[str, Any]) -> CurrentTable:
-        """Write the manifest and make this run the day's current one, in one step."""
-        whole = {
+        """Write the manifest and make this run the current one of its day or period, in one step."""
+        document = {
             "store_version": STORE_VERSION,
             "cmsspark_version": __version__,
             "job": self.job,
-            "day": self.day.isoformat(),
+            "day": self.interval.isoformat(),
             "run": self.run_id,
             "tables": self.tables,
             **manifest,
         }
-        content = json_text(whole, indent=1).encode()
+        content = json_text(document, indent=1).encode()
         if self.before_commit is not None:
             self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)
-        self.files.write_bytes(join(self.day_folder, "CURRENT"), json.dumps({"run": self.run_id}).encode())
-        return CurrentTable(self.folder, whole)
+        self.files.write_bytes(join(self.interval_folder, "CURRENT"), json.dumps({"run": self.run_id}).encode())
+        return CurrentTable(self.folder, document)
 
     def abandon(self) -> None:
-        """Remove what was written; the previous result stays as it was."""
+        """Remove the run's files; the previous result stays."""
         self.files.delete(self.folder)
 
 
 def stage(
-    files: Files, fout: str, job: str, day: Interval, before_commit: Callable[[], None] | None = None
+    files: Files, fout: str, job: str, interval: Interval, before_commit: Callable[[], None] | None = None
 ) -> StagedRun:
-    """Begin a run of ``job`` for ``day``, or for a period, in the store ``fout``."""
-    run = StagedRun(files, _day_folder(fout, job, day), clock.new_run_id(), job, day, before_commit=before_commit)
+    """Begin a run of ``job`` for ``interval`` in the store ``fout``."""
+    folder = _interval_folder(fout, job, interval)
+    run = StagedRun(files, folder, clock.new_run_id(), job, interval, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
 
 
-def clear_leftovers(files: Files, fout: str, job: str, day: Interval) -> list[str]:
-    """Remove what processes that were killed left of the day: runs without a manifest, files never renamed.
+def remove_leftovers(files: Files, fout: str, job: str, interval: Interval) -> list[str]:
+    """Remove leftovers of killed runs: runs without a manifest, files that were never renamed. Returns their paths.
 
-    Only for who holds the day's lease: a run that is being written looks the same. Returns what was removed.
+    Only the holder of the lease may call this: a run that is being written looks the same.
     """
-    folder = _day_folder(fout, job, day)
+    folder = _interval_folder(fout, job, interval)
     runs = join(folder, "runs")
-    left = []
+    leftovers = []
     if files.stat(runs) is not None:
-        left = [run.path for run in files.list_dir(runs) if files.stat(join(run.path, "manifest.json")) is None]
-        left += [entry.path for entry in files.list_dir(folder) if entry.name.endswith(".part")]
-    for path in left:
+        leftovers = [run.path for run in files.list_dir(runs) if files.stat(join(run.path, "manifest.json")) is None]
+        leftovers += [entry.path for entry in files.list_dir(folder) if entry.name.endswith(".part")]
+    for path in leftovers:
         files.delete(path)
-    return left
+    return leftovers
 
 
-def current(files: Files, fout: str, job: str, table: str, day: Interval) -> CurrentTable:
-    """The current result of ``table`` for ``day``, or for a period.
+def current(files: Files, fout: str, job: str, table: str, interval: Interval) -> CurrentTable:
+    """The current result of ``table`` for a day or a period.
 
     Raises InputMissing (66) that names the days there are, DataError (65) where the store is damaged.
     """
-    folder = _day_folder(fout, job, day)
+    folder = _interval_folder(fout, job, interval)
     if files.stat(join(folder, "CURRENT")) is None:
         raise InputMissing(
-            f"no result of {table} is stored for {day}",
+            f"no result of {table} is stored for {interval}",
             where=join(fout, job),
-            found=_days_there(files, fout, job),
-            next_step=f"run_spark {job} {options(day)} --fout {fout}",
+            found=_stored_summary(files, fout, job),
+            next_step=f"run_spark {job} {options(interval)} --fout {fout}",
         )
-    again = f"run {job} again for {day}"
+    again = f"run {job} again for {interval}"
     run = _read_json(files, join(folder, "CURRENT"), again).get("run")
     if not isinstance(run, str):
         raise DataError("CURRENT does not name a run", where=join(folder, "CURRENT"), next_step=again)
-    place = join(folder, "runs", run)
-    if files.stat(join(place, "manifest.json")) is None:
-        raise DataError(f"the manifest of run {run} is gone", where=place, next_step=again)
-    manifest = _read_json(files, join(place, "manifest.json"), again)
+    path = join(folder, "runs", run)
+    if files.stat(join(path, "manifest.json")) is None:
+        raise DataError(f"the manifest of run {run} is gone", where=path, next_step=again)
+    manifest = _read_json(files, join(path, "manifest.json"), again)
     tables = manifest.get("tables")
     if not isinstance(tables, dict):
-        raise DataError(f"the manifest of run {run} names no tables", where=place, next_step=again)
+        raise DataError(f"the manifest of run {run} names no tables", where=path, next_step=again)
     if table not in tables:
-        raise InputMissing(f"run {run} has no table {table}", where=place, found=", ".join(tables))
-    if files.stat(join(place, table)) is None:
-        raise DataError(f"the table {table} of run {run} is gone", where=place, next_step=again)
-    return CurrentTable(join(place, table), manifest)
+        raise InputMissing(f"run {run} has no table {table}", where=path, found=", ".join(tables))
+    if files.stat(join(path, table)) is None:
+        raise DataError(f"the table {table} of run {run} is gone", where=path, next_step=again)
+    return CurrentTable(join(path, table), manifest)
 
 
 def run_table(files: Files, fout: str, job: str, table: str, day: date, run: str) -> CurrentTable:
-    """The result of ``table`` in a run of ``day`` that is, or was, current; the beginning of the run's id will do.
+    """The result of ``table`` in a run of ``day``, current or not; ``run`` is the beginning of its id.
 
-    Raises InputMissing (66) with the runs there are, where none or several begin so; DataError (65) for a damaged one.
+    Raises InputMissing (66) with the stored runs where none or several match; DataError (65) for a damaged one.
     """
-    runs = join(_day_folder(fout, job, day), "runs")
-    there = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
-    found = [name for name in there if name.startswith(run)]
-    if len(found) != 1:
-        raise InputMissing(f"a run of {job} of {day} whose id begins with {run}", where=runs, found=", ".join(there))
-    place = join(runs, found[0])
-    manifest = _read_json(files, join(place, "manifest.json"), "compare another run")
-    if table not in manifest.get("tables", {}) or files.stat(join(place, table)) is None:
-        raise DataError(f"run {found[0]} has no table {table}", where=place, next_step="compare another run")
-    return CurrentTable(join(place, table), manifest)
+    runs = join(_interval_folder(fout, job, day), "runs")
+    ids = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
+    matches = [name for name in ids if name.startswith(run)]
+    if len(matches) != 1:
+        raise InputMissing(f"a run of {job} of {day} whose id begins with {run}", where=runs, found=", ".join(ids))
+    path = join(runs, matches[0])
+    manifest = _read_json(files, join(path, "manifest.json"), "compare another run")
+    if table not in manifest.get("tables", {}) or files.stat(join(path, table)) is None:
+        raise DataError(f"run {matches[0]} has no table {table}", where=path, next_step="compare another run")
+    return CurrentTable(join(path, table), manifest)
 
 
 def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
-    """The JSON object in a file of the store. Raises DataError (65) where it is none."""
+    """The JSON object in a file of the store. Raises DataError (65) where the file holds none."""
     try:
-        found = json.loads(files.read_bytes(path))
+        document = json.loads(files.read_bytes(path))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise DataError("a JSON object is wanted", where=path, found="something else", next_step=next_step)
-    return found
+    return document
 
 
 def history(files: Files, fout: str, job: str, day: date, count: int) -> list[dict[str, Any]]:
-    """The manifests of the last ``count`` stored days before ``day``, newest first; what cannot be read is left out."""
+    """The manifests of the last ``count`` stored days before ``day``, newest first; skips unreadable ones."""
     base = join(fout, job)
     if files.stat(base) is None:
         return []
     names = sorted((entry.name for entry in files.list_dir(base) if entry.is_dir), reverse=True)
-    found = []
+    recent = []
     for name in [name for name in names if name < day.isoformat()][:count]:
         try:
             run = json.loads(files.read_bytes(join(base, name, "CURRENT")))["run"]
-            found.append(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json"))))
+            recent.append(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json"))))
         except (CmssparkError, ValueError, KeyError):
             continue
-    return found
-
-
-def manifests(files: Files, fout: str) -> Iterator[dict[str, Any]]:
-    """The manifest of every run in the store that was once current, job by job, oldest day first.
-
-    What cannot be read, and what is no result (names that begin with a dot, folders that are no day), is left out.
-    """
-    if files.stat(fout) is None:
-        return
-    for job in _folders(files, fout):
-        for day in _folders(files, job):
-            runs = join(day, "runs")
-            for run in _folders(files, runs) if files.stat(runs) is not None else ():
-                try:
-                    found = json.loads(files.read_bytes(join(run, "manifest.json")))
-                except (CmssparkError, ValueError):
-                    continue
-                if isinstance(found, dict):
-                    yield found
-
-
-def _folders(files: Files, path: str) -> list[str]:
-    return [entry.path for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]
+    return recent
 
 
 def spark_location(location: str) -> str:
-    """A location as Spark takes it: local ones with their scheme, so that a cluster's default does not catch them."""
+    """A location as Spark takes it; local ones get their scheme, or a cluster would apply its default."""
     return "file://" + _absolute(location) if is_local(location) else location
 
 
@@ -285,16 +260,16 @@ def _absolute(location: str) -> str:
     return os.path.abspath(local_path(location))
 
 
-def _day_folder(fout: str, job: str, day: Interval) -> str:
-    return join(fout if not is_local(fout) else _absolute(fout), job, day.isoformat())
+def _interval_folder(fout: str, job: str, interval: Interval) -> str:
+    return join(fout if not is_local(fout) else _absolute(fout), job, interval.isoformat())
 
 
-def _days_there(files: Files, fout: str, job: str) -> str:
+def _stored_summary(files: Files, fout: str, job: str) -> str:
     base = join(fout, job)
     if files.stat(base) is None:
         return f"nothing of {job}"
     folders = [entry for entry in files.list_dir(base) if entry.is_dir]
-    # A day whose runs all failed has a folder and no result.
+    # A day whose runs all failed has a folder but no result.
     days = [entry.name for entry in folders if files.stat(join(entry.path, "CURRENT")) is not None]
     shown = ", ".join(days[-10:])
     return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
@@ -302,41 +277,11 @@ def _days_there(files: Files, fout: str, job: str) -> str:
 
 def _check_columns(rows: DataFrame, schema: Table) -> None:
     wanted = [(f.name, f.dataType.simpleString()) for f in schema.spark().fields]
-    there = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
-    if wanted != there:
-        raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {there}")
-
-
-def _write_part(rows: pa.Table, part: Path) -> None:
-    import pyarrow.parquet as pq
-
-    try:
-        pq.write_table(rows, part, compression="snappy", store_schema=False)
-    except OSError as error:
-        raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
-
-
-def _count_csv(spark: SparkSession, location: str, schema: Table) -> int:
-    return int(spark.read.csv(location, header=True, schema=schema.spark(), escape='"', multiLine=True).count())
-
-
-def _rows_of(files: Files, part: Entry, schema: Table) -> int:
-    """The rows of a Parquet file anywhere, from its end alone. Raises OutputError (73) where it is of other columns."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    end = files.read_end(part.path, _FOOTER_BYTES)
-    # The last 8 bytes: the footer's length, and four letters that mark the format.
-    size = int.from_bytes(end[-8:-4], "little") + 8
-    if size > len(end):
-        end = files.read_end(part.path, size)
-    footer = pq.read_metadata(pa.BufferReader(end))
-    names = footer.schema.to_arrow_schema().names
-    if names != schema.names:
-        raise OutputError("a part with other columns was written", where=part.path, found=names)
-    return int(footer.num_rows)
+    columns = [(f.name, f.dataType.simpleString()) for f in rows.schema.fields]
+    if wanted != columns:
+        raise RuntimeError(f"table {schema.name} wants columns {wanted}, the job made {columns}")
 
 
 def file_count(rows: int) -> int:
-    """The part files that a table of so many rows is written to."""
+    """The number of part files of a table of so many rows."""
     return max(1, -(-rows // FILE_ROWS))

@@ -1,4 +1,4 @@
-"""What of the store may go: runs that count no more. Never a day's current run, nor anything of a day without one."""
+"""Old runs that may be removed from the store. Never a day's current run, nor anything of a day without one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cmsspark.storage import Files, join
 
 @dataclass(frozen=True)
 class OldRun:
-    """A run of a day that another one replaced, or that never ended; ``size`` in bytes of its files."""
+    """A run that another one replaced, or that never ended; ``size`` in bytes of its files."""
 
     job: str
-    day: Interval
+    interval: Interval
     path: str
     size: int
     why: str
@@ -25,28 +25,27 @@ class OldRun:
 def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
     """Runs last written before ``before_ms`` (UTC ms) that are not current, job by job, oldest day first.
 
-    Days whose current run cannot be told, or has lost its manifest or a table, are left alone: there an older run may
-    be the only copy.
+    Skips days whose current run is unknown, or has lost its manifest or a table: an older run may be the only copy.
     """
     for job in _folders(files, fout):
         for name in _folders(files, join(fout, job)):
             try:
-                day = named(name)
+                interval = named(name)
             except ValueError:
                 continue
             folder = join(fout, job, name)
-            counts = current_run(files, folder)
-            if counts is None:
+            current_id = current_run(files, folder)
+            if current_id is None:
                 continue
             for run in files.list_dir(join(folder, "runs")):
-                if run.name != counts and run.is_dir and run.mtime_ms < before_ms:
+                if run.name != current_id and run.is_dir and run.mtime_ms < before_ms:
                     is_whole = files.stat(join(run.path, "manifest.json")) is not None
                     why = "replaced by another run" if is_whole else "never ended"
-                    yield OldRun(job, day, run.path, _size(files, run.path), why)
+                    yield OldRun(job, interval, run.path, _size(files, run.path), why)
 
 
 def current_run(files: Files, folder: str) -> str | None:
-    """The id of the run that counts in a day's folder; None where it is not there whole."""
+    """The id of the current run in a day's folder; None where it is not complete."""
     try:
         run = json.loads(files.read_bytes(join(folder, "CURRENT")))["run"]
         manifest = json.loads(files.read_bytes(join(folder, "runs", run, "manifest.json")))

@@ -1,7 +1,7 @@
-"""The ledger: every run of every job, in one SQLite file of the state directory.
+"""The run history: every run of every job, in one SQLite file of the state directory.
 
-It is memory for people and for ``cmsspark daily``, not the truth: what counts is in the store, and a ledger that is
-gone or damaged is made again from the manifests there. The file is private: messages of failed runs stand in it.
+It informs people and ``cmsspark daily``; the results are in the store, and a run history that is missing or damaged is
+rebuilt from the manifests there. The file is private: it contains the messages of failed runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cmsspark.store import process_identity
 
 FILE: Final = "runs.sqlite"
 VERSION: Final = 1
-#: A run of another host that says nothing for so long has ended.
+#: A run on another host is taken for ended after this time.
 SILENT_MS: Final = 2 * 86_400_000
 
 
@@ -62,7 +62,7 @@ class Run:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON tells it."""
+        """As ``--json`` prints it."""
         return {**self.__dict__, "day": self.day.isoformat(), "state": self.state.value}
 
 
@@ -104,16 +104,16 @@ _COLUMNS: Final = (
 
 
 class RunHistoryDamaged(DataError):
-    """The ledger is no database (65): it can be made again from the manifests."""
+    """The run history is no database (65); it can be rebuilt from the manifests."""
 
 
 class RunHistory:
-    """The ledger in ``path``; open it with :func:`opened`."""
+    """The run history in ``path``; open it with :func:`open_history`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._guard():
-            # Made before SQLite does, which would make it readable by all.
+            # Created before SQLite opens it, which would make it readable by all.
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
@@ -127,7 +127,7 @@ class RunHistory:
         self._db.execute("PRAGMA journal_mode=WAL")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
-            raise OutputError("a ledger of another version", where=self.path, found=f"version {version}")
+            raise OutputError("the run history has another version", where=self.path, found=f"version {version}")
         self._db.executescript(_SCHEMA)
         self._db.execute(f"PRAGMA user_version={VERSION}")
 
@@ -136,10 +136,10 @@ class RunHistory:
         try:
             yield
         except (OSError, sqlite3.OperationalError) as error:
-            raise OutputError("the ledger cannot be written", where=self.path, found=str(error)) from None
+            raise OutputError("the run history cannot be written", where=self.path, found=str(error)) from None
         except sqlite3.DatabaseError as error:
             raise RunHistoryDamaged(
-                "the ledger is damaged", where=self.path, found=str(error), next_step="cmsspark runs --rebuild"
+                "the run history is damaged", where=self.path, found=str(error), next_step="cmsspark runs --rebuild"
             ) from None
 
     def close(self) -> None:
@@ -147,14 +147,14 @@ class RunHistory:
         self._db.close()
 
     def check(self) -> None:
-        """Raises LedgerDamaged (65) where SQLite finds its file out of order."""
+        """Raises RunHistoryDamaged (65) where SQLite finds an inconsistency in the file."""
         with self._guard():
-            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise RunHistoryDamaged("the ledger is damaged", where=self.path, found=found)
+            (status,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if status != "ok":
+            raise RunHistoryDamaged("the run history is damaged", where=self.path, found=status)
 
     def put(self, run: Run) -> None:
-        """Enter the run, or what is now known of it."""
+        """Insert the run, or replace its earlier state."""
         values = (
             *(run.run, run.job, run.day.isoformat(), run.state, run.store, run.began_ms, run.stored_run, run.ended_ms),
             *(run.seconds, run.rows, run.is_partial, run.fingerprint, run.exit_code, run.error),
@@ -165,13 +165,13 @@ class RunHistory:
             self._db.execute(f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608 -- only placeholders
 
     def sweep(self, now_ms: int | None = None) -> int:
-        """Runs whose process is gone become INTERRUPTED. Returns their number."""
+        """Mark runs whose process has ended as INTERRUPTED. Returns their number."""
         now = clock.now_ms() if now_ms is None else now_ms
-        gone = [run for run in self.runs(state=State.RUNNING) if _is_over(run, now)]
-        for run in gone:
+        ended = [run for run in self.runs(state=State.RUNNING) if _is_over(run, now)]
+        for run in ended:
             why = "the process was ended from outside"
             self.put(replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY), error=why))
-        return len(gone)
+        return len(ended)
 
     def runs(
         self,
@@ -183,13 +183,13 @@ class RunHistory:
         limit: int = -1,
     ) -> list[Run]:
         """Runs of days from ``first`` to ``last`` (both included), the latest begun first."""
-        given = (job, job, first and first.isoformat(), last and last.isoformat(), state, state, limit)
+        parameters = (job, job, first and first.isoformat(), last and last.isoformat(), state, state, limit)
         with self._guard():
             rows = self._db.execute(
                 f"SELECT {_COLUMNS} FROM runs WHERE (? IS NULL OR job = ?) AND day >= coalesce(?, '') "  # noqa: S608 -- a constant
                 "AND day <= coalesce(?, '9999-99-99') AND (? IS NULL OR state = ?) "
                 "ORDER BY began_ms DESC, run DESC LIMIT ?",
-                given,
+                parameters,
             ).fetchall()
         return [_run(row) for row in rows]
 
@@ -203,11 +203,11 @@ class RunHistory:
             ).fetchall()
         if len(rows) == 1:
             return _run(rows[0])
-        found = ", ".join(row[0] for row in rows) or "none"
-        raise UsageError(f"one run is wanted whose id begins with {name!r}", found=found, next_step="see cmsspark runs")
+        ids = ", ".join(row[0] for row in rows) or "none"
+        raise UsageError(f"one run is wanted whose id begins with {name!r}", found=ids, next_step="see cmsspark runs")
 
     def note_published(self, published: Published) -> None:
-        """Enter what became of a table's documents."""
+        """Record the outcome of publishing a table."""
         values = tuple(published.__dict__.values())
         with self._guard():
             self._db.execute(
@@ -216,7 +216,7 @@ class RunHistory:
             )
 
     def published(self, first: date | None = None, last: date | None = None) -> list[Published]:
-        """What was published of days from ``first`` to ``last``."""
+        """Publications of days from ``first`` to ``last`` (both included)."""
         with self._guard():
             rows = self._db.execute(
                 "SELECT * FROM published WHERE day >= coalesce(?, '') AND day <= coalesce(?, '9999-99-99')",
@@ -225,19 +225,19 @@ class RunHistory:
         return [Published(row[0], row[1], date.fromisoformat(row[2]), *row[3:]) for row in rows]
 
     def knows_store(self, store: str) -> bool:
-        """Whether the manifests of that store were read into this ledger once."""
+        """Whether the manifests of that store were read into this run history."""
         with self._guard():
             return self._db.execute("SELECT 1 FROM stores WHERE store = ?", (store,)).fetchone() is not None
 
     def rebuild(self, store: str, runs: Iterable[Run]) -> int:
-        """Enter the store's runs that are not known yet. Returns their number."""
+        """Add the store's runs that are not recorded yet. Returns their number."""
         added = 0
         with self._guard():
-            known = {row[0] for row in self._db.execute("SELECT stored_run FROM runs WHERE stored_run IS NOT NULL")}
+            recorded = {row[0] for row in self._db.execute("SELECT stored_run FROM runs WHERE stored_run IS NOT NULL")}
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for run in runs:
-                    if run.stored_run not in known:
+                    if run.stored_run not in recorded:
                         self.put(run)
                         added += 1
                 self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, clock.now_ms()))
@@ -249,27 +249,27 @@ class RunHistory:
 
 
 @contextmanager
-def opened(state_dir: Path, notes: list[str] | None = None) -> Iterator[RunHistory]:
-    """The ledger of a state directory, made where there is none; a damaged one is set aside, told in ``notes``.
+def open_history(state_dir: Path, notes: list[str] | None = None) -> Iterator[RunHistory]:
+    """The run history of a state directory, created where there is none; a damaged one is set aside, with a note.
 
     Raises OutputError (73) where it cannot be written.
     """
-    ledger = _open(state_dir / FILE, notes if notes is not None else [])
+    history = _open(state_dir / FILE, notes if notes is not None else [])
     try:
-        yield ledger
+        yield history
     finally:
-        ledger.close()
+        history.close()
 
 
 def _open(path: Path, notes: list[str]) -> RunHistory:
     try:
-        ledger = RunHistory(path)
+        history = RunHistory(path)
         try:
-            ledger.check()
+            history.check()
         except BaseException:
-            ledger.close()
+            history.close()
             raise
-        return ledger
+        return history
     except RunHistoryDamaged as error:
         aside = f".damaged-{clock.stamp()}"
         for suffix in ("", "-wal", "-shm"):
@@ -279,8 +279,9 @@ def _open(path: Path, notes: list[str]) -> RunHistory:
             except FileNotFoundError:
                 continue
             except OSError as failed:
-                raise OutputError("a damaged ledger cannot be set aside", where=old, found=failed.strerror) from None
-        notes.append(f"the ledger was damaged ({error.found}) and is kept as {path.name}{aside}; a new one was begun")
+                raise OutputError("the run history cannot be set aside", where=old, found=failed.strerror) from None
+        copy = f"{path.name}{aside}"
+        notes.append(f"the run history was damaged ({error.found}) and is kept as {copy}; a new one was created")
         return RunHistory(path)
 
 
@@ -295,8 +296,8 @@ def _is_over(run: Run, now_ms: int) -> bool:
 
 def _run(row: tuple[Any, ...]) -> Run:
     run, job, day, state, *rest = row
-    store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *told = rest
-    process, details = (json.loads(text) for text in told)
+    store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *documents = rest
+    process, details = (json.loads(text) for text in documents)
     return Run(
         run, job, date.fromisoformat(day), State(state), store, began_ms, stored_run, ended_ms, seconds, rows,
         bool(is_partial), fingerprint, exit_code, error, process, details,

@@ -53,7 +53,7 @@ def test_a_small_day_is_taken_with_a_warning_when_patience_ends() -> None:
     assert judged((50, 40), now=late - 1).retry_ms == late
     found = judged((50, 40), now=late)
     assert found.is_ready
-    assert "waited for long enough" in found.warnings[0]
+    assert "the time to wait for it is over" in found.warnings[0]
 
 
 def test_few_large_files_where_many_are_usual_warn() -> None:

@@ -172,7 +172,7 @@ def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World) ->
 def test_the_same_day_twice_at_once_is_counted_by_one_and_the_other_says_who_does(world: World) -> None:
     first, late = world.count_twice_at_once(JOB, FOUT)
     assert late.code == 75
-    assert "is being worked on by another process" in late.err and "found: process " in late.err
+    assert "another process is working on" in late.err and "found: process " in late.err
     assert first.code == 0
     stored_right(world)
 

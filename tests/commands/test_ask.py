@@ -109,7 +109,7 @@ def test_any_days_give_what_a_plain_count_gives(tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("store")
     for day in WEEK.days:
         store_partials(folder, day, [row for row in rows if row["day"] == day])
-    answer = ask_use.who_reads(stored.look(LocalFiles(), str(folder), WEEK), "/*", "T2_*").as_dict()
+    answer = ask_use.who_reads(stored.find_days(LocalFiles(), str(folder), WEEK), "/*", "T2_*").as_dict()
 
     def fits(row: Row) -> bool:
         return bool(row["dataset_name"].startswith("/") and row["site_name"].startswith("T2_"))

@@ -83,9 +83,9 @@ def test_of_a_day_whose_current_result_is_not_whole_all_stays(store: Path, harm:
 
 
 def test_a_day_that_somebody_works_on_is_left_alone(store: Path) -> None:
-    folder = lease.day_folder(str(store), "data_aggregation", DAY)
+    folder = lease.folder_of(str(store), "data_aggregation", DAY)
     Lease(LocalFiles(), folder, "the day", process=ELSEWHERE).take()
-    assert said(store, "--yes").count("is being worked on by another process") == 3
+    assert said(store, "--yes").count("another process is working on") == 3
     assert names(store) == ["dead", "r1", "r2", "r3"]
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_became_current_meanwhile_stays(store: Path) -> None:
 
 def old_lease(store: Path, day: date = DAY, process: dict[str, object] | None = None, released: bool = True) -> Path:
     """The lease of a day, last written long ago."""
-    folder = lease.day_folder(str(store), "data_aggregation", day)
+    folder = lease.folder_of(str(store), "data_aggregation", day)
     held = Lease(LocalFiles(), folder, "the day", **({"process": process} if process else {}))
     held.take()
     if released:
@@ -135,7 +135,7 @@ def test_a_lease_that_a_living_process_holds_stays_however_old(tmp_path: Path) -
 def test_after_a_lease_was_removed_the_day_can_be_taken_again(tmp_path: Path) -> None:
     folder = old_lease(tmp_path, process=ELSEWHERE, released=True)
     said(tmp_path, "--yes")
-    with lease.held(LocalFiles(), str(folder), "the day") as held:
+    with lease.hold(LocalFiles(), str(folder), "the day") as held:
         held.check()
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cmsspark.commands.report import command
 from cmsspark.errors import CmssparkError, DataError
-from cmsspark.pipeline.run_report import PAGE, leave
+from cmsspark.pipeline.run_report import PAGE, write_page
 from cmsspark.store.results import CurrentTable
 from tests.pipeline.places import Place, write_streams
 
@@ -88,7 +88,7 @@ def test_a_part_that_is_damaged_is_named(place: Place) -> None:
     part.write_bytes(b"no parquet")
     said = report(place)
     assert isinstance(said.exception, DataError)
-    assert said.exception.where == part
+    assert said.exception.where == str(part)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,8 @@ def test_a_page_that_cannot_be_written_fails_no_run(place: Place) -> None:
     (folder / PAGE).unlink()
     (folder / PAGE).mkdir()
     told: list[str] = []
-    leave(place.fout, "data_aggregation", CurrentTable(str(folder), place.manifest("data_aggregation")), told.append)
+    write_page(
+        place.fout, "data_aggregation", CurrentTable(str(folder), place.manifest("data_aggregation")), told.append
+    )
     (warning,) = told
     assert warning.startswith("warning: the report of the run cannot be made")

@@ -90,7 +90,7 @@ def test_a_ledger_that_cannot_be_written_is_told_once_and_stops_no_run(place: Pl
     with running(settings(place.folder), place.fout, JOB, DAY, told.append) as run_of_day:
         run_of_day.lock(LocalFiles())
     assert len(told) == 1
-    assert "the ledger cannot be written" in told[0]
+    assert "the run history cannot be written" in told[0]
     place.fail(DataError("its own error is told"))
 
 
@@ -175,7 +175,7 @@ def test_every_word_of_status_is_explained_below_it(place: Place) -> None:
 
 def test_a_year_of_all_jobs_is_shown(place: Place) -> None:
     jobs = ("data_aggregation", "dbs_aaa", "dbs_eos", "dbs_phedex", "site_tier_usage")
-    with run_history.opened(place.state) as book:
+    with run_history.open_history(place.state) as book:
         rows = [
             replace(entry(State.DONE, 1), run=f"{job}-{back}-{number}", job=job, day=DAY - timedelta(days=back))
             for job in jobs
@@ -194,6 +194,6 @@ def test_a_year_of_all_jobs_is_shown(place: Place) -> None:
 
 def test_a_process_that_was_killed_is_seen_by_the_next_look(place: Place) -> None:
     gone = {**process_identity.identity(), "started": 1}
-    with run_history.opened(place.state) as book:
+    with run_history.open_history(place.state) as book:
         book.put(replace(entry(State.RUNNING, 1), process=gone))
     assert place.word() == "interrupted"

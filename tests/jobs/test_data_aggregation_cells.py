@@ -54,7 +54,7 @@ def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[
         feed=feed,
         engine=engine,
     )
-    done = run(request, say=lambda text: None)
+    done = run(request, log=lambda text: None)
     report, partials = (pq.read_table(Path(done.path) / name).to_pylist() for name in ("data_aggregation", "partials"))
     return report, partials, done.manifest
 

@@ -53,7 +53,7 @@ def rows_of(found: results.CurrentTable) -> list[Row]:
 
 
 def run(place: Path, period: Period = WEEK, **options: Any) -> results.CurrentTable:
-    return job.run(period, str(place), load_settings(), say=lambda text: None, **options)
+    return job.run(period, str(place), load_settings(), log=lambda text: None, **options)
 
 
 def whole_week(place: Path, rows: list[Row] | None = None, **told: Any) -> None:
@@ -80,7 +80,7 @@ def fails(kind: type[CmssparkError], place: Path, **options: Any) -> str:
 def test_every_cell_of_a_week_over_the_year_s_end_is_that_of_a_plain_count(rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole_week(Path(folder), rows)
-        found = job.build(stored.look(LocalFiles(), folder, WEEK)).rows.to_dicts()
+        found = job.build(stored.find_days(LocalFiles(), folder, WEEK)).rows.to_dicts()
     wanted = counted(rows, (*job.KEYS, *DERIVED), MEASURES)
     told = {"period": "2026-W01", "first_day": date(2025, 12, 29), "last_day": date(2026, 1, 4)}
     assert found == [
@@ -242,8 +242,8 @@ class Elsewhere(LocalFiles):
 def test_a_store_that_is_elsewhere_gives_the_same_cells(rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole_week(Path(folder), rows)
-        near = job.build(stored.look(LocalFiles(), folder, WEEK))
-        far = job.build(stored.look(Elsewhere(Path(folder)), "far:///", WEEK))
+        near = job.build(stored.find_days(LocalFiles(), folder, WEEK))
+        far = job.build(stored.find_days(Elsewhere(Path(folder)), "far:///", WEEK))
     assert far.rows.equals(near.rows)
 
 
@@ -257,7 +257,7 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
         whole_week(place, rows)
     spark.sparkContext._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.far.link./store", far.as_uri())
     there = "viewfs://far/store"
-    done = job.run(WEEK, there, load_settings(), say=lambda text: None)
+    done = job.run(WEEK, there, load_settings(), log=lambda text: None)
     assert done.path.startswith(there)
     (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
     assert rows_of(results.CurrentTable(str(far_run), {})) == rows_of(run(near))
@@ -279,7 +279,7 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
 
 def test_many_rows_are_taken_in_some_days_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole_week(tmp_path, [partial(day, site_name=site) for day in WEEK.days for site in "ABC"])
-    days = stored.look(LocalFiles(), str(tmp_path), WEEK)
+    days = stored.find_days(LocalFiles(), str(tmp_path), WEEK)
     at_once = job.build(days).rows
     monkeypatch.setattr(stored, "BATCH_ROWS", 6)
     assert [len({day for day, _ in batch}) for batch in days.batches(["nacc"])] == [2, 2, 2, 1]
@@ -381,8 +381,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_of_two_at_once_one_works_and_the_other_is_told(tmp_path: Path) -> None:
     whole_week(tmp_path)
     with (
-        lease.held(LocalFiles(), lease.day_folder(str(tmp_path), "period", WEEK), "period of 2026-W01"),
-        pytest.raises(NotReady, match="period of 2026-W01 is being worked on"),
+        lease.hold(LocalFiles(), lease.folder_of(str(tmp_path), "period", WEEK), "period of 2026-W01"),
+        pytest.raises(NotReady, match="another process is working on period of 2026-W01"),
     ):
         run(tmp_path)
     run(tmp_path, between(WEEK.first, WEEK.days[2]))

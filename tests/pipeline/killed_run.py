@@ -64,13 +64,13 @@ def settings(folder: Path) -> Any:
 def work(folder: Path, files: Files, text: str) -> results.CurrentTable:
     """A run of the day whose table is ``text``."""
     fout = str(folder / "store")
-    with running(settings(folder), fout, JOB, DAY, lambda text: None) as run_of_day:
-        run_of_day.lock(files)
-        staged = results.stage(files, fout, JOB, DAY, run_of_day.check)
+    with running(settings(folder), fout, JOB, DAY, lambda text: None) as run_context:
+        run_context.lock(files)
+        staged = results.stage(files, fout, JOB, DAY, run_context.check)
         files.write_bytes(join(staged.table_path(JOB), "part-0.txt"), text.encode())
         staged.tables[JOB] = {"rows": 1}
         done = staged.commit({"versions": {"cmsspark": "1"}, "seconds": 0.1})
-        run_of_day.manifest = done.manifest
+        run_context.manifest = done.manifest
         return done
 
 

@@ -217,7 +217,7 @@ def test_input_that_changes_while_it_is_read_fails_the_run(spark: object, place:
             place.tree.write("aaa enr", "part-1.json", aaa() + b"\n")
 
     with pytest.raises(errors.DataError, match="changed while it was read") as error:
-        run(place.request(), say=write_more)
+        run(place.request(), log=write_more)
     assert "part-1.json is new" in str(error.value)
     with pytest.raises(errors.InputMissing):
         place.manifest("dbs_aaa")

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from cmsspark.pipeline.quarantine import DAYS_KEPT, keep, prune
+from cmsspark.pipeline.quarantine import DAYS_KEPT, prune, quarantine
 
 RECORD = {"stream": "aaa", "file": "/root/logs/part-0", "position": 7, "reason": "no object", "raw": "Somebody"}
 
@@ -20,7 +20,7 @@ def aged(file: Path, days: float) -> Path:
 
 def test_records_are_kept_for_their_owner_and_examples_have_no_values(tmp_path: Path) -> None:
     folder = tmp_path / "quarantine" / "dbs_aaa" / "2026-01-15"
-    target, examples = keep(folder, iter([RECORD, RECORD] * 4 + [{**RECORD, "stream": "eos", "position": 9}]))
+    target, examples = quarantine(folder, iter([RECORD, RECORD] * 4 + [{**RECORD, "stream": "eos", "position": 9}]))
     assert examples == {"aaa": ["part-0, record 7: no object"] * 5, "eos": ["part-0, record 9: no object"]}
     assert stat.S_IMODE(os.stat(target).st_mode) == 0o600
     assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, *list(folder.parents)[:2])} == {0o700}
@@ -37,7 +37,7 @@ def test_what_is_too_old_goes_with_its_folder_and_the_rest_stays(tmp_path: Path)
 
 def test_a_new_run_prunes_what_others_left(tmp_path: Path) -> None:
     old = aged(tmp_path / "quarantine" / "dbs_eos" / "2001-01-01" / "1-1.jsonl", 0)
-    keep(tmp_path / "quarantine" / "dbs_aaa" / "2026-01-15", iter([RECORD]))
+    quarantine(tmp_path / "quarantine" / "dbs_aaa" / "2026-01-15", iter([RECORD]))
     assert not old.exists()
 
 

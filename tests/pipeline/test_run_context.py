@@ -59,7 +59,7 @@ def test_killed_at_every_step_the_next_run_finishes_right(tmp_path: Path) -> Non
 
 
 def test_a_day_that_another_host_works_on_is_refused_before_anything_starts(place: Place) -> None:
-    folder = lease.day_folder(place.fout, "dbs_aaa", DAY.replace(year=2019, month=6, day=15))
+    folder = lease.folder_of(place.fout, "dbs_aaa", DAY.replace(year=2019, month=6, day=15))
     Lease(LocalFiles(), folder, "dbs_aaa", process=ELSEWHERE).take()
     error = place.fails(NotReady, "dbs_aaa")
     assert "process 7 on other.example.org" in error.text()
@@ -100,12 +100,12 @@ def test_on_a_full_disk_the_result_before_stays_and_only_a_ledger_may_fail(
 def test_a_run_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
     work(tmp_path, LocalFiles(), "before")
     fout = str(tmp_path / "store")
-    with running(settings(tmp_path), fout, JOB, DAY, lambda text: None) as run_of_day:
-        run_of_day.lock(LocalFiles())
-        staged = results.stage(LocalFiles(), fout, JOB, DAY, run_of_day.check)
-        folder = Path(lease.day_folder(fout, JOB, DAY))
+    with running(settings(tmp_path), fout, JOB, DAY, lambda text: None) as run_context:
+        run_context.lock(LocalFiles())
+        staged = results.stage(LocalFiles(), fout, JOB, DAY, run_context.check)
+        folder = Path(lease.folder_of(fout, JOB, DAY))
         (folder / "00000099.json").write_bytes(b"another's")
-        with pytest.raises(NotReady, match="taken over"):
+        with pytest.raises(NotReady, match="took over"):
             staged.commit({})
     assert text_of(tmp_path) == "before"
 

@@ -282,7 +282,7 @@ def test_what_became_of_the_documents_is_entered_in_the_ledger_of_runs(place: Pl
     place.store(rows(3))
     assert place.publish().returncode == 0
     assert place.publish().returncode == 0
-    with run_history.opened(place.folder / "state") as book:
+    with run_history.open_history(place.folder / "state") as book:
         (found,) = book.published()
     assert (found.table, found.stored_run, found.confirmed, found.waiting) == ("data_aggregation", "r1", 4, 0)
 

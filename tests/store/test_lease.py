@@ -105,7 +105,7 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
         of(tmp_path, Clock()).take()
 
 
-def test_who_was_overtaken_finds_out_and_leaves_the_lease_alone(tmp_path: Path) -> None:
+def test_a_process_that_lost_the_lease_detects_it_and_leaves_it_alone(tmp_path: Path) -> None:
     clock = Clock()
     slow = of(tmp_path, clock, ELSEWHERE)
     slow.take()
@@ -113,7 +113,7 @@ def test_who_was_overtaken_finds_out_and_leaves_the_lease_alone(tmp_path: Path) 
     quick = of(tmp_path, clock)
     quick.take()
     for asked in (slow.check, slow.renew):
-        with pytest.raises(NotReady, match="taken over"):
+        with pytest.raises(NotReady, match="took over"):
             asked()
     slow.release()
     quick.check()
@@ -177,7 +177,7 @@ def test_a_block_holds_renews_and_releases(tmp_path: Path) -> None:
             if "part" not in path:
                 renewed.set()
 
-    with lease.held(Watched(), str(tmp_path), "the day", ttl_s=0.3):
+    with lease.hold(Watched(), str(tmp_path), "the day", ttl_s=0.3):
         renewed.clear()
         assert renewed.wait(10)
     assert json.loads((tmp_path / "00000001.json").read_bytes())["released"] is True

@@ -1,4 +1,4 @@
-"""The ledger (R3, R5): what is entered is found, a damaged one is set aside, dead processes' runs are told."""
+"""The run history (R3, R5): recorded runs are found, a damaged file is set aside, runs of dead processes are marked."""
 
 from __future__ import annotations
 
@@ -27,104 +27,104 @@ def test_what_was_entered_is_found_whole(tmp_path: Path) -> None:
         state=State.DONE, stored_run="s1", ended_ms=3_000, seconds=2.0, rows=None, is_partial=True, fingerprint="f",
         exit_code=0, details={"warnings": ["ein Ärger"]},
     )  # fmt: skip
-    with run_history.opened(tmp_path) as book:
-        book.put(run())
-        book.put(done)
-    with run_history.opened(tmp_path) as book:
-        assert book.runs() == [done]
-        assert book.find("r") == book.find("s1") == done
+    with run_history.open_history(tmp_path) as history:
+        history.put(run())
+        history.put(done)
+    with run_history.open_history(tmp_path) as history:
+        assert history.runs() == [done]
+        assert history.find("r") == history.find("s1") == done
 
 
 def test_runs_come_latest_first_and_chosen_by_job_day_and_state(tmp_path: Path) -> None:
-    with run_history.opened(tmp_path) as book:
+    with run_history.open_history(tmp_path) as history:
         for back in range(4):
-            book.put(run(f"r{back}", day=DAY - timedelta(days=back), began_ms=9_000 - back, state=State.DONE))
-        book.put(run("other", job="dbs_eos", state=State.FAILED))
-        assert [found.run for found in book.runs(job="dbs_aaa")] == ["r0", "r1", "r2", "r3"]
-        span = book.runs(job="dbs_aaa", first=DAY - timedelta(days=2), last=DAY - timedelta(days=1))
+            history.put(run(f"r{back}", day=DAY - timedelta(days=back), began_ms=9_000 - back, state=State.DONE))
+        history.put(run("other", job="dbs_eos", state=State.FAILED))
+        assert [found.run for found in history.runs(job="dbs_aaa")] == ["r0", "r1", "r2", "r3"]
+        span = history.runs(job="dbs_aaa", first=DAY - timedelta(days=2), last=DAY - timedelta(days=1))
         assert [found.run for found in span] == ["r1", "r2"]
-        assert [found.run for found in book.runs(state=State.FAILED)] == ["other"]
-        assert len(book.runs(limit=2)) == 2
+        assert [found.run for found in history.runs(state=State.FAILED)] == ["other"]
+        assert len(history.runs(limit=2)) == 2
 
 
 @pytest.mark.parametrize("name", ["r", "x", "%", "_", ""])
 def test_a_name_of_no_run_or_of_several_ends_in_2(tmp_path: Path, name: str) -> None:
-    with run_history.opened(tmp_path) as book:
-        book.put(run("r1"))
-        book.put(run("r2"))
+    with run_history.open_history(tmp_path) as history:
+        history.put(run("r1"))
+        history.put(run("r2"))
         with pytest.raises(UsageError):
-            book.find(name)
+            history.find(name)
 
 
-def test_the_ledger_is_for_its_owner_only(tmp_path: Path) -> None:
-    with run_history.opened(tmp_path):
+def test_the_run_history_is_private(tmp_path: Path) -> None:
+    with run_history.open_history(tmp_path):
         assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
 
 def test_runs_of_processes_that_are_gone_are_interrupted_and_others_are_not(tmp_path: Path) -> None:
     here = process_identity.identity()
-    with run_history.opened(tmp_path) as book:
-        book.put(run("alive"))
-        book.put(run("dead", process={**here, "started": 1}))
-        book.put(run("before the boot", process={**here, "kernel": "another"}))
-        book.put(run("elsewhere", process=ELSEWHERE))
-        assert book.sweep(now_ms=2_000) == 2
-        assert {found.run for found in book.runs(state=State.RUNNING)} == {"alive", "elsewhere"}
-        assert book.sweep(now_ms=2_000 + SILENT_MS) == 1
+    with run_history.open_history(tmp_path) as history:
+        history.put(run("alive"))
+        history.put(run("dead", process={**here, "started": 1}))
+        history.put(run("before the boot", process={**here, "kernel": "another"}))
+        history.put(run("elsewhere", process=ELSEWHERE))
+        assert history.sweep(now_ms=2_000) == 2
+        assert {found.run for found in history.runs(state=State.RUNNING)} == {"alive", "elsewhere"}
+        assert history.sweep(now_ms=2_000 + SILENT_MS) == 1
 
 
 @pytest.mark.parametrize("harm", ["no database", "pages", "empty"])
 def test_a_damaged_ledger_is_set_aside_and_a_new_one_begun(tmp_path: Path, harm: str) -> None:
-    with run_history.opened(tmp_path) as book:
+    with run_history.open_history(tmp_path) as history:
         for number in range(500):
-            book.put(run(f"r{number}"))
+            history.put(run(f"r{number}"))
     path = tmp_path / FILE
     content = path.read_bytes()
     harmed = {"no database": b"x" * 5_000, "pages": content[:8_192] + b"\xff" * (len(content) - 8_192), "empty": b""}
     path.write_bytes(harmed[harm])
     notes: list[str] = []
-    with run_history.opened(tmp_path, notes) as book:
-        book.put(run("new"))
-        assert [found.run for found in book.runs()] == ["new"]
+    with run_history.open_history(tmp_path, notes) as history:
+        history.put(run("new"))
+        assert [found.run for found in history.runs()] == ["new"]
     assert len(notes) == (0 if harm == "empty" else 1)
     assert len(list(tmp_path.glob("*.damaged-*"))) == len(notes)
 
 
 def test_a_ledger_that_cannot_be_written_is_73(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError), run_history.opened(tmp_path / "file"):
+    with pytest.raises(OutputError), run_history.open_history(tmp_path / "file"):
         pass
 
 
-def test_a_ledger_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_history_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     import sqlite3
 
-    with run_history.opened(tmp_path):
+    with run_history.open_history(tmp_path):
         pass
     db = sqlite3.connect(tmp_path / FILE)
     db.execute("PRAGMA user_version=99")
     db.close()
-    with pytest.raises(OutputError, match="another version"), run_history.opened(tmp_path):
+    with pytest.raises(OutputError, match="another version"), run_history.open_history(tmp_path):
         pass
 
 
 def test_rebuilding_enters_each_stored_run_once(tmp_path: Path) -> None:
     stored = [run(f"s{number}", stored_run=f"s{number}", state=State.DONE) for number in range(3)]
-    with run_history.opened(tmp_path) as book:
-        book.put(run("r1", stored_run="s1", state=State.DONE))
-        assert not book.knows_store("/store")
-        assert book.rebuild("/store", stored) == 2
-        assert book.rebuild("/store", stored) == 0
-        assert {found.run for found in book.runs()} == {"r1", "s0", "s2"}
-        assert book.knows_store("/store")
+    with run_history.open_history(tmp_path) as history:
+        history.put(run("r1", stored_run="s1", state=State.DONE))
+        assert not history.knows_store("/store")
+        assert history.rebuild("/store", stored) == 2
+        assert history.rebuild("/store", stored) == 0
+        assert {found.run for found in history.runs()} == {"r1", "s0", "s2"}
+        assert history.knows_store("/store")
 
 
 def test_the_last_word_on_what_was_published_counts(tmp_path: Path) -> None:
     first = Published("dbs_aaa", "dbs_aaa", DAY, "s1", "/queue/a", 1, 5, 5, 0)
-    with run_history.opened(tmp_path) as book:
-        book.note_published(first)
-        book.note_published(replace(first, at_ms=2, confirmed=10, waiting=0))
-        book.note_published(replace(first, destination="/queue/b"))
-        found = sorted(book.published(DAY, DAY), key=lambda one: one.destination)
+    with run_history.open_history(tmp_path) as history:
+        history.note_published(first)
+        history.note_published(replace(first, at_ms=2, confirmed=10, waiting=0))
+        history.note_published(replace(first, destination="/queue/b"))
+        found = sorted(history.published(DAY, DAY), key=lambda one: one.destination)
         assert [(one.destination, one.confirmed) for one in found] == [("/queue/a", 10), ("/queue/b", 5)]
-        assert book.published(DAY + timedelta(days=1)) == []
+        assert history.published(DAY + timedelta(days=1)) == []
