@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from cmsspark.settings import Settings
 
 
-class _DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+class DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
     """A day, a range ``20260101..20260131``, or several of both, separated by commas."""
 
     name = "days"
@@ -42,9 +43,9 @@ class _DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
             return value
         one_day, chosen = DayType(), set()
         for part in str(value).split(","):
-            first, _, last = part.partition("..")
+            first, dots, last = re.sub(r"(?<=\d{8})-(?=\d{8})|:", "..", part).partition("..")
             since = one_day.convert(first.strip(), param, ctx)
-            until = one_day.convert(last.strip(), param, ctx) if last else since
+            until = one_day.convert(last.strip(), param, ctx) if dots else since
             if since > until:
                 self.fail(f"{part!r} ends before it begins; swap the days", param, ctx)
             chosen |= {since + timedelta(days=number) for number in range((until - since).days + 1)}
@@ -54,7 +55,7 @@ class _DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 @click.group("daily", invoke_without_command=True)
 @click.option("--from", "first", type=DayType(), help="First day. [default: as many days back as the settings say]")
 @click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
-@click.option("--date", "only", type=_DaysType(), metavar="DAYS", help="These days: 20260101..20260131, 20260205")
+@click.option("--date", "only", type=DaysType(), metavar="DAYS", help="These days: 20260101..20260131, 20260205")
 @click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. May be repeated.")
 @click.option("--parallel", type=click.IntRange(1, 16), help="Days to do at once.")
 @click.option("--publish/--no-publish", "publish", default=None, help="Publish what is stored, or only store it.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from datetime import date
-from typing import Any, TypeVar
+from datetime import date, timedelta
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,15 +18,23 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """A day in UTC: 20260115 or 2026-01-15, not in the future."""
+    """A day in UTC: 20260115, 2026-01-15, 2026/01/15, ``yesterday`` or ``today``; not in the future."""
 
     name = "day"
+    _BACK: Final = {"today": 0, "yesterday": 1}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
         if isinstance(value, date):
             return value
+        text = str(value)
+        if text in self._BACK:
+            return days.today() - timedelta(days=self._BACK[text])
+        if re.search(r"\.\.|,|:|\d{8}-\d{8}", text):
+            self.fail(
+                f"{text!r} is more than one day; cmsspark daily --date 20260101..20260131 takes several", param, ctx
+            )
         try:
-            return days.parse_day(str(value), latest=days.today())
+            return days.parse_day(text, latest=days.today())
         except UsageError as error:
             self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
 
@@ -47,9 +56,9 @@ class StreamsType(click.ParamType):  # type: ignore[type-arg]
 
 def date_option(command: Command) -> Command:
     """``--date``: the day to work on."""
-    return click.option("--date", "day", type=DayType(), required=True, help="The day, 20260115 or 2026-01-15 (UTC).")(
-        command
-    )
+    return click.option(
+        "--date", "day", type=DayType(), required=True, help="The day (UTC): 20260115, 2026-01-15, yesterday."
+    )(command)
 
 
 def store_options(command: Command) -> Command:
