@@ -14,7 +14,7 @@ from cmsspark.errors import UsageError
 
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
-_FORMS = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+_FORMS = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})|(\d{4})/(\d{2})/(\d{2})", re.ASCII)
 
 
 def today() -> date:
@@ -23,7 +23,7 @@ def today() -> date:
 
 
 def parse_day(text: str, *, latest: date | None = None) -> date:
-    """Return the date that ``20260115`` or ``2026-01-15`` means.
+    """Return the date that ``20260115``, ``2026-01-15`` or ``2026/01/15`` means.
 
     Raises UsageError (2) for any other form, for a day that no calendar has, and for one after ``latest``.
 

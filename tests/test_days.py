@@ -13,15 +13,16 @@ from cmsspark.errors import UsageError
 
 
 @given(st.dates())
-def test_both_spellings_are_the_same_day(day: date) -> None:
+def test_all_spellings_are_the_same_day(day: date) -> None:
     assert days.parse_day(f"{day.year:04}{day.month:02}{day.day:02}") == day
     assert days.parse_day(day.isoformat()) == day
+    assert days.parse_day(f"{day.year:04}/{day.month:02}/{day.day:02}") == day
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "2026", "2026-1-5", "202601-15", "2026-0115", "20260230", "2026-02-30", "2026-13-01", "00000101", "15.01.2026",
-     " 20260115", "20260115\n", "2026-01-15T00", "٢٠٢٦٠١١٥", "-2026-01-15", "today"],
+     " 20260115", "20260115\n", "2026-01-15T00", "2026/01-15", "2026/1/15", "٢٠٢٦٠١١٥", "-2026-01-15", "today"],
 )  # fmt: skip
 def test_other_texts_are_no_day(text: str) -> None:
     with pytest.raises(UsageError) as error:

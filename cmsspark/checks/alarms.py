@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 from cmsspark.errors import NotAllowed, OutputError
 from cmsspark.secrets import basic_credentials, read_password, safe_text, tls_context
 
-#: Seconds that a server may take for each answer, and for all answers.
-PATIENCE_S: Final = 20.0
+#: Seconds that a server may take for each answer, and for all.
+TIMEOUT_S: Final = 20.0
 DEADLINE_S: Final = 60.0
-#: Kinds of transport security, and the default port of each.
+#: The security of a connection to a mail server, and its port.
 PORTS: Final[Mapping[str, int]] = {"none": 25, "starttls": 587, "tls": 465}
 
 #: name → (help, {labels as they stand in braces, or empty: value})
@@ -65,24 +65,27 @@ class Mail:
         message.set_content(text)
         password = read_password(self.password_file) if self.password_file else None
         try:
-            self._talk(message, password)
+            self._transmit(message, password)
         except (ssl.SSLCertVerificationError, smtplib.SMTPAuthenticationError) as error:
-            raise NotAllowed("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
+            raise NotAllowed("mail cannot be sent", where=self.where, found=_text_of(error, password)) from None
         except (OSError, smtplib.SMTPException) as error:
-            raise OutputError("mail cannot be sent", where=self.where, found=_error_text(error, password)) from None
+            raise OutputError("mail cannot be sent", where=self.where, found=_text_of(error, password)) from None
 
-    def _talk(self, message: EmailMessage, password: str | None) -> None:
+    def _transmit(self, message: EmailMessage, password: str | None) -> None:
         port = self.port or PORTS[self.security]
         if self.security == "tls":
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=PATIENCE_S, context=tls_context(self.ca))
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self.server, port, timeout=TIMEOUT_S, context=tls_context(self.ca))
         else:
-            smtp = smtplib.SMTP(self.server, port, timeout=PATIENCE_S)
-        with smtp, _deadline(lambda: smtp.sock):
+            smtp = smtplib.SMTP(self.server, port, timeout=TIMEOUT_S)
+        with closing(smtp), _deadline(lambda: smtp.sock):
             if self.security == "starttls":
                 smtp.starttls(context=tls_context(self.ca))
             if self.user and password:
                 smtp.login(self.user, password)
             smtp.send_message(message)
+            # The mail was accepted: a bad end of the session does not change that.
+            with suppress(OSError, smtplib.SMTPException):
+                smtp.quit()
 
 
 @dataclass(frozen=True)
@@ -94,27 +97,30 @@ class Push:
     password_file: Path | None = None
     ca: Path | None = None
 
-    def send(self, metrics: Metrics) -> None:
-        """Send the metrics. Raises as :meth:`Mail.send`."""
+    def send(self, metrics: Metrics, *, replace: bool = True) -> None:
+        """Send the metrics in place of the whole group, or only of those of the same names.
+
+        Raises as :meth:`Mail.send`.
+        """
         parts = urlsplit(self.url)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         password = read_password(self.password_file) if self.password_file else None
         if self.user and password:
             headers["Authorization"] = f"Basic {basic_credentials(self.user, password)}"
         host = parts.hostname or ""
-        connection = HTTPConnection(host, parts.port, timeout=PATIENCE_S)
+        connection = HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
         try:
             if parts.scheme == "https":
-                connection = HTTPSConnection(host, parts.port, timeout=PATIENCE_S, context=tls_context(self.ca))
+                connection = HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=tls_context(self.ca))
             connection.connect()
             with _deadline(lambda: connection.sock):
-                connection.request("PUT", parts.path, exposition(metrics).encode(), headers)
+                connection.request("PUT" if replace else "POST", parts.path, exposition(metrics).encode(), headers)
                 with connection.getresponse() as answer:
                     text = answer.read(300).decode("utf-8", "replace")
         except ssl.SSLCertVerificationError as error:
-            raise NotAllowed("metrics cannot be pushed", where=self.url, found=_error_text(error, password)) from None
+            raise NotAllowed("metrics cannot be pushed", where=self.url, found=_text_of(error, password)) from None
         except (OSError, HTTPException) as error:
-            raise OutputError("metrics cannot be pushed", where=self.url, found=_error_text(error, password)) from None
+            raise OutputError("metrics cannot be pushed", where=self.url, found=_text_of(error, password)) from None
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
@@ -125,9 +131,14 @@ class Push:
 
 def write_metrics(path: Path, metrics: Metrics) -> None:
     """Write metrics for Prometheus's textfile collector, whole or not at all. Raises OutputError (73)."""
+    write_metrics_text(path, exposition(metrics))
+
+
+def write_metrics_text(path: Path, text: str) -> None:
+    """Write metrics in Prometheus's text form, whole or not at all. Raises OutputError (73)."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(exposition(metrics), encoding="utf-8")
+        aside.write_text(text, encoding="utf-8")
         aside.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -146,7 +157,7 @@ def exposition(metrics: Metrics) -> str:
 
 @contextmanager
 def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
-    """Close the connection at the deadline: a server that answers byte by byte never exceeds a timeout."""
+    """Shut the connection down at the deadline: a server that sends a byte at a time never reaches a timeout."""
 
     def cut() -> None:
         if (connected := sock()) is not None:
@@ -162,11 +173,11 @@ def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
         timer.cancel()
 
 
-def _error_text(error: Exception, password: str | None) -> str:
-    """The error in one line, without the password in plain or encoded form."""
+def _text_of(error: Exception, password: str | None) -> str:
+    """The error in a line, without the password in any of its encodings."""
     text = str(error) or type(error).__name__
     if isinstance(error, smtplib.SMTPResponseException):
         answer = error.smtp_error
         text = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
-    encoded = base64.b64encode(password.encode()).decode() if password else None
-    return safe_text(text, password, encoded, limit=200)
+    coded = base64.b64encode(password.encode()).decode() if password else None
+    return safe_text(text, password, coded, limit=200)

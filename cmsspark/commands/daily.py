@@ -6,65 +6,203 @@ a ``run_spark`` process of its own, which holds the lease of its day.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmsspark import days
-from cmsspark.errors import UsageError
+from cmsspark import clock, days, errors
+from cmsspark.errors import CmssparkError, UsageError, as_ours
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.storage import Files, LocalFiles
 
 if TYPE_CHECKING:
+    from cmsspark.daily.run import Daily
+    from cmsspark.daily.state import DayRecord, Note
     from cmsspark.pipeline.planner import PlannedTask
     from cmsspark.settings import Settings
 
 
-@click.command("daily")
-@click.option("--from", "first", type=DayType(), help="First day. [default: `daily.days` of the settings before --to]")
+class DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+    """A day, a range ``20260101..20260131``, or several of both, separated by commas."""
+
+    name = "days"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
+        if isinstance(value, frozenset):
+            return value
+        one_day, chosen = DayType(), set()
+        for part in str(value).split(","):
+            first, dots, last = re.sub(r"(?<=\d{8})-(?=\d{8})|:", "..", part).partition("..")
+            since = one_day.convert(first.strip(), param, ctx)
+            until = one_day.convert(last.strip(), param, ctx) if dots else since
+            if since > until:
+                self.fail(f"{part!r} ends before it begins; swap the days", param, ctx)
+            chosen |= {since + timedelta(days=number) for number in range((until - since).days + 1)}
+        return frozenset(chosen)
+
+
+@click.group("daily", invoke_without_command=True)
+@click.option("--from", "first", type=DayType(), help="First day. [default: as many days back as the settings say]")
 @click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
-@click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. Can be given several times.")
-@click.option("--parallel", type=click.IntRange(1, 16), help="Number of days that run in parallel.")
-@click.option("--publish/--no-publish", "publish", default=None, help="Publish stored results, or only store them.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
-@click.option("--root", metavar="URI", help="Root of the default input folders. [default: CMSSPARK_ROOT]")
+@click.option("--date", "only", type=DaysType(), metavar="DAYS", help="These days: 20260101..20260131, 20260205")
+@click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. May be repeated.")
+@click.option("--parallel", type=click.IntRange(1, 16), help="Days to do at once.")
+@click.option("--publish/--no-publish", "publish", default=None, help="Publish what is stored, or only store it.")
+@click.option("--force", is_flag=True, help="Run the days again, also done or given up ones. Needs --date or --from.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT).")
 @store_options
+@click.pass_context
 def command(
-    first: date | None, last: date | None, job_names: tuple[str, ...], parallel: int | None, publish: bool | None,
-    dry_run: bool, root: str | None, fout: str | None, settings_file: str | None,
-) -> int:  # fmt: skip
-    """Bring the last days up to date: run missing or outdated days, publish unpublished results, oldest day first.
+    context: click.Context, first: date | None, last: date | None, only: frozenset[date] | None,
+    job_names: tuple[str, ...], parallel: int | None, publish: bool | None, force: bool, dry_run: bool,
+    root: str | None, fout: str | None, settings_file: str | None,
+) -> int | None:  # fmt: skip
+    """Bring the last days up to date: run what is missing or stale, publish what is not, oldest day first.
 
-    Exits with 75 if an input is not ready yet or another `cmsspark daily` is running; the next call continues.
+    Ends with 75 where an input is not ready yet, or another daily is at work: the next call continues.
     """
-    from cmsspark.daily.config import daily_config
-    from cmsspark.daily.notify import notify
-    from cmsspark.daily.run import Daily, worked
+    context.obj = (fout, settings_file)
+    if context.invoked_subcommand is not None:
+        return None
+    if only and (first or last):
+        raise UsageError("--date stands instead of --from and --to")
+    if force and not (only or first):
+        raise UsageError("--force needs the days that it is for", next_step="add --date DAYS, or --from and --to")
 
-    settings = settings_of(settings_file)
-    config = daily_config(settings)
-    config = replace(
-        config,
-        jobs=tuple(find_job(name) for name in job_names) or config.jobs,
-        parallel=parallel or config.parallel,
-        publish=config.publish if publish is None else publish,
-    )
-    until = last or days.today() - timedelta(days=1)
-    since = first or until - timedelta(days=config.days - 1)
-    if since > until:
-        raise UsageError(f"--from {since} is after --to {until}", next_step="swap them")
-    store = store_of(fout, settings)
-    arguments = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
-    daily = Daily(settings, config, store, _files(settings, root, store), arguments, root)
+    def prepare(settings: Settings) -> tuple[Daily, date, date]:
+        from cmsspark.daily.config import daily_config
+        from cmsspark.daily.run import Daily
+
+        config = daily_config(settings)
+        config = replace(
+            config,
+            jobs=tuple(find_job(name) for name in job_names) or config.jobs,
+            parallel=parallel or config.parallel,
+            publish=config.publish if publish is None else publish,
+        )
+        until = max(only) if only else last or days.today() - timedelta(days=1)
+        since = min(only) if only else first or until - timedelta(days=config.days - 1)
+        if since > until:
+            raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
+        store = store_of(fout, settings)
+        argv = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
+        files = _files(settings, root, store)
+        return Daily(settings, config, store, files, argv, root, only, force), since, until
+
     if dry_run:
-        return _show(daily.tasks(since, until))
-    return notify(daily, since, until, worked(daily, since, until))
+        daily, since, until = prepare(settings_of(settings_file))
+        return _show(daily, daily.tasks(since, until))
+    return _run(prepare, fout, settings_file)
+
+
+def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | None, settings_file: str | None) -> int:
+    """Do the work and report it; what keeps daily from beginning is reported, too."""
+    from cmsspark.daily import metrics
+    from cmsspark.daily.config import Targets, targets_of
+    from cmsspark.daily.notify import notify, notify_not_begun
+    from cmsspark.daily.run import worked
+    from cmsspark.daily.state import DailyState
+
+    targets, state = Targets(), None
+    try:
+        settings = settings_of(settings_file)
+        targets = targets_of(settings)
+        store = fout or settings.store
+        state = DailyState(settings.state_dir, store) if store else None
+        daily, since, until = prepare(settings)
+
+        def beat() -> None:
+            with suppress(CmssparkError):
+                if targets.metrics is not None:
+                    metrics.update(targets.metrics, metrics.heartbeat(time.time()))
+
+        daily.beat = beat
+        outcomes = worked(daily, since, until)
+    except (Exception, KeyboardInterrupt) as error:
+        code = errors.report(error)
+        wanted = "it was interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())[:300]
+        ours = as_ours(error) or CmssparkError(wanted)
+        ours.exit_code = code
+        return notify_not_begun(targets, state, ours, time.time())
+    return notify(daily, since, until, outcomes)
+
+
+@command.command("acknowledge")
+@click.argument("day", type=DayType())
+@click.argument("job")
+@click.option("--reason", required=True, help="What is known, for those who look at it later.")
+@store_options
+@click.pass_context
+def acknowledge(
+    context: click.Context, day: date, job: str, reason: str, fout: str | None, settings_file: str | None
+) -> int:
+    """Report the trouble of a DAY of a JOB no more until it changes. The day is still tried."""
+
+    def change(record: DayRecord, note: Note) -> None:
+        if not record.word:
+            raise UsageError(
+                f"{day} of {job} has no trouble that daily knows of",
+                next_step="cmsspark daily skip DAY JOB keeps a day from being run",
+            )
+        record.acknowledged, record.acknowledged_signature = note, record.signature
+
+    return _note(context, day, job, reason, (fout, settings_file), change, "acknowledged")
+
+
+@command.command("skip")
+@click.argument("day", type=DayType())
+@click.argument("job")
+@click.option("--reason", required=True, help="Why there is no result of the day; status and report show it.")
+@click.option("--undo", is_flag=True, help="Do the day again from now on.")
+@store_options
+@click.pass_context
+def skip(
+    context: click.Context, day: date, job: str, reason: str, undo: bool, fout: str | None, settings_file: str | None
+) -> int:
+    """Do not run a DAY of a JOB any more."""
+
+    def change(record: DayRecord, note: Note) -> None:
+        record.skipped = None if undo else note
+
+    return _note(context, day, job, reason, (fout, settings_file), change, "done again" if undo else "skipped")
+
+
+def _note(
+    context: click.Context, day: date, job: str, reason: str, own: tuple[str | None, str | None],
+    change: Callable[[DayRecord, Note], None], outcome: str,
+) -> int:  # fmt: skip
+    """Change the record of a day of a job. The store and the settings may stand before or after the subcommand."""
+    from cmsspark.daily.state import DailyState, DayRecord, Note, key_of
+
+    if not reason.strip():
+        raise UsageError("--reason is empty", next_step="write what others need to know")
+    fout, settings_file = (mine or above for mine, above in zip(own, context.obj, strict=True))
+    settings = settings_of(settings_file)
+    name = find_job(job).name
+    with DailyState(settings.state_dir, store_of(fout, settings)).change() as state:
+        note = Note(reason=reason.strip(), user=_user(), at_ms=clock.now_ms())
+        change(state.days.setdefault(key_of(day, name), DayRecord()), note)
+    click.echo(f"{day} {name}: {outcome}: {reason.strip()}")
+    return 0
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _files(settings: Settings, root: str | None, fout: str) -> Files:
@@ -79,10 +217,13 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     return files_for("hdfs://", small_session("cmsspark daily"))
 
 
-def _show(tasks: Sequence[PlannedTask]) -> int:
+def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
     for task in tasks:
-        reason = "; ".join(task.verdict.reasons) or (task.error.wanted if task.error else "")
-        state = f"not ready: {reason}" if reason else "would be run" if task.runs else "would be published"
+        reasons = "; ".join(task.verdict.reasons) or (task.error.wanted if task.error else "")
+        skipped = daily.state.record(task.day, task.job.name).skipped
+        state = f"not ready: {reasons}" if reasons else "would be run" if task.runs else "would be published"
+        if skipped is not None:
+            state = f"skipped: {skipped.reason}"
         click.echo(f"{task.day}  {task.job.name}  {task.why}  {state}")
     if not tasks:
         click.echo("nothing to do")

@@ -21,7 +21,7 @@ from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.settings import Settings
 from cmsspark.storage import LocalFiles, is_local, local_path
-from cmsspark.store import run_history
+from cmsspark.store import contents, run_history
 from cmsspark.store.run_history import Run, RunHistory, State
 
 #: Colours of the states.

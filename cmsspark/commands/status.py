@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Final
 
 import click
 
-from cmsspark import days
+from cmsspark import clock, days
 from cmsspark.commands.runs import history_of
+from cmsspark.daily.state import DailyState, DayRecord, split_key
 from cmsspark.errors import Exit
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
@@ -32,8 +33,11 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "failed": ("red", "the last run failed; nothing is stored"),
     "kept": ("red", "the last run failed; the earlier result is kept"),
     "lost": ("red", "the stored result is gone; cmsspark daily makes it again"),
+    "skipped": ("white", "acknowledged: there is no result, for the reason given"),
     "-": ("white", "never run"),
 }
+#: Words of days without a result, which a day that is skipped shows no more.
+_NO_RESULT: Final = ("-", "waiting", "interrupted", "failed", "lost")
 
 
 @dataclass(frozen=True)
@@ -81,17 +85,39 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     """Show which days of which jobs are stored, published, failed or missing."""
     until = last or days.today() - timedelta(days=1)
     span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
-    with history_of(settings_of(settings_file), fout) as history:
+    settings = settings_of(settings_file)
+    with history_of(settings, fout) as history:
         # Runs of periods have no single day: cmsspark periods lists them.
         runs = [run for run in history.runs(first=span[0], last=until) if not run.details.get("period")]
         published = history.published(span[0], until)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
+    records = DailyState(settings.state_dir, fout or settings.store).read().days
+    jobs += [job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)]
     cells = table(span, jobs, runs, published)
+    for key, record in records.items():
+        if record.skipped is not None and (at := split_key(key)) in cells and cells[at].word in _NO_RESULT:
+            cells[at] = Cell("skipped")
     if as_json:
         words = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
         click.echo(json.dumps(words, indent=1))
         return
     _print(span, jobs, cells)
+    for line in remarks(records, span):
+        click.echo(line)
+
+
+def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:
+    """A line for each day that was skipped or acknowledged, and for each before the window that is not done."""
+    lines = []
+    for key, record in sorted(records.items()):
+        day, _ = split_key(key)
+        note, word = (record.skipped, "skipped") if record.skipped else (record.acknowledged, "acknowledged")
+        is_noted = record.skipped is not None or record.is_acknowledged
+        if note is not None and is_noted and day <= span[-1]:
+            lines.append(f"{key}: {word}: {note.reason} ({note.user}, {clock.to_minute(note.at_ms)})")
+        elif day < span[0]:
+            lines.append(f"{key}: not done: {record.word}: {record.text}")
+    return ["", *lines] if lines else []
 
 
 def table(

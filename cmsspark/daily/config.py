@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -21,8 +22,8 @@ from cmsspark.sources.registry import STREAMS
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-#: A word of a command line, which YAML may take for a number.
-_Word = str | int | float
+#: An argument of a command line, which YAML may take for a number.
+_Argument = str | int | float
 
 
 class _Login(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
@@ -34,7 +35,7 @@ class _Login(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
 
 
 class _Mail(_Login, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    to: Annotated[list[_Word], msgspec.Meta(min_length=1)]
+    to: Annotated[list[_Argument], msgspec.Meta(min_length=1)]
     sender: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="from")
     server: str = "localhost"
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
@@ -56,12 +57,13 @@ _Sources = msgspec.defstruct(
 class _Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The section as it is written, with its defaults."""
 
-    jobs: tuple[_Word, ...] = ("data_aggregation",)
+    jobs: tuple[_Argument, ...] = ("data_aggregation",)
     days: _AtLeastOne = 7
     publish: bool | None = None
     parallel: _AtLeastOne = 1
+    attempts: _AtLeastOne = 3
     sources: _Sources = _Sources()  # type: ignore[valid-type]  # made of the streams
-    run_spark: tuple[_Word, ...] = ()
+    run_spark: tuple[_Argument, ...] = ()
     metrics: str | None = None
     mail: _Mail | None = None
     push: _Push | None = None
@@ -74,7 +76,8 @@ class _Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 @dataclass(frozen=True)
 class DailyConfig:
     """What ``cmsspark daily`` does. ``days``: how far back it looks. ``publish``: whether stored days are published.
-    ``parallel``: days at once. ``options``: of run_spark itself. ``policies``: by source, one of ``POLICIES``.
+    ``parallel``: days at once. ``attempts``: failed runs of the same inputs before a day is given up. ``options``: of
+    run_spark itself. ``policies``: by source, one of ``POLICIES``.
     """
 
     jobs: tuple[Job, ...]
@@ -87,6 +90,7 @@ class DailyConfig:
     metrics: Path | None
     mail: Mail | None
     push: Push | None
+    attempts: int = 3
 
 
 def daily_config(settings: Settings) -> DailyConfig:
@@ -100,11 +104,32 @@ def daily_config(settings: Settings) -> DailyConfig:
         parallel=section.parallel,
         rules=Rules(section.quiet_minutes, section.smallest_share, section.patience_hours, section.dump_wait_days),
         policies={stream: policy for stream, policy in policies.items() if policy is not None},
-        options=tuple(str(word) for word in section.run_spark),
+        options=tuple(str(argument) for argument in section.run_spark),
         metrics=settings.folder / section.metrics if section.metrics else None,
         mail=_mail(settings, section.mail) if section.mail else None,
         push=_push(settings, section.push) if section.push else None,
+        attempts=section.attempts,
     )
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where it is reported how a daily ended."""
+
+    metrics: Path | None = None
+    mail: Mail | None = None
+    push: Push | None = None
+
+
+def targets_of(settings: Settings) -> Targets:
+    """The targets of the settings, each by itself: what is wrong elsewhere in ``daily`` does not keep a mail back."""
+    targets = {}
+    for name in ("metrics", "mail", "push"):
+        if name in settings.daily:
+            alone = replace(settings, daily={"jobs": [], name: settings.daily[name]})
+            with suppress(SettingsError):
+                targets[name] = getattr(daily_config(alone), name)
+    return Targets(**targets)
 
 
 def _job(settings: Settings, name: str) -> Job:

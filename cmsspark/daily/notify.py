@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cmsspark import clock
-from cmsspark.checks.alarms import Metrics, write_metrics
+from cmsspark.checks.alarms import write_metrics
 from cmsspark.checks.readiness import is_overdue
-from cmsspark.daily.run import exit_code
+from cmsspark.daily import metrics
+from cmsspark.daily.metrics import OUTCOMES
+from cmsspark.daily.outcome import TaskOutcome, most_serious
+from cmsspark.daily.state import DailyState, DayRecord, key_of
 from cmsspark.errors import CmssparkError, Exit
 
 if TYPE_CHECKING:
-    from cmsspark.daily.run import Daily, TaskOutcome
+    from cmsspark.daily.config import Targets
+    from cmsspark.daily.run import Daily
 
-_WORDS: Final = ("done", "published", "waiting", "unsent", "failed", "left")
+#: Days that the summary names, at most.
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is reported of one call. ``unfinished``: days before ``first`` that are not done, by key."""
+
+    first: date
+    last: date
+    outcomes: Sequence[TaskOutcome]
+    overdue: Sequence[TaskOutcome] = ()
+    unfinished: Mapping[str, DayRecord] = field(default_factory=dict)
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        unfinished = [record.code or int(Exit.NOT_READY) for record in self.unfinished.values()]
+        return most_serious([outcome.code for outcome in self.outcomes] + unfinished)
+
+    def trouble(self) -> dict[str, str]:
+        """What somebody should look at: the key of the day → the signature of its trouble."""
+        result = {key: record.signature for key, record in self.unfinished.items()}
+        for outcome in self.outcomes:
+            if outcome.word == "failed" or outcome.code == Exit.QUARANTINED or outcome in self.overdue:
+                result[key_of(outcome.task.day, outcome.task.job.name)] = outcome.signature
+        return result
 
 
 def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome]) -> int:
@@ -26,37 +58,80 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
 
     A target that cannot be reached is named in the summary and changes nothing else.
     """
-    code = exit_code(outcomes)
-    overdue = [one for one in outcomes if one.word in ("waiting", "unsent") and _is_overdue(daily, one)]
+    overdue = [outcome for outcome in outcomes if outcome.word in ("waiting", "unsent") and _is_overdue(daily, outcome)]
+    unfinished: Mapping[str, DayRecord] = {}
     problems = []
-    metrics, config = _metrics(daily, outcomes, overdue, code), daily.config
-    targets: list[Callable[[], None]] = [lambda: _mail(daily, first, last, outcomes, overdue, code)]
-    if (path := config.metrics) is not None:
-        targets.append(lambda: write_metrics(path, metrics))
-    if (push := config.push) is not None:
-        targets.append(lambda: push.send(metrics))
+    try:
+        unfinished = daily.unfinished(min(first, daily.window_start()))
+    except Exception as error:
+        problems.append(f"days before {first} cannot be looked at: {error}")
+    report = Report(first, last, outcomes, overdue, unfinished)
+    values = metrics.of_report(daily, report)
+    targets: list[Callable[[], None]] = [lambda: _mail(daily, report)]
+    if (path := daily.config.metrics) is not None:
+        targets.append(lambda: write_metrics(path, values))
+    if (push := daily.config.push) is not None:
+        targets.append(lambda: push.send(values))
+    problems += _send(targets)
+    _echo(summary(report, problems))
+    return report.code
+
+
+def notify_not_begun(targets: Targets, state: DailyState | None, error: CmssparkError, now: float) -> int:
+    """Report that daily could not begin, to the log, to Prometheus and by mail; return the exit code.
+
+    Another daily at work is in the log only: that one reports. The same error is mailed once.
+    """
+    code = int(error.exit_code)
+    line = f"daily not begun: {error.wanted}" + (f": {error.where}" if error.where else "") + f"; exit {code}"
+    problems: list[str] = []
+    if error.exit_code != Exit.NOT_READY:
+        sends: list[Callable[[], None]] = [lambda: _mail_not_begun(targets, state, error, line)]
+        values = metrics.of_error(code, now)
+        if (path := targets.metrics) is not None:
+            sends.append(lambda: metrics.update(path, values))
+        if (push := targets.push) is not None:
+            sends.append(lambda: push.send(values, replace=False))
+        problems = _send(sends)
+    _echo(" ".join("; ".join([line, *problems]).split()))
+    return code
+
+
+def _send(targets: Iterable[Callable[[], None]]) -> list[str]:
+    """Call each target; return what went wrong."""
+    problems = []
     for send in targets:
         try:
             send()
         except CmssparkError as error:
             problems.append(f"{error.wanted}: {error.where}: {error.found}")
-    click.echo(summary(first, last, outcomes, len(overdue), code, problems))
-    return code
+        except Exception as error:
+            problems.append(f"a target failed: {type(error).__name__}: {error}")
+    return problems
 
 
-def summary(
-    first: date, last: date, outcomes: Sequence[TaskOutcome], overdue: int, code: int, problems: Sequence[str] = ()
-) -> str:
+def _echo(line: str) -> None:
+    # A closed stdout changes no exit code.
+    with suppress(OSError, ValueError):
+        click.echo(line)
+
+
+def summary(report: Report, problems: Sequence[str] = ()) -> str:
     """One line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
-    words = Counter(one.word for one in outcomes)
-    refused = sum(one.code == Exit.QUARANTINED for one in outcomes)
-    line = f"daily {first} to {last}: {len(outcomes)} to do"
-    line += "".join(f", {words[word]} {word}" for word in _WORDS if words[word])
-    line += f", {overdue} overdue" if overdue else ""
+    outcomes = report.outcomes
+    counts = Counter(outcome.word for outcome in outcomes)
+    refused = sum(outcome.code == Exit.QUARANTINED for outcome in outcomes)
+    line = f"daily {report.first} to {report.last}: {len(outcomes)} to do"
+    line += "".join(f", {counts[word]} {word}" for word in OUTCOMES if counts[word])
+    line += f", {len(report.overdue)} overdue" if report.overdue else ""
     line += f", {refused} with documents refused" if refused else ""
-    line += f" in {sum(one.seconds for one in outcomes):.0f} s; exit {code}"
-    retries = [one.task.verdict.retry_ms for one in outcomes if one.task.verdict.retry_ms is not None]
+    line += f" in {sum(outcome.seconds for outcome in outcomes):.0f} s; exit {report.code}"
+    retries = [outcome.task.verdict.retry_ms for outcome in outcomes if outcome.task.verdict.retry_ms is not None]
     line += f"; look again at {clock.to_minute(min(retries))}" if retries else ""
+    if report.unfinished:
+        names = ", ".join(sorted(report.unfinished)[:_NAMED])
+        more = len(report.unfinished) - _NAMED
+        line += f"; unfinished before: {names}" + (f" and {more} more" if more > 0 else "")
     return line + "".join(f"; {problem}" for problem in problems)
 
 
@@ -64,27 +139,41 @@ def _is_overdue(daily: Daily, outcome: TaskOutcome) -> bool:
     return is_overdue(outcome.task.day, int(daily.now() * 1000), daily.config.rules)
 
 
-def _metrics(daily: Daily, outcomes: Sequence[TaskOutcome], overdue: Sequence[TaskOutcome], code: int) -> Metrics:
-    words = Counter(one.word for one in outcomes)
-    tasks = {f'outcome="{word}"': float(words[word]) for word in _WORDS}
-    return {
-        "cmsspark_daily_end_timestamp_seconds": ("When cmsspark daily last ended.", {"": float(int(daily.now()))}),
-        "cmsspark_daily_exit_code": ("Its exit code.", {"": float(code)}),
-        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(one.seconds for one in outcomes)}),
-        "cmsspark_daily_tasks": ("Days of jobs that were to be done, by how that ended.", tasks),
-        "cmsspark_daily_overdue": ("Those that have waited for too long.", {"": float(len(overdue))}),
-    }
-
-
-def _mail(
-    daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome], overdue: Sequence[TaskOutcome], code: int
-) -> None:
-    is_trouble = overdue or any(one.word in ("failed", "left") or one.code == Exit.QUARANTINED for one in outcomes)
-    if daily.config.mail is None or not is_trouble:
+def _mail(daily: Daily, report: Report) -> None:
+    """Send a mail where there is trouble that was not mailed yet."""
+    if daily.config.mail is None:
         return
-    lines = [summary(first, last, outcomes, len(overdue), code), ""]
-    for one in outcomes:
-        mark = " OVERDUE" if one in overdue else ""
-        lines.append(f"{one.task.day} {one.task.job.name}: {one.word}{mark}: {one.text} ({one.task.why})")
-    lines += ["", "cmsspark status, cmsspark runs and cmsspark show RUN tell more."]
-    daily.config.mail.send(f"cmsspark daily: exit {code}", "\n".join(lines) + "\n")
+    trouble = report.trouble()
+    records: Mapping[str, DayRecord] = {}
+    with suppress(CmssparkError):
+        records = daily.state.read().days
+    if all(key in records and records[key].mailed == signature for key, signature in trouble.items()):
+        return
+    lines = [summary(report), ""]
+    for outcome in report.outcomes:
+        mark = " OVERDUE" if outcome in report.overdue else ""
+        task = outcome.task
+        lines.append(f"{task.day} {task.job.name}: {outcome.word}{mark}: {outcome.text} ({task.why})")
+    if report.unfinished:
+        lines += ["", "Days before that are not done, and that no daily tries again:"]
+        lines += [f"{key}: {record.word}: {record.text}" for key, record in sorted(report.unfinished.items())]
+    lines += [
+        "",
+        "The same trouble is not mailed again. When you know of it: cmsspark daily acknowledge DAY JOB --reason TEXT",
+    ]
+    lines += ["cmsspark status, cmsspark runs and cmsspark show RUN tell more."]
+    daily.config.mail.send(f"cmsspark daily: exit {report.code}", "\n".join(lines) + "\n")
+    with daily.state.change() as state:
+        for key, signature in trouble.items():
+            if key in state.days:
+                state.days[key].mailed = signature
+
+
+def _mail_not_begun(targets: Targets, state: DailyState | None, error: CmssparkError, line: str) -> None:
+    if targets.mail is None or (state is not None and state.read().not_begun == error.text()):
+        return
+    text = f"{line}\n\n{error.text()}\n\nThe same error is not mailed again until a daily has begun.\n"
+    targets.mail.send(f"cmsspark daily: exit {int(error.exit_code)}", text)
+    if state is not None:
+        with state.change() as content:
+            content.not_begun = error.text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,92 +9,76 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from cmsspark import clock, days
+from cmsspark.daily.outcome import FATAL_EXIT_CODES, TaskOutcome, as_error, in_a_line, record_gap, update_record
+from cmsspark.daily.processes import Commands, Runner
+from cmsspark.daily.state import GIVEN_UP, DailyState, DayRecord, key_of, signature, split_key
 from cmsspark.errors import CmssparkError, Exit
 from cmsspark.signals import interruptible
 from cmsspark.storage import Files, join
 
 if TYPE_CHECKING:
     from cmsspark.daily.config import DailyConfig
-    from cmsspark.pipeline.planner import PlannedTask
+    from cmsspark.pipeline.job_index import Job
+    from cmsspark.pipeline.planner import PlannedTask, Planner
     from cmsspark.settings import Settings
 
 
-#: Runs a command line to its end and returns its exit code.
-Runner = Callable[[list[str]], int]
-
-
-#: After these the other days would end in the same way, so that daily stops.
-FATAL_EXIT_CODES: Final = (Exit.USAGE, Exit.NO_OUTPUT, Exit.SETTINGS)
-
-
-#: The code that daily ends with is the first of these that something ended with.
-EXIT_PRIORITY: Final = (
-    *(Exit.BUG, Exit.SETTINGS, Exit.NOT_ALLOWED, Exit.NO_OUTPUT, Exit.DATA, Exit.USAGE),
-    *(Exit.QUARANTINED, Exit.NOT_READY),
-)
-
-
-@dataclass(frozen=True)
-class TaskOutcome:
-    """How a task ended: ``word`` is done, published, waiting, unsent, failed or left."""
-
-    task: PlannedTask
-    word: str
-    code: int
-    text: str
-    seconds: float = 0.0
-
-
-class Commands:
-    """Runs command lines as processes; what they print goes to stderr, as stdout is for the summary."""
-
-    def __init__(self) -> None:
-        self._children: set[subprocess.Popen[bytes]] = set()
-
-    def __call__(self, argv: list[str]) -> int:
-        with subprocess.Popen(argv, stdout=sys.stderr.fileno()) as child:
-            self._children.add(child)
-            try:
-                code = child.wait()
-            except BaseException:
-                self.stop()
-                raise
-            finally:
-                self._children.discard(child)
-        return code if code >= 0 else int(Exit.NOT_READY)
-
-    def stop(self) -> None:
-        """Ask what still runs to end."""
-        for child in list(self._children):
-            with suppress(OSError):
-                child.terminate()
+def _log(text: str) -> None:
+    # A closed stderr stops no day.
+    with suppress(OSError, ValueError):
+        click.echo(text, err=True)
 
 
 @dataclass
 class Daily:
-    """One call of ``cmsspark daily``. ``words`` are the options that every command line gets; ``now`` is in seconds."""
+    """One call of ``cmsspark daily``. ``argv``: options that every command line gets; ``now`` is in seconds.
+
+    ``only``: the days to look at, where not all from the first to the last. ``force``: run these days again, also those
+    that are done or were given up.
+    """
 
     settings: Settings
     config: DailyConfig
     fout: str
     files: Files
-    words: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
     root: str | None = None
+    only: frozenset[date] | None = None
+    force: bool = False
     runner: Runner = field(default_factory=Commands)
-    tell: Callable[[str], None] = lambda text: click.echo(text, err=True)
+    log: Callable[[str], None] = _log
     now: Callable[[], float] = time.time
+    #: Called after each task: the daily is alive.
+    beat: Callable[[], None] = lambda: None
     _is_stopped: bool = False
+    _fatal: int = 0
     _ended: int = 0
     _began: float = 0.0
     _began_ms: int = 0
 
+    @property
+    def state(self) -> DailyState:
+        """What earlier calls recorded of this store."""
+        return DailyState(self.settings.state_dir, self.fout)
+
+    def window_start(self) -> date:
+        """The first day that a call without options looks at."""
+        return clock.utc(int(self.now() * 1000)).date() - timedelta(days=self.config.days)
+
     def tasks(self, first: date, last: date) -> list[PlannedTask]:
         """What is to be done for the days from ``first`` to ``last``, oldest first."""
+        planner = self._planner(first, last)
+        span = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+        chosen = [day for day in span if self.only is None or day in self.only]
+        tasks = [self._plan(planner, job, day) for day in chosen for job in self.config.jobs]
+        return [task for task in tasks if task is not None]
+
+    def _planner(self, first: date, last: date) -> Planner:
         from cmsspark.pipeline.planner import Planner
         from cmsspark.sources.folders import Layout
         from cmsspark.store import run_history
@@ -103,14 +86,43 @@ class Daily:
         published = None
         if self.config.publish:
             published = []
-            with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as book:
-                published = book.published(first, last)
+            with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as history:
+                published = history.published(first, last)
         layout = Layout.load(self.settings.sources, self.root or self.settings.root)
         rules, policies = self.config.rules, self.config.policies
-        look = Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
-        span = [first + timedelta(days=number) for number in range((last - first).days + 1)]
-        found = [look.task(job, day) for day in span for job in self.config.jobs]
-        return [task for task in found if task is not None]
+        return Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
+
+    def _plan(self, planner: Planner, job: Job, day: date) -> PlannedTask | None:
+        """What is to be done for a day; whatever goes wrong in looking is an error of this day alone."""
+        from cmsspark.pipeline.planner import PlannedTask
+
+        try:
+            return planner.task(job, day, force=self.force)
+        except Exception as error:
+            return PlannedTask(day, job, "cannot be looked at", error=as_error(error))
+
+    def unfinished(self, before: date) -> dict[str, DayRecord]:
+        """Recorded days before ``before`` that are still to be done and that nobody acknowledged, by key.
+
+        The records of days that were done in the meantime are removed.
+        """
+        records = {key: record for key, record in self.state.read().days.items() if split_key(key)[0] < before}
+        if not records:
+            return {}
+        jobs = {job.name: job for job in self.config.jobs}
+        dates = [split_key(key)[0] for key in records]
+        planner = self._planner(min(dates), max(dates))
+        done = []
+        for key in records:
+            day, name = split_key(key)
+            if name in jobs and self._plan(planner, jobs[name], day) is None:
+                done.append(key)
+        if done:
+            with self.state.change() as state:
+                for key in done:
+                    state.days.pop(key, None)
+        names = [key for key in records if key not in done and split_key(key)[1] in jobs]
+        return {key: records[key] for key in names if not records[key].is_acknowledged and not records[key].skipped}
 
     def work(self, tasks: Sequence[PlannedTask]) -> list[TaskOutcome]:
         """Do the tasks: a day's one after another, oldest days first, ``parallel`` days at once."""
@@ -134,51 +146,101 @@ class Daily:
                 raise
 
     def _do(self, task: PlannedTask, total: int) -> TaskOutcome:
-        name = f"{task.job.name} of {task.day}"
         if self._is_stopped:
-            return TaskOutcome(task, "left", 0, "not tried after what happened before")
+            return self._left(task)
         began = time.monotonic()
-        outcome = self._outcome(task)
+        record = self._record(task)
+        if record.skipped is not None:
+            outcome = TaskOutcome(task, "skipped", 0, f"{record.skipped.reason} ({record.skipped.user})")
+        else:
+            outcome = self._recorded(record, self._attempt(task, record))
         outcome = replace(outcome, seconds=round(time.monotonic() - began, 1))
-        if outcome.code in FATAL_EXIT_CODES:
-            self._is_stopped = True
         self._ended += 1
         left = total - self._ended
         estimate = (time.monotonic() - self._began) / self._ended * left
         more = f"; {left} to go, about {max(1, round(estimate / 60))} min" if left and estimate > 30 else ""
-        self.tell(f"[{self._ended} of {total}] {name} ({task.why}): {outcome.word}, {outcome.text}{more}")
+        name = f"{task.job.name} of {task.day}"
+        self.log(f"[{self._ended} of {total}] {name} ({task.why}): {outcome.word}, {outcome.text}{more}")
+        self.beat()
         return outcome
+
+    def _left(self, task: PlannedTask) -> TaskOutcome:
+        outcome = TaskOutcome(task, "left", 0, "not tried, because others ended with a code that stops all")
+        with suppress(CmssparkError), self.state.change() as state:
+            record = DayRecord(word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000))
+            state.days.setdefault(key_of(task.day, task.job.name), record)
+        return outcome
+
+    def _record(self, task: PlannedTask) -> DayRecord:
+        try:
+            return self.state.record(task.day, task.job.name)
+        except CmssparkError as error:
+            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+            return DayRecord()
+
+    def _attempt(self, task: PlannedTask, record: DayRecord) -> TaskOutcome:
+        """Do the task, unless it failed too often; an exception of any kind is an outcome of this task alone."""
+        is_same = record.attempts >= self.config.attempts and record.fingerprint == task.fingerprint
+        if task.runs and task.error is None and is_same and not self.force:
+            text = record.text.partition(GIVEN_UP)[0]
+            text += f"{GIVEN_UP} after {record.attempts} runs of the same inputs: --force runs it again"
+            return TaskOutcome(task, record.word, record.code, text)
+        try:
+            outcome = self._outcome(task)
+        except Exception as error:
+            ours = as_error(error)
+            return TaskOutcome(task, "failed", int(ours.exit_code), in_a_line(ours))
+        if task.error is None:
+            is_fatal = outcome.code in FATAL_EXIT_CODES
+            self._is_stopped = self._is_stopped or (is_fatal and self._fatal == outcome.code)
+            if is_fatal or outcome.word != "waiting":
+                self._fatal = outcome.code
+        return outcome
+
+    def _recorded(self, record: DayRecord, outcome: TaskOutcome) -> TaskOutcome:
+        """Record the outcome for the next calls; trouble that was acknowledged is returned as such."""
+        task = outcome.task
+        trouble = signature(outcome.word, outcome.code, outcome.text)
+        try:
+            with self.state.change() as state:
+                if outcome.word in ("done", "published"):
+                    state.days.pop(key_of(task.day, task.job.name), None)
+                    return replace(outcome, signature=trouble)
+                latest = state.days.setdefault(key_of(task.day, task.job.name), DayRecord())
+                update_record(latest, outcome, int(self.now() * 1000), self.config.rules)
+                record = latest
+        except CmssparkError as error:
+            self.log(f"warning: {error.wanted}: {error.where}: {error.found}")
+        if record.acknowledged is not None and record.acknowledged_signature == trouble:
+            return replace(outcome, word="acknowledged", code=0, signature=trouble)
+        return replace(outcome, signature=trouble)
 
     def _outcome(self, task: PlannedTask) -> TaskOutcome:
         if task.error is not None:
             is_waiting = task.error.exit_code in (Exit.NO_INPUT, Exit.NOT_READY)
             ended = Exit.NOT_READY if is_waiting else task.error.exit_code
-            return TaskOutcome(task, "waiting" if is_waiting else "failed", int(ended), task.error.wanted)
+            return TaskOutcome(task, "waiting" if is_waiting else "failed", int(ended), in_a_line(task.error))
         for text in task.verdict.warnings:
-            self.tell(f"warning: {task.day}: {text}")
+            self.log(f"warning: {task.day}: {text}")
         if not task.verdict.is_ready:
             return TaskOutcome(task, "waiting", int(Exit.NOT_READY), "; ".join(task.verdict.reasons))
         if task.runs:
-            name = f"run_spark {task.job.name}"
-            argv = _python(
-                "cmsspark.submit", task.job.name, *self.config.options, *self._arguments(task), *task.options
-            )
+            arguments = (*self.config.options, *self._arguments(task), *task.options)
             root = ("--root", self.root) if self.root else ()
-            code = self.runner([*argv, *root])
-            if code in (Exit.NO_INPUT, Exit.NOT_READY):
-                return TaskOutcome(
-                    task, "waiting", int(Exit.NOT_READY), f"{name} ended with {code}{self._reason(task)}"
-                )
+            code = self.runner(_python("cmsspark.submit", task.job.name, *arguments, *root))
             if code:
-                return TaskOutcome(task, "failed", code, f"{name} ended with {code}{self._reason(task)}")
+                is_waiting = code in (Exit.NO_INPUT, Exit.NOT_READY)
+                text = f"run_spark {task.job.name} ended with {code}{self._reason(task)}"
+                shown = int(Exit.NOT_READY) if is_waiting else code
+                return TaskOutcome(task, "waiting" if is_waiting else "failed", shown, text, has_run=True)
         return self._publish(task)
 
     def _reason(self, task: PlannedTask) -> str:
-        """What the ledger knows of the run that just ended so; nothing where it ran elsewhere."""
+        """The error of the run that just ended, from the run history; empty where it ran elsewhere."""
         from cmsspark.store import run_history
 
-        with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as book:
-            latest = book.runs(job=task.job.name, first=task.day, last=task.day, limit=1)
+        with suppress(Exception), run_history.open_history(self.settings.state_dir) as history:
+            latest = history.runs(job=task.job.name, first=task.day, last=task.day, limit=1)
             if latest and latest[0].error and latest[0].began_ms >= self._began_ms:
                 return f": {latest[0].error.splitlines()[0]}"
         return ""
@@ -193,19 +255,11 @@ class Daily:
         return TaskOutcome(task, word, code, f"stored, but cmsspark publish ended with {code}")
 
     def _arguments(self, task: PlannedTask) -> list[str]:
-        return ["--date", days.compact(task.day), "--fout", self.fout, *self.words]
+        return ["--date", days.compact(task.day), "--fout", self.fout, *self.argv]
 
 
-def _python(module: str, *words: str) -> list[str]:
-    return [sys.executable, "-c", f"from {module} import main; main()", *words]
-
-
-def exit_code(outcomes: Sequence[TaskOutcome]) -> int:
-    """The gravest code of what was done; any that is not ours stands for itself."""
-    codes = {outcome.code for outcome in outcomes} - {0}
-    known = [code for code in EXIT_PRIORITY if code in codes]
-    others = codes - set(EXIT_PRIORITY)
-    return int(next(iter(sorted(others)), known[0] if known else 0))
+def _python(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", f"from {module} import main; main()", *arguments]
 
 
 def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
@@ -213,4 +267,12 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
     from cmsspark.store import lease
 
     with interruptible(), lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):
+        daily.beat()
+        try:
+            with daily.state.change() as state:
+                state.not_begun = ""
+                if daily.only is None:
+                    record_gap(state, daily.config.jobs, first, last, int(daily.now() * 1000))
+        except CmssparkError as error:
+            daily.log(f"warning: {error.wanted}: {error.where}: {error.found}")
         return daily.work(daily.tasks(first, last))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from typing import Any, Final, TypeVar
 
 import click
@@ -19,19 +20,27 @@ SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspar
 
 
 #: The help of ``--date``.
-DATE_HELP: Final = "The day, 20260115 or 2026-01-15 (UTC)."
+DATE_HELP: Final = "The day (UTC): 20260115, 2026-01-15, yesterday."
 
 
 class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """A day in UTC: 20260115 or 2026-01-15, not in the future."""
+    """A day in UTC: 20260115, 2026-01-15, 2026/01/15, ``yesterday`` or ``today``; not in the future."""
 
     name = "day"
+    _BACK: Final = {"today": 0, "yesterday": 1}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
         if isinstance(value, date):
             return value
+        text = str(value)
+        if text in self._BACK:
+            return days.today() - timedelta(days=self._BACK[text])
+        if re.search(r"\.\.|,|:|\d{8}-\d{8}", text):
+            self.fail(
+                f"{text!r} is more than one day; cmsspark daily --date 20260101..20260131 takes several", param, ctx
+            )
         try:
-            return days.parse_day(str(value), latest=days.today())
+            return days.parse_day(text, latest=days.today())
         except UsageError as error:
             self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
 

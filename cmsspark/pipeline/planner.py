@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+from cmsspark import __version__
 from cmsspark.checks import readiness
 from cmsspark.checks.readiness import Listing, Readiness, Rules
 from cmsspark.checks.reconciliation import TRAILING_DAYS
@@ -38,6 +41,8 @@ class PlannedTask:
     options: tuple[str, ...] = ()
     verdict: Readiness = field(default_factory=Readiness)
     error: CmssparkError | None = None
+    #: A digest of the inputs, of this code's version, and of the options; empty where nothing is run.
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,15 @@ class Planner:
     published: Sequence[Published] | None
     now_ms: int
 
-    def task(self, job: Job, day: date) -> PlannedTask | None:
-        """The task of the job and day, or None."""
+    def task(self, job: Job, day: date, *, force: bool = False) -> PlannedTask | None:
+        """What is to be done, or None. ``force``: a run in any case."""
         try:
             manifest = self._manifest(job, day)
             why = "missing" if manifest is None else self._stale(job, day, manifest)
-            if why:
+            if why or force:
                 verdict, options = self._ready(job, day, manifest)
-                return PlannedTask(day, job, why, True, options, verdict)
+                digest = self._fingerprint(job, day, options)
+                return PlannedTask(day, job, why or "forced", True, options, verdict, fingerprint=digest)
             if manifest and not self._is_published(job, day, manifest):
                 return PlannedTask(day, job, "unpublished", runs=False)
         except CmssparkError as error:
@@ -90,6 +96,18 @@ class Planner:
             if read[stream]["is_tmp"] and not now.is_tmp:
                 return f"stale: {stream} is final now"
         return ""
+
+    def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:
+        """A digest of what a run would read: the same inputs fail in the same way."""
+        streams, inputs = [], []
+        for stream in streams_of_day(day, job.streams):
+            with suppress(InputMissing, NotReady):
+                inputs.append(_file_keys([[f.path, f.size, f.mtime_ms] for f in self._resolve(stream, day).files]))
+                streams.append(stream)
+        dumps = []
+        with suppress(InputMissing, NotReady):
+            dumps = [(dump.kind, str(dump.day)) for dump in self._dumps(job, day, streams)]
+        return hashlib.sha256(repr((__version__, options, streams, inputs, dumps)).encode()).hexdigest()[:16]
 
     def _resolve(self, stream: str, day: date) -> DayInput:
         is_allowed = self.policies.get(stream) == "tmp"

@@ -25,6 +25,7 @@ from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.package import ship
 from cmsspark.submit.run_command import run
+from cmsspark.submit.spark_options import cluster_defaults
 
 USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
 
@@ -74,6 +75,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode != "python":
         check_java(java, host.spark, environ)
         check_yarn(command, host)
+        check_kubernetes(command, host)
         if command.is_on_yarn:
             yarn.check_nodes(environ)
         if "fout" in options:
@@ -185,6 +187,23 @@ def check_yarn(command: Command, host: Host) -> None:
         found="neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
         next_step="set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml",
     )
+
+
+def check_kubernetes(command: Command, host: Host) -> None:
+    """Raises SettingsError (78) where nothing names the image of the driver or the executors."""
+    if not (command.options.get("spark.master") or "").startswith("k8s:"):
+        return
+    defaults = cluster_defaults(host.spark.home, host.environ)
+    needed = ["executor"] if command.mode == "client" else ["driver", "executor"]
+    for role in needed:
+        names = ["spark.kubernetes.container.image", f"spark.kubernetes.{role}.container.image"]
+        if not any(command.options.get(name) or defaults.get(name) for name in names):
+            raise SettingsError(
+                f"an image for the {role} on Kubernetes is wanted",
+                where=f"profile {command.profile}",
+                found=f"no {names[0]}",
+                next_step=f"add --conf {names[0]}=REGISTRY/IMAGE:TAG, or the option to `spark` in the settings",
+            )
 
 
 def warm_up(settings: Settings, environ: Mapping[str, str]) -> int:

@@ -17,7 +17,8 @@ from typing import Any
 
 from cmsspark import days
 from cmsspark.daily.config import DailyConfig, daily_config
-from cmsspark.daily.run import Daily, TaskOutcome, worked
+from cmsspark.daily.outcome import TaskOutcome
+from cmsspark.daily.run import Daily, worked
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.provenance import input_summary
 from cmsspark.pipeline.run_context import note_published, running
@@ -86,8 +87,8 @@ class Mornings:
     def daily(self, **changes: Any) -> Daily:
         settings = self.settings()
         config: DailyConfig = replace(daily_config(settings), **{"jobs": (find_job(JOB),), "publish": True, **changes})
-        told, runner = self.told.append, self.run
-        return Daily(settings, config, self.fout, LocalFiles(), runner=runner, tell=told, now=lambda: self.now)
+        log, runner = self.told.append, self.run
+        return Daily(settings, config, self.fout, LocalFiles(), runner=runner, log=log, now=lambda: self.now)
 
     def work(self, first: date = DAYS[0], last: date = LAST, **changes: Any) -> list[TaskOutcome]:
         """A daily over the ten days."""

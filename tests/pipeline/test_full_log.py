@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cmsspark.store.run_history import State, opened
+from cmsspark.store.run_history import State, open_history
 from tests.pipeline.places import Place, write_streams
 
 FULL = Path("/dev/full")
@@ -30,7 +30,7 @@ def test_a_run_whose_log_is_full_ends_in_73_and_leaves_the_result_before(tmp_pat
     before = place.manifest("dbs_eos")
     assert main(place, "cmsspark.submit", *words, log=FULL) == 73
     assert place.manifest("dbs_eos") == before
-    with opened(tmp_path / "state") as book:
+    with open_history(tmp_path / "state") as book:
         latest, first = book.runs()
     assert (latest.state, latest.exit_code, first.state) == (State.FAILED, 73, State.DONE)
     assert main(place, "cmsspark.submit", *words) == 0

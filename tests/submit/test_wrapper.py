@@ -206,3 +206,17 @@ def test_a_real_built_in_job_tells_its_error_on_stderr_with_its_own_code(home: d
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert run.returncode == 66, run.stderr
     assert run.stdout == "" and run.stderr.startswith("cmsspark: ")
+
+
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_kubernetes_without_an_image_is_78_before_any_jvm(mode: str, home: dict[str, str], tmp_path: Path) -> None:
+    words = ("dbs_eos", "--k8s", "--master", "k8s://https://127.0.0.1:1", "--deploy-mode", mode)
+    day = ("--date", "20260115", "--fout", str(tmp_path / "store"))
+    run = run_spark(*words, *day, env=home, cwd=tmp_path)
+    assert run.returncode == 78, run.stderr
+    assert "--conf spark.kubernetes.container.image=" in run.stderr
+    assert "Exception" not in run.stderr
+    if mode == "cluster":
+        conf = ("--conf", "spark.kubernetes.executor.container.image=x:1")
+        run = run_spark(*words, *conf, *day, env=home, cwd=tmp_path)
+        assert run.returncode == 78 and "an image for the driver" in run.stderr
