@@ -16,7 +16,7 @@ from cmsspark.store import run_history
 from cmsspark.store.run_history import State
 
 if TYPE_CHECKING:
-    from cmsspark.daily.notify import Report
+    from cmsspark.daily.outcome import DailyReport
     from cmsspark.daily.run import Daily
 
 #: How a task may end, in the order of the summary.
@@ -35,7 +35,7 @@ def of_error(code: int, now: float) -> Metrics:
     return {**heartbeat(now), **_ended(code, now)}
 
 
-def of_report(daily: Daily, report: Report) -> Metrics:
+def of_report(daily: Daily, report: DailyReport) -> Metrics:
     """Of a daily that did its work. Days are labelled as ``2026-01-15``; instants are seconds since 1970."""
     now = daily.now()
     counts = Counter(outcome.word for outcome in report.outcomes)
@@ -60,7 +60,7 @@ def _ended(code: int, now: float) -> Metrics:
     }
 
 
-def _freshness(daily: Daily, report: Report) -> Metrics:
+def _freshness(daily: Daily, report: DailyReport) -> Metrics:
     """By job and day: whether it is done, when it was stored; by job: the newest day that is done."""
     is_open = {
         (outcome.task.job.name, outcome.task.day)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +15,8 @@ from cmsspark.checks.alarms import write_metrics
 from cmsspark.checks.readiness import is_overdue
 from cmsspark.daily import metrics
 from cmsspark.daily.metrics import OUTCOMES
-from cmsspark.daily.outcome import TaskOutcome, most_serious
-from cmsspark.daily.state import DailyState, DayRecord, key_of
+from cmsspark.daily.outcome import DailyReport, TaskOutcome
+from cmsspark.daily.state import DailyState, DayRecord
 from cmsspark.errors import CmssparkError, Exit
 
 if TYPE_CHECKING:
@@ -28,33 +27,8 @@ if TYPE_CHECKING:
 _NAMED: Final = 5
 
 
-@dataclass(frozen=True)
-class Report:
-    """All that is reported of one call. ``unfinished``: days before ``first`` that are not done, by key."""
-
-    first: date
-    last: date
-    outcomes: Sequence[TaskOutcome]
-    overdue: Sequence[TaskOutcome] = ()
-    unfinished: Mapping[str, DayRecord] = field(default_factory=dict)
-
-    @property
-    def code(self) -> int:
-        """The exit code."""
-        unfinished = [record.code or int(Exit.NOT_READY) for record in self.unfinished.values()]
-        return most_serious([outcome.code for outcome in self.outcomes] + unfinished)
-
-    def trouble(self) -> dict[str, str]:
-        """What somebody should look at: the key of the day → the signature of its trouble."""
-        result = {key: record.signature for key, record in self.unfinished.items()}
-        for outcome in self.outcomes:
-            if outcome.word == "failed" or outcome.code == Exit.QUARANTINED or outcome in self.overdue:
-                result[key_of(outcome.task.day, outcome.task.job.name)] = outcome.signature
-        return result
-
-
 def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome]) -> int:
-    """Report the outcomes to the log, to Prometheus and by mail; return the exit code.
+    """DailyReport the outcomes to the log, to Prometheus and by mail; return the exit code.
 
     A target that cannot be reached is named in the summary and changes nothing else.
     """
@@ -65,7 +39,7 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
         unfinished = daily.unfinished(min(first, daily.window_start()))
     except Exception as error:
         problems.append(f"days before {first} cannot be looked at: {error}")
-    report = Report(first, last, outcomes, overdue, unfinished)
+    report = DailyReport(first, last, outcomes, overdue, unfinished)
     values = metrics.of_report(daily, report)
     targets: list[Callable[[], None]] = [lambda: _mail(daily, report)]
     if (path := daily.config.metrics) is not None:
@@ -78,7 +52,7 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
 
 
 def notify_not_begun(targets: Targets, state: DailyState | None, error: CmssparkError, now: float) -> int:
-    """Report that daily could not begin, to the log, to Prometheus and by mail; return the exit code.
+    """DailyReport that daily could not begin, to the log, to Prometheus and by mail; return the exit code.
 
     Another daily at work is in the log only: that one reports. The same error is mailed once.
     """
@@ -116,7 +90,7 @@ def _echo(line: str) -> None:
         click.echo(line)
 
 
-def summary(report: Report, problems: Sequence[str] = ()) -> str:
+def summary(report: DailyReport, problems: Sequence[str] = ()) -> str:
     """One line: counts by outcome, the exit code, when to look again, and which targets could not be reached."""
     outcomes = report.outcomes
     counts = Counter(outcome.word for outcome in outcomes)
@@ -139,7 +113,7 @@ def _is_overdue(daily: Daily, outcome: TaskOutcome) -> bool:
     return is_overdue(outcome.task.day, int(daily.now() * 1000), daily.config.rules)
 
 
-def _mail(daily: Daily, report: Report) -> None:
+def _mail(daily: Daily, report: DailyReport) -> None:
     """Send a mail where there is trouble that was not mailed yet."""
     if daily.config.mail is None:
         return

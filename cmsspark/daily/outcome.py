@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -98,3 +98,28 @@ def record_gap(state: StoreState, jobs: Sequence[Job], first: date, last: date, 
                 record = DayRecord(word="left", code=int(Exit.NOT_READY), text=text, first_ms=now_ms)
                 state.days.setdefault(key_of(until + timedelta(days=number), job.name), record)
     state.planned_until = last if until is None else max(until, last)
+
+
+@dataclass(frozen=True)
+class DailyReport:
+    """All that is reported of one call. ``unfinished``: days before ``first`` that are not done, by key."""
+
+    first: date
+    last: date
+    outcomes: Sequence[TaskOutcome]
+    overdue: Sequence[TaskOutcome] = ()
+    unfinished: Mapping[str, DayRecord] = field(default_factory=dict)
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        unfinished = [record.code or int(Exit.NOT_READY) for record in self.unfinished.values()]
+        return most_serious([outcome.code for outcome in self.outcomes] + unfinished)
+
+    def trouble(self) -> dict[str, str]:
+        """What somebody should look at: the key of the day → the signature of its trouble."""
+        result = {key: record.signature for key, record in self.unfinished.items()}
+        for outcome in self.outcomes:
+            if outcome.word == "failed" or outcome.code == Exit.QUARANTINED or outcome in self.overdue:
+                result[key_of(outcome.task.day, outcome.task.job.name)] = outcome.signature
+        return result

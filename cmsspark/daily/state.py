@@ -76,7 +76,7 @@ class StoreState(msgspec.Struct, kw_only=True):
     not_begun: str = ""
 
 
-class _File(msgspec.Struct, kw_only=True):
+class _StateFile(msgspec.Struct, kw_only=True):
     version: int = 1
     stores: dict[str, StoreState] = {}
 
@@ -153,14 +153,14 @@ def _absolute(store: str) -> str:
     return str(Path(local_path(store)).absolute()) if is_local(store) else store.rstrip("/")
 
 
-def _load(path: Path, set_aside: bool = False) -> _File:
+def _load(path: Path, set_aside: bool = False) -> _StateFile:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_File)
+        return msgspec.json.decode(path.read_bytes(), type=_StateFile)
     except FileNotFoundError:
-        return _File()
+        return _StateFile()
     except msgspec.DecodeError:
         if set_aside:
             path.rename(path.with_name(f"{path.name}.damaged-{clock.stamp()}"))
-        return _File()
+        return _StateFile()
     except OSError as error:
         raise NotAllowed("the state of daily cannot be read", where=path, found=error.strerror) from None
