@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from cmsspark.errors import Exit, OutputError
+from cmsspark.daily.state import DailyState
+from cmsspark.errors import Exit, InputMissing, OutputError
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
@@ -41,14 +42,23 @@ def command(
     Ends with 65 where rows of a join were lost or doubled.
     """
     job = job_of_table(table)
-    place = store_of(fout, settings_of(settings_file))
+    settings = settings_of(settings_file)
+    place = store_of(fout, settings)
     files = _files(place)
     name = job.name if table in job.aliases else table
-    found = (
-        results.run_table(files, place, job.name, name, day, run)
-        if run
-        else results.current(files, place, job.name, name, day)
-    )
+    try:
+        found = (
+            results.run_table(files, place, job.name, name, day, run)
+            if run
+            else results.current(files, place, job.name, name, day)
+        )
+    except InputMissing as error:
+        skipped = DailyState(settings.state_dir, place).record(day, job.name).skipped
+        if skipped is None:
+            raise
+        raise InputMissing(
+            error.wanted, where=error.where, found=f"the day was skipped by {skipped.user}: {skipped.reason}"
+        ) from None
     told = of_run(files, place, job, found.manifest, found.path.rsplit("/", 1)[0])
     if html is not None:
         _write(Path(html), page(told))
