@@ -211,6 +211,15 @@ def as_ours(error: BaseException) -> CmssparkError | None:
     """The error as one of ours: itself, or what a disk or a permission refused; None for all others."""
     if isinstance(error, CmssparkError):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return NotAllowed(
+            "more files must be open at once than the system allows",
+            where=error.filename,
+            found=error.strerror,
+            next_step="raise the limit (ulimit -n 1024), then run it again",
+        )
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
+        return UsageError("the working folder was deleted", next_step="cd to a folder that exists, then run it again")
     if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
         return _OF_THE_DISK[error.errno](
             "a file cannot be written or read",
@@ -219,6 +228,14 @@ def as_ours(error: BaseException) -> CmssparkError | None:
             next_step="make room or get permission there, then run it again",
         )
     return None
+
+
+def _is_working_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _say(text: str) -> None:
@@ -242,8 +259,26 @@ def run_click(command: click.Command, name: str, arguments: list[str] | None = N
         return int(Exit.USAGE)
 
 
+def _open_standard_streams() -> None:
+    """Open what the caller closed of stdin, stdout and stderr on nothing.
+
+    The next file that is opened would have its number, and children would write their messages into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        with suppress(OSError):
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def run_and_exit(command: Callable[[], object]) -> NoReturn:
     """Run a command line's ``main`` and leave the process with the exit code that its end means."""
+    _open_standard_streams()
     try:
         outcome = command()
     except (Exception, KeyboardInterrupt) as error:

@@ -3,6 +3,7 @@
 The file is found in this order: ``--settings`` > ``CMSSPARK_SETTINGS`` > ``./cmsspark.yaml`` >
 ``~/.config/cmsspark/cmsspark.yaml`` (``XDG_CONFIG_HOME``) > built-in values. ``CMSSPARK_ROOT``,
 ``CMSSPARK_STATE_DIR`` and ``CMSSPARK_CACHE_DIR`` come before the file. ``etc/cmsspark.example.yaml`` shows every key.
+A file that is not named must belong to this user or root, and not be writable by all (77).
 No password belongs in it: credentials have files of their own, which others cannot read.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,9 +119,10 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
     """
     env = os.environ if environ is None else environ
     file = _find(path, env)
-    values, lines = (SettingsFile(), {}) if file is None else _read(file)
+    is_named = bool(path or env.get("CMSSPARK_SETTINGS"))
+    values, lines = (SettingsFile(), {}) if file is None else _read(file, is_named)
     home = _home(env)
-    base = Path.cwd() if file is None else file.parent
+    base = home if file is None else file.parent
 
     def place(key: str, default: Path) -> Path:
         given = env.get(f"CMSSPARK_{key.upper()}")
@@ -160,10 +163,17 @@ def _find(path: str | None, env: Mapping[str, str]) -> Path | None:
                 raise SettingsError(f"the settings file that {by} names is wanted", where=file, found=there)
             return file
     home = _home(env)
-    for file in (Path(FILE_NAME).absolute(), _xdg(env, "XDG_CONFIG_HOME", home / ".config") / "cmsspark" / FILE_NAME):
+    for file in (*_in_working_folder(), _xdg(env, "XDG_CONFIG_HOME", home / ".config") / "cmsspark" / FILE_NAME):
         if file.is_file():
             return file
     return None
+
+
+def _in_working_folder() -> list[Path]:
+    try:
+        return [Path(FILE_NAME).absolute()]
+    except FileNotFoundError:
+        return []  # the folder was deleted: nothing is in it
 
 
 def _home(env: Mapping[str, str]) -> Path:
@@ -186,14 +196,40 @@ def _located(text: str, base: Path, home: Path) -> str:
     return str(base / text)
 
 
-def _read(file: Path) -> tuple[SettingsFile, Lines]:
+def _read(file: Path, is_named: bool) -> tuple[SettingsFile, Lines]:
     try:
-        content = file.read_bytes()
+        with open(file, "rb") as stream:
+            if not is_named:
+                _check_owner(file, os.fstat(stream.fileno()))
+            content = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise NotAllowed("the settings file cannot be read", where=file, found=error.strerror) from None
     if len(content) > _MAX_BYTES:
-        raise SettingsError("a settings file is small", where=file, found=f"{len(content)} bytes")
+        raise SettingsError("a settings file is small", where=file, found=f"more than {_MAX_BYTES} bytes")
     return parse(content, str(file))
+
+
+def _check_owner(file: Path, status: os.stat_result) -> None:
+    """Raises NotAllowed (77) for a file that somebody else wrote: settings start programs and say where data go.
+
+    A file that is named is obeyed, whoever owns it; one that only lies in the current folder must be the user's own.
+    """
+    is_open = bool(status.st_mode & stat.S_IWOTH)
+    if status.st_uid in (os.geteuid(), 0) and not is_open:
+        return
+    raise NotAllowed(
+        "the settings file found in the search order must be your own or root's, and not writable by all",
+        where=file,
+        found="it is writable by all" if is_open else f"it belongs to {_user_name(status.st_uid)}",
+        next_step=f"look at it; if you trust it: --settings {file}",
+    )
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def parse(content: bytes, name: str) -> tuple[SettingsFile, Lines]:

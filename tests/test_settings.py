@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.errors import CmssparkError, SettingsError
+from cmsspark.errors import CmssparkError, NotAllowed, SettingsError
 from cmsspark.settings import SettingsFile, load_settings, parse
 
 
@@ -163,3 +164,37 @@ def test_a_line_has_a_limit_which_the_file_sets_within_bounds(home: dict[str, st
         with pytest.raises(SettingsError, match="max_line_bytes is a whole number") as error:
             load_settings(environ=home)
         assert "line 2" in str(error.value)
+
+
+def owned_by(uid: int, mode: int = 0o100644) -> os.stat_result:
+    return os.stat_result((mode, 0, 0, 1, uid, 0, 0, 0, 0, 0))
+
+
+def test_a_file_of_the_current_folder_that_belongs_to_somebody_else_is_refused(
+    home: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(Path.cwd(), "spark:\n  spark.driver.extraJavaOptions: -javaagent:/evil.jar\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: owned_by(1234))
+    with pytest.raises(NotAllowed, match="it belongs to user 1234") as error:
+        load_settings(environ=home)
+    assert error.value.exit_code == 77
+    # Who names it has looked at it; one of root's is the host's.
+    assert load_settings(str(file), home).spark
+    assert load_settings(environ={**home, "CMSSPARK_SETTINGS": str(file)}).spark
+    monkeypatch.setattr(os, "fstat", lambda descriptor: owned_by(0))
+    assert load_settings(environ=home).spark
+
+
+def test_a_file_of_the_current_folder_that_all_can_write_is_refused(home: dict[str, str]) -> None:
+    file = written(Path.cwd(), "store: /s\n")
+    file.chmod(0o666)
+    with pytest.raises(NotAllowed, match="writable by all"):
+        load_settings(environ=home)
+    file.chmod(0o664)
+    assert load_settings(environ=home).store == "/s"
+
+
+def test_a_working_folder_that_was_deleted_has_no_settings(home: dict[str, str]) -> None:
+    Path.cwd().rmdir()
+    assert load_settings(environ=home).origin is None

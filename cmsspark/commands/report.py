@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from cmsspark.errors import Exit, OutputError
+from cmsspark.daily.state import DailyState
+from cmsspark.errors import Exit, InputMissing, OutputError
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
@@ -41,14 +42,23 @@ def command(
     Exits with 65 if a join lost or duplicated rows.
     """
     job = job_of_table(table)
-    store = store_of(fout, settings_of(settings_file))
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
     files = _files(store)
     name = job.name if table in job.aliases else table
-    stored = (
-        results.run_table(files, store, job.name, name, day, run)
-        if run
-        else results.current(files, store, job.name, name, day)
-    )
+    try:
+        stored = (
+            results.run_table(files, store, job.name, name, day, run)
+            if run
+            else results.current(files, store, job.name, name, day)
+        )
+    except InputMissing as error:
+        skipped = DailyState(settings.state_dir, store).record(day, job.name).skipped
+        if skipped is None:
+            raise
+        raise InputMissing(
+            error.wanted, where=error.where, found=f"the day was skipped by {skipped.user}: {skipped.reason}"
+        ) from None
     contents = of_run(files, store, job, stored.manifest, stored.path.rsplit("/", 1)[0])
     if html is not None:
         _write(Path(html), page(contents))

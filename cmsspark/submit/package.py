@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -38,14 +39,15 @@ def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 def ship(package: Path, cache_dir: Path) -> str:
     """The zip of ``package`` in ``cache_dir/package``; made only when its content is new.
 
-    Raises OutputError (73) where it cannot be written.
+    A zip in the cache is used only where it has exactly this content; another one is replaced. Raises OutputError (73)
+    where it cannot be written.
     """
     contents = [(name, path.read_bytes()) for name, path in files(package)]
     digest = hashlib.sha256()
     for name, content in contents:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     target = cache_dir / "package" / f"cmsspark-{__version__}-{digest.hexdigest()[:12]}.zip"
-    if target.is_file():
+    if _holds(target, contents):
         return str(target)
     aside = target.with_suffix(f".{os.getpid()}.part")
     try:
@@ -55,11 +57,33 @@ def ship(package: Path, cache_dir: Path) -> str:
                 entry = zipfile.ZipInfo(name, _TIME)
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+        # Whatever the umask: one that others can write would be made again each time.
+        aside.chmod(0o644)
         os.replace(aside, target)
     except OSError as error:
         raise OutputError("the package's zip cannot be written", where=target, found=error.strerror) from None
     _forget_old(target)
     return str(target)
+
+
+def _holds(archive: Path, contents: list[tuple[str, bytes]]) -> bool:
+    """Whether the zip has these files and no others: its code runs in every executor, whoever wrote it."""
+    try:
+        with archive.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+                return False
+            with zipfile.ZipFile(stream) as opened:
+                # Names first: two entries of one name are read differently by different programs.
+                is_same = opened.namelist() == [name for name, _ in contents]
+                return is_same and all(_content(opened, name, len(data)) == data for name, data in contents)
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        return False
+
+
+def _content(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
+    with archive.open(name) as stream:
+        return stream.read(size + 1)
 
 
 def _forget_old(newest: Path) -> None:

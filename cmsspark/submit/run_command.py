@@ -29,13 +29,13 @@ NOISE: Final = (
     b"WARNING: Using incubator modules:",
     b"WARNING: package sun.security.action not in java.base",
 )
-#: What ends an application's watcher: the application's own end is told instead.
-_OF_THE_CLIENT: Final = (
+#: The error with which spark-submit ends: the application's own error is printed instead.
+_CLIENT_ERROR: Final = (
     b'Exception in thread "main" org.apache.spark.SparkException: Application application_',
     b"\tat org.apache.spark.deploy.",
 )
-_HEARD: Final = MARK.encode()
-_HEAR_YARN: Final = f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
+_MARK_BYTES: Final = MARK.encode()
+_LOG_YARN: Final = f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
 _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 _UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
@@ -45,8 +45,8 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
     if command.mode == "python":
         _become(command, environ)
     reader, writer = os.pipe()
-    application = Application(_say) if command.is_on_yarn else None
-    command = _with_ways_back(command, environ, 2 if sys.stderr.isatty() else writer)
+    application = Application(_log) if command.is_on_yarn else None
+    command = _with_channels(command, environ, 2 if sys.stderr.isatty() else writer)
     if command.mode == "cluster":
         # Spark would put this host's paths before what travels with the job.
         environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
@@ -60,32 +60,32 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
     os.close(writer)
     watch.join(2)
     if interrupted:
-        _say(_interrupted(command, application))
+        _log(_interrupted(command, application))
     if interrupted or code is None:
         return int(Exit.NOT_READY)
     if code < 0:
-        _say(f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)")
+        _log(f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)")
         return int(Exit.NOT_READY)
     if code != 0 and watch.unresolved:
-        _tell_unresolved(watch.unresolved)
+        _show_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch.status)
     if application is not None and application.id and application.failed and code in (Exit.NOT_READY, Exit.SETTINGS):
-        _tell_last_error(application.id, command, environ, application.failed)
+        _show_last_error(application.id, command, environ, application.failed)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 
 
-def _with_ways_back(command: Command, environ: Mapping[str, str], place: int) -> Command:
-    """With what lets us hear the job's own stderr and, on YARN, Spark's client."""
-    command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{place}")
+def _with_channels(command: Command, environ: Mapping[str, str], descriptor: int) -> Command:
+    """The command with a path to our stderr for the job and, on YARN, with marked lines of Spark's client."""
+    command = with_env(command, CMSSPARK_STDERR=f"/proc/{os.getpid()}/fd/{descriptor}")
     if not command.is_on_yarn:
         return command
     own = command.env.get("SPARK_SUBMIT_OPTS") or environ.get("SPARK_SUBMIT_OPTS") or ""
-    return with_env(command, SPARK_SUBMIT_OPTS=f"{_HEAR_YARN} {own}".strip())
+    return with_env(command, SPARK_SUBMIT_OPTS=f"{_LOG_YARN} {own}".strip())
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"run_spark: {text}\n")
     sys.stderr.flush()
 
@@ -111,10 +111,10 @@ def _give_up(
     assert application is not None
     nodes = active_nodes(environ)
     there = "" if nodes is None else f"; the cluster has {nodes} active nodes"
-    _say(f"given up: YARN did not start it within {command.start_within:.0f} s{there}")
-    _say("  next: run it again later, or with another --queue, or let it wait longer with --start-within")
+    _log(f"given up: YARN did not start it within {command.start_within:.0f} s{there}")
+    _log("  next: run it again later, or with another --queue, or let it wait longer with --start-within")
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
-        _say(f"  {application.id} could not be ended: yarn application -kill {application.id}")
+        _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")
     for pid in [*descendants(child.pid), child.pid]:
         with_signal(pid, signal.SIGTERM)
 
@@ -128,27 +128,27 @@ def _interrupted(command: Command, application: Application | None) -> str:
 def _end_on_yarn(
     application: Application, command: Command, environ: Mapping[str, str], code: int, status: int | None
 ) -> int:
-    """Tell how an application in cluster mode ended, with the last error of the container that failed."""
+    """Print how an application in cluster mode ended, with the last error of the container that failed."""
     if application.id is None:
         return status or code
     if code == 0:
-        _say(f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}")
+        _log(f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}")
         return 0
-    _say(f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is told'}")
-    _tell_last_error(application.id, command, environ)
+    _log(f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}")
+    _show_last_error(application.id, command, environ)
     return status or application.exit_code()
 
 
-def _tell_last_error(application: str, command: Command, environ: Mapping[str, str], container: str = "") -> None:
+def _show_last_error(application: str, command: Command, environ: Mapping[str, str], container: str = "") -> None:
     """Show the last error of the container that failed: of ``container`` where its name is known."""
     logs = fetch_logs(application, command.argv[0], {**environ, **command.env})
     name, error = last_error({container: logs[container]} if container in logs else logs)
     if error:
         sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
-    _say(f"all it wrote: yarn logs -applicationId {application}")
+    _log(f"all it wrote: yarn logs -applicationId {application}")
 
 
-def _tell_unresolved(artifact: str) -> None:
+def _show_unresolved(artifact: str) -> None:
     sys.stderr.write(
         f"run_spark: no Maven repository gave {artifact}\n"
         "  next: put the jar into a folder that `jars` in the settings names (--avro looks there first), or name\n"
@@ -162,7 +162,7 @@ def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
 
 
 class Watch(threading.Thread):
-    """Copies a child's stderr as it comes, without the noise; keeps the exit status and missing jar that it names."""
+    """Copies a child's stderr line by line, without the noise; keeps the exit status and missing jar that it names."""
 
     def __init__(self, source: int, target: int, application: Application | None = None) -> None:
         super().__init__(daemon=True)
@@ -192,16 +192,16 @@ class Watch(threading.Thread):
             is_last = position == len(lines) - 1 and not line.endswith(b"\n")
             if is_last and any(noise.startswith(line) or line.startswith(noise) for noise in self._hidden()):
                 return line
-            if self.application and line.startswith(_HEARD):
+            if self.application and line.startswith(_MARK_BYTES):
                 self._note(line)
-                self.application.hear(line[len(_HEARD) :].decode(errors="replace").strip())
+                self.application.hear(line[len(_MARK_BYTES) :].decode(errors="replace").strip())
             elif not line.startswith(self._hidden()):
                 self._note(line)
                 self._write(line)
         return b""
 
     def _hidden(self) -> tuple[bytes, ...]:
-        return (*NOISE, *_OF_THE_CLIENT, _HEARD) if self.application else NOISE
+        return (*NOISE, *_CLIENT_ERROR, _MARK_BYTES) if self.application else NOISE
 
     def _note(self, text: bytes) -> None:
         self._line = (self._line + text)[-1000:]
@@ -221,7 +221,7 @@ class Watch(threading.Thread):
             try:
                 text = text[os.write(self.target, text) :]
             except OSError:
-                return  # nobody listens any more; the job goes on
+                return  # stderr is closed; the job continues
 
 
 @contextmanager

@@ -35,22 +35,22 @@ def main() -> NoReturn:
     errors.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
 
 
-def run_spark(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Do what the words ask for and return the exit code."""
-    request = split(words, signature_of)
+def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command line, without the program's name, and return its exit code."""
+    request = split(argv, signature_of)
     if request.has("--version"):
-        return _say(f"run_spark, version {__version__}")
+        return _echo(f"run_spark, version {__version__}")
     if request.has("--list"):
-        return _say(job_list())
+        return _echo(job_list())
     if request.has("--warm-up"):
         return warm_up(load_settings(request.last("--settings"), environ), environ)
     if request.job is None:
         if request.has("--help"):
-            return _say(f"{USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
+            return _echo(f"{USAGE}\n{help_text()}\n\n{job_list()}\n\nMore: docs/submitting.md")
         raise UsageError("a job is wanted", next_step=f"{USAGE}; run_spark --list names the jobs")
     job = built_in(request.job)
     if request.has("--help"):
-        return _say(job_help(request.job, job))
+        return _echo(job_help(request.job, job))
     if job is None and spark_avro.declares_avro(Path(request.job)):
         request.given.setdefault("--avro", [])
     return submit(request, job, environ)
@@ -67,9 +67,9 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
-        _say(explanation(command, spark, settings, first))
+        _echo(explanation(command, spark, settings, first))
     if request.has("--dry-run"):
-        _say(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
+        _echo(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
         return 0
     if command.mode != "python":
@@ -146,14 +146,14 @@ def signature_of(name: str) -> Signature | None:
 def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
     """The job's own options as its command parses them: a wrong date is reported before a JVM starts.
 
-    Raises UsageError (2) with click's words.
+    Raises UsageError (2) with click's message.
     """
     try:
         return load_command(job).make_context(f"run_spark {job.name}", list(arguments)).params
     except click.UsageError as error:
-        said = error.format_message()
-        next_step = deprecated_options.advice(said) or f"run_spark {job.name} --help"
-        raise UsageError(said, where=f"run_spark {job.name}", next_step=next_step) from None
+        message = error.format_message()
+        next_step = deprecated_options.advice(message) or f"run_spark {job.name} --help"
+        raise UsageError(message, where=f"run_spark {job.name}", next_step=next_step) from None
 
 
 def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
@@ -213,7 +213,7 @@ def warm_up(settings: Settings, environ: Mapping[str, str]) -> int:
     assert java is not None
     begun = time.monotonic()
     made = class_archive.make(host, java, settings.cache_dir)
-    return _say(f"class archive: {made} ({made.stat().st_size / 1e6:.0f} MB, {time.monotonic() - begun:.0f} s)")
+    return _echo(f"class archive: {made} ({made.stat().st_size / 1e6:.0f} MB, {time.monotonic() - begun:.0f} s)")
 
 
 def job_list() -> str:
@@ -291,7 +291,7 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
     return "\n".join(lines)
 
 
-def _say(text: str) -> int:
+def _echo(text: str) -> int:
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

@@ -455,6 +455,10 @@ def test_a_day_is_acknowledged_or_skipped_by_name_and_status_shows_why(place: Mo
     ).stdout
     assert f"2026-01-29 {JOB}: skipped: the site was closed (" in status
     assert f"2026-01-31 {JOB}: acknowledged: the log is lost (" in status
+    report = [*command[:3], "report", JOB, "--date", "20260129", "--settings", str(path), "--fout", place.fout]
+    reported = subprocess.run(report, capture_output=True, text=True, check=False)
+    assert reported.returncode == 66
+    assert ": the site was closed" in reported.stderr
     assert daily(path, "skip", "20260129", JOB, *words, "open again", "--undo").returncode == 0
     assert [outcome.word for outcome in place.work(first=DAYS[-3], last=DAYS[-3])] == ["published"]
 

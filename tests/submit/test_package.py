@@ -59,3 +59,33 @@ def test_the_real_package_travels_with_its_schemas_and_profiles(tmp_path: Path) 
     with zipfile.ZipFile(ship(PACKAGE, tmp_path)) as archive:
         names = set(archive.namelist())
     assert {"cmsspark/jobs/launch.py", "cmsspark/etc/spark/yarn.yaml", "cmsspark/schemas/tables/partials.yaml"} <= names
+
+
+@pytest.mark.parametrize("planted", ["other content", "one more", "no zip", "cut", "twice"])
+def test_a_zip_in_the_cache_with_other_content_is_made_again(planted: str, tmp_path: Path) -> None:
+    package, cache = small(tmp_path), tmp_path / "cache"
+    path = Path(ship(package, cache))
+    content = path.read_bytes()
+    if planted == "other content":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("cmsspark/__init__.py", "import os\n")
+            archive.writestr("cmsspark/etc/sources.yaml", "a: 1\n")
+    elif planted == "one more":
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("sitecustomize.py", "import os\n")
+    elif planted == "twice":
+        with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("cmsspark/__init__.py", "import os\n")
+    else:
+        path.write_bytes(b"" if planted == "no zip" else content[:-40])
+    assert ship(package, cache) == str(path)
+    assert path.read_bytes() == content
+
+
+def test_a_zip_that_others_can_write_is_made_again(tmp_path: Path) -> None:
+    package, cache = small(tmp_path), tmp_path / "cache"
+    path = Path(ship(package, cache))
+    before = path.stat().st_ino
+    assert Path(ship(package, cache)).stat().st_ino == before
+    path.chmod(0o666)
+    assert Path(ship(package, cache)).stat().st_mode & 0o022 == 0

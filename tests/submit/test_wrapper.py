@@ -220,3 +220,28 @@ def test_kubernetes_without_an_image_is_78_before_any_jvm(mode: str, home: dict[
         conf = ("--conf", "spark.kubernetes.executor.container.image=x:1")
         run = run_spark(*words, *conf, *day, env=home, cwd=tmp_path)
         assert run.returncode == 78 and "an image for the driver" in run.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("--list", 0), ("dbs_eos --date nothing", 2)])
+def test_a_closed_stream_changes_no_exit_code(
+    closed: str, words: str, code: int, home: dict[str, str], tmp_path: Path
+) -> None:
+    line = f'"{sys.executable}" -c "{WRAPPER}" {words} {closed}'
+    run = subprocess.run(line, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == code
+    assert "Traceback" not in run.stderr and "bug" not in run.stderr
+
+
+def test_a_deleted_working_folder_and_few_descriptors_are_named(home: dict[str, str], tmp_path: Path) -> None:
+    day = "dbs_eos --date 20260101 --fout store --root root"
+    run_it = f'"{sys.executable}" -c "{WRAPPER}" {day}'
+    gone = f"mkdir gone && cd gone && rmdir ../gone && {run_it}"
+    run = subprocess.run(gone, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "the working folder was deleted" in run.stderr
+    few = f"ulimit -n 8; {run_it}"
+    run = subprocess.run(few, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 77
+    assert "ulimit -n" in run.stderr
+    assert "bug" not in run.stderr
