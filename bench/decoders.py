@@ -36,7 +36,7 @@ from cmsspark.sources.dumps import dump_at
 from cmsspark.sources.reader import Reader
 from cmsspark.storage import LocalFiles
 from cmsspark.kernel.catalogue import Catalogue
-from cmsspark.kernel.fold import StreamAggregator
+from cmsspark.kernel.pre_aggregate import StreamAggregator
 
 stream, form, day, dbs, cache, rounds, *paths = sys.argv[1:]
 day = date.fromisoformat(day)

@@ -69,7 +69,7 @@ def _of_stream(request: DayRequest, one: DayInput, accepted: frozenset[str], kno
     for listed in one.files:
         if not is_local(listed.path):
             return None
-        reader = reader_of(request)(one.stream, one.form, request.day)
+        reader = reader_of(request)(one.stream, one.format_name, request.day)
         with open(local_path(listed.path), "rb") as stream:
             for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
                 value = largest(batch) if largest(batch) > most else 0
@@ -79,7 +79,7 @@ def _of_stream(request: DayRequest, one: DayInput, accepted: frozenset[str], kno
         return None
     # Once more, for its place: what is larger than one less is named.
     limit = (most - 1) // 1000 if one.stream == "crab" else most - 1
-    reader = Reader(one.stream, one.form, request.day, request.settings.max_line_bytes, limit)
+    reader = Reader(one.stream, one.format_name, request.day, request.settings.max_line_bytes, limit)
     with open(local_path(file), "rb") as stream:
         for _ in reader.file(stream, file, accept_damaged=file in accepted):
             pass

@@ -16,7 +16,7 @@ from cmsspark.store.results import STORE_VERSION
 
 def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:
     """Whether the inputs and the store lie on the local disk, so that they are found without a JVM."""
-    locations = [place.folder for source in sources for place in layout.places[source]]
+    locations = [place.folder for source in sources for place in layout.locations[source]]
     return all(is_local(location) for location in (*locations, fout))
 
 
@@ -48,7 +48,7 @@ def input_summary(one: DayInput) -> dict[str, Any]:
     """A stream's input as manifests have it."""
     return {
         "stream": one.stream,
-        "form": one.form,
+        "form": one.format_name,
         "folder": one.folder,
         "is_tmp": one.is_tmp,
         "files": [[file.path, file.size, file.mtime_ms] for file in one.files],
