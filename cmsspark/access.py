@@ -1,7 +1,7 @@
-"""The one shape that crosses the house: an access, and the bins that records fall into before they are one.
+"""The common record of all log streams, an access, and the bins of records that are not accesses.
 
-Decoders (``cmsspark.sources``) end in an :class:`AccessBatch`; transforms begin with one. Nothing here knows
-files, formats or Spark.
+Decoders (``cmsspark.sources``) produce an :class:`AccessBatch` and the kernel consumes it. This module does not depend
+on files, formats or Spark.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ UNMATCHED_BINS: Final = ("no_lfn", "user_file", "temporary", "not_in_dbs")
 
 
 class Remote:
-    """How an access's remoteness is known: small integers, so that they fold as part of a key."""
+    """Whether an access is remote, as small integers that can be part of a grouping key."""
 
     NO: Final = 0
     YES: Final = 1
-    #: Null: the stream or the record cannot say.
+    #: Null: the stream or the record does not contain it.
     UNKNOWN: Final = 2
-    #: By the catalogue: remote unless the file's block has a disk replica at the access's site.
+    #: The catalogue decides: remote unless the file's block has a disk replica at the access's site.
     BY_REPLICA: Final = 3
 
 
 class Group(NamedTuple):
-    """What accesses of one task share, after the rules for sites, users and apps."""
+    """The attributes by which one task groups accesses, after the rules for sites, users and apps."""
 
     site: str
     app: str
@@ -41,12 +41,12 @@ class Group(NamedTuple):
 
 #: Bytes of a malformed record that are kept.
 RAW_LIMIT: Final = 100_000
-#: How ``raw`` is written as text: each byte of the record is the character of that number.
+#: The encoding of ``raw`` as text: each byte becomes the character with that number.
 RAW_ENCODING: Final = "latin-1"
 
 
 class Quarantined(NamedTuple):
-    """A malformed record: where it stands and why, with its raw bytes (the first ``RAW_LIMIT`` of them).
+    """A malformed record: its position, the reason, and its first ``RAW_LIMIT`` raw bytes.
 
     A line of text is kept as it was read, without its newline; of an Avro record, Python's ``repr`` of it in UTF-8.
     """
@@ -61,12 +61,12 @@ class Quarantined(NamedTuple):
 
     @classmethod
     def cut(cls, file: str, position: int, reason: str, start: bytes, size: int) -> Quarantined:
-        """A record of ``size`` bytes that begins with ``start``, which has at least ``RAW_LIMIT`` of them or all."""
+        """A record of ``size`` bytes; ``start`` has its first ``RAW_LIMIT`` bytes or more, or all of them."""
         raw = start[:RAW_LIMIT]
         return cls(file, position, reason, raw, size if size > len(raw) else None)
 
     def as_dict(self) -> dict[str, Any]:
-        """As the quarantine file has it; ``raw.encode("latin-1")`` gives the bytes again."""
+        """The row of the quarantine file; ``raw.encode("latin-1")`` gives the bytes again."""
         size = len(self.raw) if self.whole_size is None else self.whole_size
         return {
             "file": self.file,
@@ -79,19 +79,19 @@ class Quarantined(NamedTuple):
         }
 
 
-#: No date reaches further.
+#: Days since 1970 of 9999-12-31, the last date.
 _LAST_DAY: Final = 2_932_897
 
 
 class Packed(Protocol):
-    """Accesses in columns of machine words; a stream has sizes or times."""
+    """Accesses in columns of 64-bit integers. A stream has either sizes or times."""
 
     @property
     def count(self) -> int: ...
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """Of the names, as the catalogue has them."""
+        """The names' hashes, made by the catalogue's hash function."""
 
     @property
     def groups(self) -> npt.NDArray[np.int64]: ...
@@ -101,21 +101,21 @@ class Packed(Protocol):
 
     @property
     def times(self) -> tuple[npt.NDArray[np.int64], ...] | None:
-        """CPU ms, 1 where it is there, wall ms, 1 where it is there; else 0."""
+        """CPU ms, whether it is valid (1 or 0), wall ms, whether it is valid; a null time is 0."""
 
     def name(self, row: int) -> bytes: ...
 
     def heads(self, rows: npt.NDArray[np.int64]) -> dict[bytes, int]:
-        """How many names in ``rows`` begin with which directories: up to three, with the slash after each."""
+        """The number of names in ``rows`` by their leading directories: up to three, with the slash after each."""
 
 
 @dataclass
 class AccessBatch:
-    """Accesses of some lines of one file, in columns of equal length, and what was binned instead.
+    """Accesses of some lines of one file, in columns of equal length, and counts of the other records.
 
     ``lfns``: normalised names, never empty. ``groups``: index into the decoder's ``groups``. ``read_bytes``: bytes,
     or None where the stream has none (CRAB). ``cpu_ms`` and ``wall_ms``: whole milliseconds or None for each
-    record, or None where the stream has none. ``packed``: more accesses, in no order to the others.
+    record, or None where the stream has none. ``packed``: more accesses, in no order relative to these.
     """
 
     lfns: list[str] = field(default_factory=list)
@@ -127,19 +127,19 @@ class AccessBatch:
     read: int = 0
     write_only: int = 0
     no_lfn: int = 0
-    #: Days since 1970 that records out of the day name, with their counts.
+    #: Days since 1970 of the records of other days, with their counts.
     out_of_day: dict[int, int] = field(default_factory=dict)
     malformed: list[Quarantined] = field(default_factory=list)
-    #: Records by generation of the format (EOS: G1, G2, G3), for the report.
+    #: Records by format version (EOS: G1, G2, G3), for the report.
     generations: dict[str, int] = field(default_factory=dict)
 
     def count_out_of_day(self, day: int) -> None:
-        """Count a record of another day (days since 1970); what lies beyond all dates keeps one count."""
+        """Count a record of another day (days since 1970). Days after the last date share one count."""
         day = min(day, _LAST_DAY)
         self.out_of_day[day] = self.out_of_day.get(day, 0) + 1
 
     def unpack(self) -> AccessBatch:
-        """This batch, the packed accesses put behind the others as Python's objects."""
+        """This batch, with the packed accesses appended to the others as Python objects."""
         packed, self.packed = self.packed, None
         if packed is not None and packed.count:
             self.lfns += [packed.name(row).decode() for row in range(packed.count)]
@@ -153,5 +153,5 @@ class AccessBatch:
         return self
 
 
-def _with_nulls(values: npt.NDArray[np.int64], there: npt.NDArray[np.int64]) -> list[int | None]:
-    return [value if known else None for value, known in zip(values.tolist(), there.tolist(), strict=True)]
+def _with_nulls(values: npt.NDArray[np.int64], valid: npt.NDArray[np.int64]) -> list[int | None]:
+    return [value if is_valid else None for value, is_valid in zip(values.tolist(), valid.tolist(), strict=True)]

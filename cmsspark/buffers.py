@@ -1,7 +1,7 @@
-"""Between lists, numpy and Arrow, by Arrow's buffers.
+"""Conversions between lists, numpy and Arrow, made directly from Arrow's buffers.
 
-``pa.array``, ``pa.scalar`` and ``to_numpy`` ask pandas whether a value is of its kind, and so import it: up to half a
-second of CPU in each process.
+``pa.array``, ``pa.scalar`` and ``to_numpy`` import pandas to check for its types, which costs up to half a second of
+CPU in each process.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 def array(values: Sequence[Any], kind: str) -> pa.Array:
     """``values``, of which any may be None, as an array of ``kind``: ``string``, ``long`` or ``boolean``.
 
-    Raises UnicodeEncodeError for text that UTF-8 cannot hold, OverflowError for a number beyond 64 bits or texts of
-    more than 2 GB together.
+    Raises UnicodeEncodeError for text that UTF-8 cannot encode, OverflowError for a number beyond 64 bits or texts of
+    more than 2 GB in total.
     """
     import pyarrow as pa
 
     count = len(values)
     if kind == "string":
         return _of_bytes([None if value is None else value.encode() for value in values], pa.string())
-    there = pa.py_buffer(_bits([value is not None for value in values]))
+    validity = pa.py_buffer(_bits([value is not None for value in values]))
     if kind == "long":
         numbers = np.array([0 if value is None else value for value in values], np.int64)
-        return pa.Array.from_buffers(pa.int64(), count, [there, pa.py_buffer(numbers)])
+        return pa.Array.from_buffers(pa.int64(), count, [validity, pa.py_buffer(numbers)])
     flags = pa.py_buffer(_bits([bool(value) for value in values]))
-    return pa.Array.from_buffers(pa.bool_(), count, [there, flags])
+    return pa.Array.from_buffers(pa.bool_(), count, [validity, flags])
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:
-    """``values``, of which any may be None, as an array. Raises OverflowError for more than 2 GB together."""
+    """``values``, of which any may be None, as an array. Raises OverflowError for more than 2 GB in total."""
     import pyarrow as pa
 
     return _of_bytes(values, pa.binary())
@@ -45,26 +45,26 @@ def binary(values: Sequence[bytes | None]) -> pa.Array:
 def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    there = pa.py_buffer(_bits([value is not None for value in values]))
+    validity = pa.py_buffer(_bits([value is not None for value in values]))
     ends = np.fromiter((len(value or b"") for value in values), np.int64, len(values)).cumsum()
     if len(values) and ends[-1] > np.iinfo(np.int32).max:
-        raise OverflowError("texts of one column come to more than 2 GB")
+        raise OverflowError("the texts of one column are more than 2 GB")
     starts = np.concatenate((np.zeros(1, np.int32), ends.astype(np.int32)))
     content = b"".join(value or b"" for value in values)
-    return pa.Array.from_buffers(kind, len(values), [there, pa.py_buffer(starts), pa.py_buffer(content)])
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(starts), pa.py_buffer(content)])
 
 
 def _bits(flags: list[bool]) -> bytes:
     return _packed(np.array(flags, np.bool_))
 
 
-def packed_bits(there: bytes) -> bytes:
-    """Flags of a byte each as Arrow's bits."""
-    return _packed(np.frombuffer(there, np.bool_))
+def packed_bits(flags: bytes) -> bytes:
+    """Flags of one byte each as an Arrow bitmap."""
+    return _packed(np.frombuffer(flags, np.bool_))
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether ``text`` is UTF-8; a glance where it is ASCII."""
+    """Whether ``text`` is UTF-8. The check is quick for ASCII."""
     if text.isascii():
         return True
     try:
@@ -75,40 +75,41 @@ def is_utf8(text: bytes) -> bool:
 
 
 def scalar(value: Any, kind: str) -> pa.Scalar:
-    """One value as Arrow's functions take it."""
+    """One value as an Arrow scalar."""
     return array([value], kind)[0]
 
 
-def from_numpy(values: npt.NDArray[Any], there: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Numbers (int32, int64 or float64) as an array, null where ``there`` is false. The memory is shared."""
+def from_numpy(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers (int32, int64 or float64) as an array, null where ``valid`` is false. The memory is shared."""
     import pyarrow as pa
 
     kinds = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64()}
-    bits = None if there is None or there.all() else pa.py_buffer(_packed(there))
+    bits = None if valid is None or valid.all() else pa.py_buffer(_packed(valid))
     content = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(kinds[values.dtype.name], len(values), [bits, content])
 
 
 def dictionary_array(texts: Sequence[str | None], numbers: npt.NDArray[Any]) -> pa.DictionaryArray:
-    """For each number the text that it stands for, as a dictionary, in which each text is once. None is null."""
+    """``texts[number]`` for each of ``numbers``, dictionary-encoded with distinct texts; None is null."""
     import pyarrow as pa
 
     distinct: dict[str, int] = {}
-    places = [-1 if text is None else distinct.setdefault(text, len(distinct)) for text in texts]
-    rows = np.array(places, np.int32)[numbers]
-    indices = from_numpy(np.maximum(rows, 0), rows >= 0)
-    return pa.DictionaryArray.from_arrays(indices, array(list(distinct), "string"))
+    codes = [-1 if text is None else distinct.setdefault(text, len(distinct)) for text in texts]
+    indices = np.array(codes, np.int32)[numbers]
+    return pa.DictionaryArray.from_arrays(
+        from_numpy(np.maximum(indices, 0), indices >= 0), array(list(distinct), "string")
+    )
 
 
 def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """Truth values as an array."""
+    """Booleans as an array."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(_packed(values))])
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: int = 0) -> npt.NDArray[Any]:
-    """Numbers whose values are of ``kind`` as numpy has them, ``null`` where there are none."""
+    """A column of numbers of the numpy type ``kind`` as a numpy array, with ``null`` for nulls."""
     parts = [np.zeros(0, kind)]
     for chunk in _chunks(column):
         if not len(chunk):
@@ -119,7 +120,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, kind: type[np.generic], null: i
 
 
 def texts_of(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]]:
-    """Of each chunk of texts (string): where they begin and, one more, the last one ends; and their bytes."""
+    """For each chunk of a string column: its offsets (one more than texts), and the bytes they point into."""
     for chunk in _chunks(column):
         if len(chunk):
             _, ends, content = chunk.buffers()
@@ -143,9 +144,9 @@ def _valid(chunk: pa.Array) -> npt.NDArray[np.bool_]:
     bits = chunk.buffers()[0]
     if bits is None or not chunk.null_count:
         return np.full(len(chunk), bool(chunk.null_count == 0))
-    found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[chunk.offset : chunk.offset + len(chunk)]
-    return found.astype(np.bool_)
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[chunk.offset : chunk.offset + len(chunk)]
+    return flags.astype(np.bool_)
 
 
-def _packed(there: npt.NDArray[np.bool_]) -> bytes:
-    return np.packbits(there, bitorder="little").tobytes()
+def _packed(flags: npt.NDArray[np.bool_]) -> bytes:
+    return np.packbits(flags, bitorder="little").tobytes()

@@ -1,6 +1,6 @@
-"""The UTC clock: what time it is, and how instants are written in names, files and messages.
+"""The UTC clock, and the formats of instants in names, files and messages.
 
-An instant is UTC milliseconds since 1970, as a whole number; a calendar day is :mod:`cmsspark.days`'s.
+An instant is an integer of UTC milliseconds since 1970. See :mod:`cmsspark.days` for calendar days.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ def now_ms() -> int:
 
 
 def utc(ms: int) -> datetime:
-    """The instant as a datetime that knows that it is UTC."""
+    """The instant as a timezone-aware datetime in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def iso(ms: int | None = None) -> str:
-    """``2026-01-15T06:00:00+00:00`` of an instant, by default of now; to the second."""
+    """An instant, by default now, as ``2026-01-15T06:00:00+00:00``."""
     return utc(now_ms() if ms is None else ms).isoformat(timespec="seconds")
 
 
 def stamp() -> str:
-    """``20260115T060000`` of now, for names of files."""
+    """The current instant as ``20260115T060000``, for file names."""
     return utc(now_ms()).strftime(_STAMP)
 
 
 def new_run_id(ms: int | None = None) -> str:
-    """A run id, ``20260115T060000Z-1a2b3c``: when the run began, by default now, and a random part."""
+    """A run id, ``20260115T060000Z-1a2b3c``: the start of the run, by default now, and a random part."""
     return f"{utc(now_ms() if ms is None else ms).strftime(_RUN_STAMP)}-{uuid.uuid4().hex[:6]}"
 
 
 def run_began_ms(run_id: str) -> int:
-    """When the run of that id began. Raises ValueError for what is no run id."""
+    """The start of the run with that id. Raises ValueError for a text that is not a run id."""
     began = datetime.strptime(run_id.partition("-")[0], _RUN_STAMP).replace(tzinfo=UTC)
     return int(began.timestamp()) * 1000
 
 
 def to_second(ms: int) -> str:
-    """``2026-01-15 06:00:00``, for people, who are told elsewhere that it is UTC."""
+    """``2026-01-15 06:00:00``, for display where the context says UTC."""
     return f"{utc(ms):%Y-%m-%d %H:%M:%S}"
 
 
 def to_minute(ms: int) -> str:
-    """``2026-01-15 06:00 UTC``, for people."""
+    """``2026-01-15 06:00 UTC``, for display."""
     return f"{utc(ms):%Y-%m-%d %H:%M} UTC"

@@ -1,11 +1,12 @@
-"""The package's compiled modules: all of them, or none.
+"""The package's compiled modules: either all of them are used or none.
 
-None where no compiler was there, where another Python runs, and where they were made of other sources than those beside
-them: old compiled code must not run beside new Python, nor one module with another's old classes. All gives the same
-without them, only slower; CMSSPARK_COMPILED=0 in the environment says so, for who doubts it.
+None is used where no compiler was available, under another version of Python, and where the modules were built from
+other sources than the installed ones: stale compiled code must not run with new Python code, nor a module with stale
+classes of another one. Results are the same without compiled modules, only slower; CMSSPARK_COMPILED=0 in the
+environment turns them off.
 
-Python does not load compiled modules from the zip that goes to executors: they are put into a file for that moment.
-``setup.py`` runs this file for :func:`digests`: it imports nothing beyond Python itself and the bare package.
+Python cannot load compiled modules from the zip for executors, so each is written to a temporary file first.
+``setup.py`` runs this file for :func:`digests`, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from types import ModuleType
 from typing import Final
 from zipimport import zipimporter
 
-#: A module comes after those whose classes it uses.
+#: In order of dependencies: a module comes after those whose classes it uses.
 NAMES: Final = (
     "hashed",
     "sources.formats.packed",
@@ -33,58 +34,58 @@ NAMES: Final = (
     "sources.formats.plain_csv",
     "sources.formats.template_reader",
 )
-#: What they share.
+#: Sources that all modules include.
 SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/values.pxd", "sources/formats/packed.pxd")
-#: Why there is none.
+#: Reasons why compiled code is unavailable.
 OFF, MISSING, STALE = "off", "missing", "stale"
 
 
 def compiled(name: str) -> ModuleType | None:
-    """The module ``cmsspark.<name>``, or None where this Python has none or is told to do without."""
+    """The module ``cmsspark.<name>``, or None where it is unavailable or turned off."""
     return None if unavailable_reason() else _modules()[0].get(name)
 
 
 def unavailable_reason() -> str:
-    """Why no compiled code is used here: OFF, MISSING or STALE; empty where it is used."""
+    """Why compiled code is not used: OFF, MISSING or STALE; empty where it is used."""
     return OFF if os.environ.get("CMSSPARK_COMPILED") == "0" else _modules()[1]
 
 
 def digests(read: Callable[[str], bytes]) -> dict[str, str]:
-    """The source digest of each module: one of what all share, and one of its own. ``read``: a file of the package."""
+    """The source digest of each module: that of the shared sources and its own. ``read``: reads a package file."""
     shared = _digest(*map(read, SHARED))
     return {name: f"{shared} {_digest(read(name.replace('.', '/') + '.pyx'))}" for name in NAMES}
 
 
 def _digest(*contents: bytes) -> str:
-    # Newlines between, so that nothing moves from one file to the next unseen.
+    # Newlines separate the files, so that moving text from one file to the next changes the digest.
     return hashlib.sha256(b"\n".join(contents)).hexdigest()[:24]
 
 
 @cache
 def _modules() -> tuple[dict[str, ModuleType], str]:
-    """All modules, or why there are none."""
+    """All modules, or the reason why they are unavailable."""
     try:
-        wanted = digests(_read)
+        expected = digests(_read)
     except OSError:
-        # Installed without sources: that they are of one make must do.
-        wanted = {}
-    found: dict[str, ModuleType] = {}
+        # Installed without sources: only check that all modules were built together.
+        expected = {}
+    modules: dict[str, ModuleType] = {}
     shared = ""
     for name in NAMES:
         try:
             module = _imported(name)
         except (TypeError, ValueError):
-            # Cython's word for another module's classes that are not what they were.
+            # Cython raises these where the classes of another module have changed.
             return {}, STALE
         except (ImportError, OSError):
-            # Of another system: what it links to is not here. Or there is no place for the file.
+            # A library that the module links to is missing, or the temporary file cannot be written.
             return {}, MISSING
         source_digest = str(getattr(module, "SOURCES", "unknown"))
         shared = shared or source_digest.split()[0]
-        if source_digest != wanted[name] if wanted else source_digest.split()[0] != shared:
+        if source_digest != expected[name] if expected else source_digest.split()[0] != shared:
             return {}, STALE
-        found[name] = module
-    return found, ""
+        modules[name] = module
+    return modules, ""
 
 
 def _imported(name: str) -> ModuleType:
@@ -93,7 +94,7 @@ def _imported(name: str) -> ModuleType:
         module = importlib.import_module(full)
         if str(module.__file__).startswith(str(Path(__file__).parent)):
             return module
-        # A checkout that is installed as such answers for what is not here.
+        # An editable install provides modules of its checkout that this copy of the package does not have.
         del sys.modules[full]
     if not isinstance(_loader(), zipimporter):
         raise ModuleNotFoundError(full)
@@ -107,7 +108,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _loaded(name: str, content: bytes, suffix: str) -> ModuleType:
-    # Once it is loaded the file may go.
+    # The file is not needed after loading.
     with tempfile.NamedTemporaryFile(suffix=suffix) as file:
         file.write(content)
         file.flush()
@@ -124,10 +125,10 @@ def _loader() -> object:
     return __spec__.loader
 
 
-def _read(inside: str) -> bytes:
+def _read(name: str) -> bytes:
     """A file of the package, which may be a zip. Raises OSError."""
     loader = _loader()
     if isinstance(loader, zipimporter):
-        # By its name in the archive: YARN spells the archive's own name with a dot in front, and knows it by no other.
-        return loader.get_data(f"cmsspark/{inside}")
-    return Path(__file__).parent.joinpath(inside).read_bytes()
+        # By its name in the archive: YARN adds a dot to the path of the archive, which the loader does not know.
+        return loader.get_data(f"cmsspark/{name}")
+    return Path(__file__).parent.joinpath(name).read_bytes()

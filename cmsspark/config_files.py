@@ -1,7 +1,7 @@
-"""YAML files of ours: plain YAML in which the line of every key is known, converted to msgspec structs.
+"""Configuration files: plain YAML with the line of every key, converted to msgspec structs.
 
-A file of settings, views or a profile is read by :func:`parse`; :meth:`ConfigFile.convert` makes a struct of it, or of
-a part. Every error is a SettingsError (78) with file and line, the wrong value, what is wanted, and the nearest right
+:func:`parse` reads a file of settings, views or a profile. :meth:`ConfigFile.convert` converts it, or a part, to a
+struct. Every error is a SettingsError (78) with file and line, the wrong value, the expected one, and the nearest valid
 name.
 """
 
@@ -19,13 +19,13 @@ import yaml
 from cmsspark.errors import SettingsError
 
 _T = TypeVar("_T")
-#: A key of a file: the names on the way to it.
+#: A key of a file: the names from the top level down to it.
 Key = tuple[str, ...]
-#: Where a key is: the key → its 1-based line.
+#: The 1-based line of each key.
 Lines = Mapping[Key, int]
 
-#: msgspec's names of types, for people.
-_FORMS: Final = {
+#: msgspec's type names and their descriptions in messages.
+_TYPE_NAMES: Final = {
     "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "`key: value` lines",
 }  # fmt: skip
@@ -56,7 +56,7 @@ class ConfigFile:
         return SettingsError(wanted, where=self.where(*key), found=shown, next_step=next_step)
 
     def convert(self, kind: type[_T], *key: str) -> _T:
-        """The values, or the part of them under ``key``, as a struct. Raises SettingsError (78)."""
+        """The values, or those under ``key``, as a struct. Raises SettingsError (78)."""
         values: Any = self.values
         for name in key:
             values = values[name]
@@ -66,15 +66,15 @@ class ConfigFile:
             raise _translated(str(error), self, kind, key, values) from None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The next step for an unknown name: the nearest known one, where one is near, and all that are known."""
-    names = list(known)
+def nearest(name: str, valid_names: Iterable[str]) -> str:
+    """The next step for an unknown name: the most similar valid name, if any, and all valid names."""
+    names = list(valid_names)
     near = difflib.get_close_matches(name, names, n=1)
     return (f"did you mean {near[0]!r}? " if near else "") + f"use one of: {', '.join(names)}"
 
 
 def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any) -> SettingsError:
-    """What msgspec refused, in the words of people who write the file."""
+    """A validation error of msgspec as an error about the key in the file."""
     what, _, path = message.partition(" - at `$")
     in_list = False
     for name, number in _STEP.findall(path.rstrip("`")):
@@ -95,25 +95,25 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     expected = _EXPECTED.fullmatch(what)
     if expected is None:
         return file.error(f"{subject}: {what}", *key, found=values)
-    forms = [_FORMS.get(one, one) for one in expected[1].split(" | ") if one != "null"]
-    verb, below = ("has", " below it") if forms == [_FORMS["object"]] else ("is", "")
+    types = [_TYPE_NAMES.get(name, name) for name in expected[1].split(" | ") if name != "null"]
+    verb, below = ("has", " below it") if types == [_TYPE_NAMES["object"]] else ("is", "")
     is_one_value = not isinstance(values, list | dict) and values is not None
-    hint = "put it in quotes" if forms == [_FORMS["str"]] and is_one_value else None
-    return file.error(f"{subject} {verb} {' or '.join(forms)}{expected[2]}{below}", *key, found=values, next_step=hint)
+    hint = "put it in quotes" if types == [_TYPE_NAMES["str"]] and is_one_value else None
+    return file.error(f"{subject} {verb} {' or '.join(types)}{expected[2]}{below}", *key, found=values, next_step=hint)
 
 
 def _members(kind: Any) -> list[Any]:
-    """A type's alternatives but for None."""
+    """The members of a union type, without None."""
     if hasattr(kind, "__metadata__"):  # Annotated
         return _members(kind.__origin__)
     if get_origin(kind) in (None, list, tuple, dict, Literal):
         return [kind]
-    return [one for member in get_args(kind) if member is not type(None) for one in _members(member)]
+    return [inner for member in get_args(kind) if member is not type(None) for inner in _members(member)]
 
 
 def _fields(kind: Any) -> dict[str, Any]:
-    structs = [one for one in _members(kind) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
-    return {one.encode_name: one.type for struct in structs for one in msgspec.structs.fields(struct)}
+    structs = [member for member in _members(kind) if isinstance(member, type) and issubclass(member, msgspec.Struct)]
+    return {field.encode_name: field.type for struct in structs for field in msgspec.structs.fields(struct)}
 
 
 def _names(kind: Any) -> list[str]:
@@ -125,18 +125,19 @@ def _field_of(kind: Any, name: str) -> Any:
 
 
 def _element(kind: Any) -> Any:
-    lists = [one for one in _members(kind) if get_origin(one) in (list, tuple)]
+    lists = [member for member in _members(kind) if get_origin(member) in (list, tuple)]
     return get_args(lists[0])[0] if lists else None
 
 
 def _choices(kind: Any) -> list[str]:
-    return [str(value) for one in _members(kind) if get_origin(one) is Literal for value in get_args(one)]
+    literals = [member for member in _members(kind) if get_origin(member) is Literal]
+    return [str(value) for literal in literals for value in get_args(literal)]
 
 
 def parse(content: bytes, name: str, is_text: Callable[[Key], bool] = lambda key: False) -> ConfigFile:
-    """A file of plain YAML: a mapping, without aliases, anchors and tags, in which no key stands twice.
+    """Parse plain YAML: a mapping with unique keys, without aliases, anchors and tags.
 
-    Of keys for which ``is_text`` holds, numbers and dates stay as they are written. An empty file has no values.
+    Numbers and dates of keys for which ``is_text`` is true are kept as text. An empty file has no values.
     Raises SettingsError (78) with ``name`` and line.
     """
     return _Parser(name, is_text).parse(content)
@@ -152,34 +153,34 @@ class _Parser:
         try:
             text = content.decode("utf-8")
             for event in yaml.parse(text, Loader=yaml.SafeLoader):
-                self._refuse_tricks(event)
+                self._reject_references(event)
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except UnicodeDecodeError as error:
             raise SettingsError(
-                "settings are UTF-8 text", where=self._name, found=f"byte {error.start} is none"
+                "settings must be UTF-8 text", where=self._name, found=f"byte {error.start} is not UTF-8"
             ) from None
         except yaml.YAMLError as error:
             raise self._not_yaml(error) from None
         except RecursionError:
             raise SettingsError(
-                "settings are nested a few levels deep", where=self._name, found="far more levels"
+                "settings must be nested a few levels deep", where=self._name, found="too many levels"
             ) from None
         if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
             return ConfigFile(self._name, {})
         if not isinstance(node, yaml.MappingNode):
-            raise SettingsError("settings are `key: value` lines", where=self._at(node), found=f"a {_kind(node)}")
+            raise SettingsError("settings must be `key: value` lines", where=self._at(node), found=f"a {_kind(node)}")
         return ConfigFile(self._name, self._mapping(node, ()), self._lines)
 
     def _not_yaml(self, error: yaml.YAMLError) -> SettingsError:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
-        if "end of stream" in problem:  # what was never closed is at fault, not the file's end
+        if "end of stream" in problem:  # point at the construct that is not closed, not at the end of the file
             mark = getattr(error, "context_mark", None) or mark
         where = self._name if mark is None else f"{self._name}, line {mark.line + 1}"
-        return SettingsError("settings are plain YAML", where=where, found=problem)
+        return SettingsError("settings must be plain YAML", where=where, found=problem)
 
-    def _refuse_tricks(self, event: yaml.Event) -> None:
-        """Aliases, anchors and tags make a file say something else than it seems to."""
+    def _reject_references(self, event: yaml.Event) -> None:
+        """Reject aliases, anchors and tags: with them a value can differ from what is written at its key."""
         what = None
         if isinstance(event, yaml.AliasEvent):
             what = f"the alias *{event.anchor}"
@@ -190,21 +191,23 @@ class _Parser:
         if what:
             line = event.start_mark.line + 1 if event.start_mark else "unknown"
             raise SettingsError(
-                "settings have no aliases, anchors or tags",
+                "settings must not use aliases, anchors or tags",
                 where=f"{self._name}, line {line}",
                 found=what,
-                next_step="write the value out",
+                next_step="write the value in full",
             )
 
     def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Any]:
-        """A mapping as a dict; notes the line of each key, and refuses a key that stands twice."""
+        """A mapping as a dict. Records the line of each key and rejects duplicate keys."""
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise SettingsError("a key is one word", where=self._at(key_node), found=f"a {_kind(key_node)}")
+                raise SettingsError(
+                    "a key must be a single word", where=self._at(key_node), found=f"a {_kind(key_node)}"
+                )
             key = str(key_node.value)
             if key in result:
-                raise SettingsError("a key stands once", where=self._at(key_node), found=f"{key!r} again")
+                raise SettingsError("a key must not be repeated", where=self._at(key_node), found=f"{key!r} again")
             self._lines[*path, key] = key_node.start_mark.line + 1
             result[key] = self._value(value_node, (*path, key))
         return result

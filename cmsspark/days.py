@@ -1,7 +1,7 @@
-"""Days: calendar dates in UTC, parsed once at the edge.
+"""Days: calendar dates in UTC, parsed once at the command line.
 
-A day is a ``datetime.date``; as an interval it is half-open, ``[00:00, next 00:00)`` UTC. Timestamps are
-integers whose unit is told by their size.
+A day is a ``datetime.date``; as an interval it is half-open, ``[00:00, next 00:00)`` UTC. Timestamps are integers whose
+size determines their unit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cmsspark.errors import UsageError
 
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
-_FORMS = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})|(\d{4})/(\d{2})/(\d{2})", re.ASCII)
+_DAY = re.compile(r"(\d{4})(\d{2})(\d{2})|(\d{4})-(\d{2})-(\d{2})|(\d{4})/(\d{2})/(\d{2})", re.ASCII)
 
 
 def today() -> date:
@@ -23,15 +23,15 @@ def today() -> date:
 
 
 def parse_day(text: str, *, latest: date | None = None) -> date:
-    """Return the date that ``20260115``, ``2026-01-15`` or ``2026/01/15`` means.
+    """Parse a date written as ``20260115``, ``2026-01-15`` or ``2026/01/15``.
 
-    Raises UsageError (2) for any other form, for a day that no calendar has, and for one after ``latest``.
+    Raises UsageError (2) for any other format, for a date that does not exist, and for one after ``latest``.
 
     Example:
         >>> parse_day("20260115")
         datetime.date(2026, 1, 15)
     """
-    match = _FORMS.fullmatch(text)
+    match = _DAY.fullmatch(text)
     hint = "write the day as 20260115 or 2026-01-15"
     if match is None:
         raise UsageError(f"a day is wanted, not {text!r}", next_step=hint)
@@ -39,9 +39,9 @@ def parse_day(text: str, *, latest: date | None = None) -> date:
     try:
         day = date(year, month, number)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no day of the calendar ({error})", next_step=hint) from None
+        raise UsageError(f"{text!r} is not a calendar day ({error})", next_step=hint) from None
     if latest is not None and day > latest:
-        raise UsageError(f"{day} lies in the future (today is {latest} in UTC)", next_step="give a day that has logs")
+        raise UsageError(f"{day} is in the future (today is {latest} in UTC)", next_step="give a day that has logs")
     return day
 
 
@@ -66,7 +66,7 @@ def day_number(timestamp: int) -> int:
 
 
 def day_name(number: int) -> str:
-    """``YYYY-MM-DD`` of a count of days since 1970; ``beyond 9999-12-31`` where no date exists for it."""
+    """``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31`` after the last date."""
     try:
         return (_EPOCH + timedelta(days=number)).isoformat()
     except OverflowError:
@@ -74,5 +74,5 @@ def day_name(number: int) -> str:
 
 
 def compact(day: date) -> str:
-    """``20260115``."""
+    """The day as ``20260115``."""
     return f"{day:%Y%m%d}"

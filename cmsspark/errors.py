@@ -1,7 +1,7 @@
-"""Errors that a person can act on, and the one place that turns them into output.
+"""Error classes with exit codes, and the functions that report them.
 
-Each error says what was wanted, where, what is there instead and the next step; it knows its exit code. ``Exit``
-defines the exit codes.
+Each error says what was wanted, where, what is there instead and the next step, and has an exit code. ``Exit`` defines
+the exit codes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cmsspark.readable import readable
 
 
 class Exit(IntEnum):
-    """The exit codes of every command. Each one knows its meaning and what its reader does next.
+    """The exit codes of every command, each with its meaning and the next step.
 
-    This is the one place that defines them: ``cmsspark help exit-codes`` prints this list, and the table in
-    ``docs/operations.md`` is tested against it.
+    This is their only definition: ``cmsspark help exit-codes`` prints this list, and a test compares the table in
+    ``docs/operations.md`` with it.
 
     Example:
         >>> Exit(66).name, Exit.NO_INPUT.meaning
@@ -72,10 +72,10 @@ class Exit(IntEnum):
 
 
 class CmssparkError(Exception):
-    """What was wanted, where, what is there instead, and what to do next.
+    """An error that says what was wanted, where, what is there instead, and what to do next.
 
-    ``str()`` of it is the text that users read: one line for the problem, one indented line for each
-    of ``where``, ``found`` and ``next_step`` that is given.
+    ``str()`` returns the message for users: one line for the problem, and one indented line for each of ``where``,
+    ``found`` and ``next_step`` that is not None.
 
     Example:
         >>> error = InputMissing("a day of logs is wanted", where="/data/2026/01/15", next_step="try another day")
@@ -109,7 +109,7 @@ class CmssparkError(Exception):
         for label, value in (("where", self.where), ("found", self.found), ("next", self.next_step)):
             if value is not None:
                 lines.append(f"  {label}: {value}")
-        # Names of files are any bytes: they must not write elsewhere on a terminal, nor break what stores this.
+        # A file name may contain any bytes. Escape those that control a terminal or that UTF-8 cannot encode.
         return readable("\n".join(lines))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -130,7 +130,7 @@ class UsageError(CmssparkError):
 
 
 class DocumentsQuarantined(CmssparkError):
-    """Some documents were refused and kept aside; all others were published (3)."""
+    """Some documents were rejected and quarantined; all others were published (3)."""
 
     exit_code = Exit.QUARANTINED
 
@@ -142,7 +142,7 @@ class DataError(CmssparkError):
 
 
 class InputMissing(CmssparkError):
-    """An input is not there; the message says which days are (66)."""
+    """An input does not exist; the message names the days that do (66)."""
 
     exit_code = Exit.NO_INPUT
 
@@ -172,12 +172,12 @@ class SettingsError(CmssparkError):
 
 
 def debugging() -> bool:
-    """True when tracebacks are wanted (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
+    """Whether tracebacks are printed (``--debug`` or ``CMSSPARK_DEBUG=1``)."""
     return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
 
 
-#: What a disk or a permission refuses, wherever it happens, is no bug of ours.
-_OF_THE_DISK: dict[int, type[CmssparkError]] = {
+#: Errors of disks and permissions, which are not bugs wherever they occur.
+_OS_ERRORS: dict[int, type[CmssparkError]] = {
     errno.ENOSPC: OutputError,
     errno.EDQUOT: OutputError,
     errno.EROFS: OutputError,
@@ -187,28 +187,29 @@ _OF_THE_DISK: dict[int, type[CmssparkError]] = {
 
 
 def report(error: BaseException) -> Exit:
-    """Print ``error`` for a person on stderr and return the exit code that belongs to it.
+    """Print ``error`` to stderr and return its exit code.
 
-    An error that is none of ours is a bug (70): it is told in one line, with its traceback only when debugging.
+    Any error other than a :class:`CmssparkError` is a bug (70). It is printed in one line, with its traceback only when
+    debugging.
     """
     if debugging():
-        _say("".join(traceback.format_exception(error)))
+        _write_stderr("".join(traceback.format_exception(error)))
     if isinstance(error, KeyboardInterrupt):
-        _say("cmsspark: interrupted; run the same command again to finish\n")
+        _write_stderr("cmsspark: interrupted; run the same command again to finish\n")
         return Exit.NOT_READY
     if (ours := as_ours(error)) is not None:
-        _say(f"cmsspark: {ours.text()}\n")
+        _write_stderr(f"cmsspark: {ours.text()}\n")
         return ours.exit_code
     reason = " ".join(str(error).split())[:300]
-    _say(
-        f"cmsspark: a bug of ours: {type(error).__name__}: {reason}\n"
+    _write_stderr(
+        f"cmsspark: a bug in cmsspark: {type(error).__name__}: {reason}\n"
         "  next: run it again with --debug and send us what it prints\n"
     )
     return Exit.BUG
 
 
 def as_ours(error: BaseException) -> CmssparkError | None:
-    """The error as one of ours: itself, or what a disk or a permission refused; None for all others."""
+    """The error as a :class:`CmssparkError`; disk and permission errors are converted, others give None."""
     if isinstance(error, CmssparkError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -220,8 +221,8 @@ def as_ours(error: BaseException) -> CmssparkError | None:
         )
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
         return UsageError("the working folder was deleted", next_step="cd to a folder that exists, then run it again")
-    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-        return _OF_THE_DISK[error.errno](
+    if isinstance(error, OSError) and error.errno in _OS_ERRORS:
+        return _OS_ERRORS[error.errno](
             "a file cannot be written or read",
             where=error.filename,
             found=error.strerror,
@@ -238,8 +239,8 @@ def _is_working_folder_gone() -> bool:
     return False
 
 
-def _say(text: str) -> None:
-    """Write to stderr. Where that is a file on a full disk the exit code still tells."""
+def _write_stderr(text: str) -> None:
+    """Write to stderr. Failures are ignored, for example on a full disk: the exit code still reports the error."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -249,7 +250,7 @@ def _say(text: str) -> None:
 
 
 def run_click(command: click.Command, name: str, arguments: list[str] | None = None) -> object:
-    """Call a click command so that its own errors end in our exit codes, and return what it returns."""
+    """Call a click command with its errors mapped to :class:`Exit` codes, and return its result."""
     try:
         return command.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
@@ -277,7 +278,7 @@ def _open_standard_streams() -> None:
 
 
 def run_and_exit(command: Callable[[], object]) -> NoReturn:
-    """Run a command line's ``main`` and leave the process with the exit code that its end means."""
+    """Run the ``main`` of a command and end the process with its exit code."""
     _open_standard_streams()
     try:
         outcome = command()

@@ -1,4 +1,4 @@
-"""The file system that serves a location: this host's disks, or any of Hadoop's through the running session's JVM."""
+"""Selection of the file system of a location: the local disk, or Hadoop's through the running session's JVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AnyFiles:
-    """Each location by the file system that serves it: inputs and results may lie on different ones."""
+    """Dispatches each call by its location, as inputs and results may be on different file systems."""
 
     def __init__(self, spark: SparkSession) -> None:
         from cmsspark.hadoop import HadoopFiles
@@ -62,7 +62,7 @@ class AnyFiles:
 
 
 def files_for(location: str, spark: SparkSession | None = None) -> Files:
-    """The file system that serves ``location``. Raises UsageError (2) where one that is not local has no session."""
+    """The file system of ``location``. Raises UsageError (2) for a location that is not local without a session."""
     if is_local(location):
         return LocalFiles()
     if spark is None:

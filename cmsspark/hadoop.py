@@ -1,4 +1,4 @@
-"""Any Hadoop file system, through the running session's JVM: configuration, credentials and caching are Spark's."""
+"""Hadoop file systems, through the running session's JVM with Spark's configuration, credentials and caching."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HadoopFiles:
-    """A Hadoop file system as ``storage.Files``: which one, each path says; without a host it is the cluster's own."""
+    """``storage.Files`` on the Hadoop file system that each path names, by default that of the cluster."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark.sparkContext._jvm  # the gateway is the only way from Python to Hadoop's FileSystem
@@ -25,30 +25,30 @@ class HadoopFiles:
 
     def _open(self, path: str) -> tuple[Any, Any]:
         with _hadoop_errors(path):
-            place = self._jvm.org.apache.hadoop.fs.Path(path)
-            return place.getFileSystem(self._conf), place
+            hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
+            return hadoop_path.getFileSystem(self._conf), hadoop_path
 
     def _entry(self, status: Any) -> Entry:
         return Entry(status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime())
 
     def stat(self, path: str) -> Entry | None:
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            return self._entry(system.getFileStatus(place)) if system.exists(place) else None
+            return self._entry(system.getFileStatus(hadoop_path)) if system.exists(hadoop_path) else None
 
     def list_dir(self, path: str) -> list[Entry]:
-        found = self.stat(path)
-        if found is None or not found.is_dir:
-            there = "nothing of that name" if found is None else "a file of that name"
-            raise InputMissing("a folder is wanted", where=path, found=there)
-        system, place = self._open(path)
+        entry = self.stat(path)
+        if entry is None or not entry.is_dir:
+            found = "nothing of that name" if entry is None else "a file of that name"
+            raise InputMissing("a folder is wanted", where=path, found=found)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            return sorted(self._entry(status) for status in system.listStatus(place))
+            return sorted(self._entry(status) for status in system.listStatus(hadoop_path))
 
     def read_bytes(self, path: str, limit: int | None = None) -> bytes:
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            stream = system.open(place)
+            stream = system.open(hadoop_path)
             try:
                 if limit is None:
                     return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
@@ -57,34 +57,34 @@ class HadoopFiles:
                 stream.close()
 
     def read_end(self, path: str, count: int) -> bytes:
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            stream = system.open(place)
+            stream = system.open(hadoop_path)
             try:
-                stream.seek(max(0, system.getFileStatus(place).getLen() - count))
+                stream.seek(max(0, system.getFileStatus(hadoop_path).getLen() - count))
                 return bytes(stream.readNBytes(count))
             finally:
                 stream.close()
 
     def write_bytes(self, path: str, content: bytes) -> None:
-        aside = f"{path}.{uuid.uuid4().hex[:8]}.part"
-        system, place = self._open(aside)
+        part = f"{path}.{uuid.uuid4().hex[:8]}.part"
+        system, hadoop_path = self._open(part)
         with _hadoop_errors(path, writing=True):
-            stream = system.create(place, True)
+            stream = system.create(hadoop_path, True)
             try:
                 stream.write(content)
                 stream.hsync()
             finally:
                 stream.close()
-        self.replace(aside, path)
+        self.replace(part, path)
 
     def create(self, path: str, content: bytes) -> bool:
-        aside = f"{path}.{uuid.uuid4().hex[:8]}.part"
-        self.write_bytes(aside, content)
+        part = f"{path}.{uuid.uuid4().hex[:8]}.part"
+        self.write_bytes(part, content)
         try:
-            self._rename(aside, path, "NONE")
+            self._rename(part, path, "NONE")
         except OutputError as error:
-            self.delete(aside)
+            self.delete(part)
             if "FileAlreadyExistsException" in str(error.found):
                 return False
             raise
@@ -99,52 +99,52 @@ class HadoopFiles:
         options = self._gateway.new_array(rename, 1)
         options[0] = rename.valueOf(how)
         path = self._jvm.org.apache.hadoop.fs.Path
-        system, place = self._open(target)
+        system, hadoop_path = self._open(target)
         with _hadoop_errors(target, writing=True):
-            # FileContext, unlike FileSystem, wants the host that `hdfs:///x` leaves out.
-            to = system.makeQualified(place)
+            # FileContext, unlike FileSystem, needs the host that `hdfs:///x` omits.
+            to = system.makeQualified(hadoop_path)
             context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(to.toUri(), self._conf)
             context.rename(system.makeQualified(path(source)), to, options)
 
     def make_dirs(self, path: str) -> None:
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path, writing=True):
-            made = system.mkdirs(place)
-        if not made:
-            raise OutputError("a folder cannot be made", where=path, found="the file system refused it")
+            created = system.mkdirs(hadoop_path)
+        if not created:
+            raise OutputError("a folder cannot be created", where=path, found="the file system refused it")
 
     def delete(self, path: str) -> None:
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path, writing=True):
-            system.delete(place, True)
+            system.delete(hadoop_path, True)
 
     def fetch(self, path: str, target: Path) -> None:
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            system.copyToLocalFile(False, place, self._jvm.org.apache.hadoop.fs.Path(str(target)), True)
+            system.copyToLocalFile(False, hadoop_path, self._jvm.org.apache.hadoop.fs.Path(str(target)), True)
 
     def put(self, source: Path, path: str) -> None:
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         with _hadoop_errors(path, writing=True):
-            system.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(str(source)), place)
+            system.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(str(source)), hadoop_path)
 
     def uri(self, path: str) -> str:
-        system, place = self._open(path)
-        return str(system.makeQualified(place).toString())
+        system, hadoop_path = self._open(path)
+        return str(system.makeQualified(hadoop_path).toString())
 
 
 @contextmanager
 def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
-    """Turn a Java exception into an error of ours; its class name tells which."""
+    """Convert a Java exception to a :class:`CmssparkError` by its class name."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import IllegalArgumentException
 
     try:
         yield
     except IllegalArgumentException as error:
-        # A name that is no URI, or a host or name service that the configuration does not know.
+        # The name is not a URI, or the configuration does not have its host or name service.
         raise SettingsError(
-            "this location cannot be understood or reached",
+            "this location is invalid or cannot be reached",
             where=path,
             found=str(error).splitlines()[0],
             next_step="check its name, --root, --fout and HADOOP_CONF_DIR",

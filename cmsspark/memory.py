@@ -1,4 +1,4 @@
-"""Memory that a process no longer needs."""
+"""Return of unused memory to the system."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 
 
 def trim() -> None:
-    """Give memory that is free back to the system, where the C library and Arrow can: both keep a good part otherwise.
+    """Return free memory to the system, where the C library and Arrow support it: both otherwise keep much of it.
 
-    A few milliseconds; worth it between stages of work whose memory is of different kinds.
+    It takes a few milliseconds and pays off between stages that use memory differently.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,7 @@
 """Periods: ISO weeks, calendar months and any other range of whole days, in UTC.
 
-As an interval a period is half-open, ``[first, end)``. Each has one name, which stands in paths and in documents' ids:
-a range that is a week or a month has that week's or month's name, however it was asked for.
+As an interval a period is half-open, ``[first, end)``. Each period has exactly one name, which paths and document ids
+use: a range that equals a week or a month has the name of that week or month.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 from cmsspark import days
 from cmsspark.errors import UsageError
 
-#: A decade: nobody wants more, and a mistyped year should not be looked for day by day.
+#: About ten years. The limit catches a mistyped year before each of its days is looked up.
 MAX_DAYS: Final = 3_660
-_ONE: Final = timedelta(days=1)
+_ONE_DAY: Final = timedelta(days=1)
 _WEEK: Final = re.compile(r"(\d{4})-?[Ww](\d{2})", re.ASCII)
 _MONTH: Final = re.compile(r"(\d{4})-?(\d{2})", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -41,12 +41,12 @@ class Period:
 
     @property
     def last(self) -> date:
-        """The last day that belongs to it."""
-        return self.end - _ONE
+        """The last day of the period."""
+        return self.end - _ONE_DAY
 
     @property
     def days(self) -> list[date]:
-        """Its days, in order."""
+        """The days of the period, in order."""
         return [self.first + timedelta(days=number) for number in range((self.end - self.first).days)]
 
     @property
@@ -60,7 +60,7 @@ class Period:
         return self.first.day == 1 and self.end == _next_month(self.first)
 
     def isoformat(self) -> str:
-        """``2026-W46``, ``2026-11``, or ``2026-11-01--2026-11-10`` (last day included), as a date has its own."""
+        """The name: ``2026-W46``, ``2026-11``, or ``2026-11-01--2026-11-10`` (last day included)."""
         if self.is_week:
             year, week, _ = self.first.isocalendar()
             return f"{year:04}-W{week:02}"
@@ -73,13 +73,13 @@ class Period:
 
     @property
     def options(self) -> str:
-        """The options of a command line that mean it."""
+        """The command-line options that select the period."""
         if self.is_week:
             return f"--week {self}"
         return f"--month {self}" if self.is_month else f"--from {self.first} --to {self.last}"
 
 
-#: What a result is of.
+#: The interval that a result covers.
 Interval = date | Period
 
 
@@ -89,14 +89,14 @@ def first_day(when: Interval) -> date:
 
 
 def options(when: Interval) -> str:
-    """The options of a command line that mean the day or period."""
+    """The command-line options that select the day or period."""
     return when.options if isinstance(when, Period) else f"--date {when}"
 
 
 def week(text: str, today: date) -> Period:
-    """``2026-W46``, ``2026W46``, or ``last``: the last week that was over before ``today``.
+    """``2026-W46``, ``2026W46``, or ``last``: the last week that ended before ``today``.
 
-    Raises UsageError (2) for other forms, weeks that no year has, and weeks that begin after ``today``.
+    Raises UsageError (2) for other formats, weeks that do not exist, and weeks that begin after ``today``.
 
     Example:
         >>> week("2026-W46", today=date(2026, 11, 20))
@@ -112,14 +112,14 @@ def week(text: str, today: date) -> Period:
         raise UsageError(f"a week is wanted, not {text!r}", next_step="write it as 2026-W46, or last")
     try:
         monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
-        found = Period(monday, monday + timedelta(days=7))
+        period = Period(monday, monday + timedelta(days=7))
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{text!r} is no week of the calendar ({error})", next_step="weeks are ISO 8601's") from None
-    return _begun(found, today)
+        raise UsageError(f"{text!r} is not a calendar week ({error})", next_step="give an ISO 8601 week") from None
+    return _require_begun(period, today)
 
 
 def month(text: str, today: date) -> Period:
-    """``2026-11``, ``202611``, or ``last``: the last month that was over before ``today``. Raises as :func:`week`.
+    """``2026-11``, ``202611``, or ``last``: the last month that ended before ``today``. Raises as :func:`week`.
 
     Example:
         >>> len(month("2026-11", today=date(2026, 11, 20)).days)
@@ -127,20 +127,20 @@ def month(text: str, today: date) -> Period:
     """
     if text == "last":
         end = today.replace(day=1)
-        return Period((end - _ONE).replace(day=1), end)
+        return Period((end - _ONE_DAY).replace(day=1), end)
     match = _MONTH.fullmatch(text)
     if match is None:
         raise UsageError(f"a month is wanted, not {text!r}", next_step="write it as 2026-11, or last")
     try:
         first = date(int(match[1]), int(match[2]), 1)
-        found = Period(first, _next_month(first))
+        period = Period(first, _next_month(first))
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{text!r} is no month of the calendar ({error})", next_step="write it as 2026-11") from None
-    return _begun(found, today)
+        raise UsageError(f"{text!r} is not a calendar month ({error})", next_step="write it as 2026-11") from None
+    return _require_begun(period, today)
 
 
 def between(first: date, last: date) -> Period:
-    """The days from ``first`` to ``last``, both included. Raises UsageError (2) for none, or too many.
+    """The days from ``first`` to ``last``, both included. Raises UsageError (2) where there are none or too many.
 
     Example:
         >>> str(between(date(2026, 11, 1), date(2026, 11, 10)))
@@ -149,14 +149,14 @@ def between(first: date, last: date) -> Period:
         '2026-11'
     """
     if first > last:
-        raise UsageError(f"--from {first} lies after --to {last}", next_step="swap them")
+        raise UsageError(f"--from {first} is after --to {last}", next_step="swap them")
     if (last - first).days >= MAX_DAYS or last == date.max:
-        raise UsageError(f"{first} to {last} is longer than {MAX_DAYS:,} days", next_step="ask for less")
-    return Period(first, last + _ONE)
+        raise UsageError(f"{first} to {last} is longer than {MAX_DAYS:,} days", next_step="give a shorter range")
+    return Period(first, last + _ONE_DAY)
 
 
 def named(name: str) -> Interval:
-    """The day or period of that name, as a folder of the store has it. Raises ValueError for any other text.
+    """The day or period of the given name, as used by folders of the store. Raises ValueError for any other text.
 
     Example:
         >>> named("2026-01-15")
@@ -168,28 +168,28 @@ def named(name: str) -> Interval:
     if _DAY.fullmatch(first) and not dashes:
         return date.fromisoformat(first)
     try:
-        found: Interval
+        interval: Interval
         if dashes and _DAY.fullmatch(first) and _DAY.fullmatch(last):
-            found = between(date.fromisoformat(first), date.fromisoformat(last))
+            interval = between(date.fromisoformat(first), date.fromisoformat(last))
         else:
-            found = week(name, date.max) if "W" in name else month(name, date.max)
+            interval = week(name, date.max) if "W" in name else month(name, date.max)
     except UsageError as error:
         raise ValueError(error.wanted) from None
-    if found.isoformat() != name:
-        raise ValueError(f"{name} is another spelling of {found}")
-    return found
+    if interval.isoformat() != name:
+        raise ValueError(f"{name} is another spelling of {interval}")
+    return interval
 
 
 def spans(chosen: Sequence[date]) -> str:
-    """Days for people, neighbours drawn together: ``2026-11-03, 2026-11-07 to 2026-11-09``; ten such at most."""
+    """Days for display, with consecutive days merged: ``2026-11-03, 2026-11-07 to 2026-11-09``; at most ten ranges."""
     runs: list[list[date]] = []
     for day in sorted(chosen):
-        if runs and day - runs[-1][-1] == _ONE:
+        if runs and day - runs[-1][-1] == _ONE_DAY:
             runs[-1][1:] = [day]
         else:
             runs.append([day])
-    told = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[1]}" for run in runs[:10]]
-    return ", ".join(told) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
+    ranges = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[1]}" for run in runs[:10]]
+    return ", ".join(ranges) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
 
 
 def start_ms(when: Interval) -> int:
@@ -201,7 +201,7 @@ def _next_month(first: date) -> date:
     return date(first.year + first.month // 12, first.month % 12 + 1, 1)
 
 
-def _begun(found: Period, today: date) -> Period:
-    if found.first > today:
-        raise UsageError(f"{found} lies in the future (today is {today} in UTC)", next_step="give one that has begun")
-    return found
+def _require_begun(period: Period, today: date) -> Period:
+    if period.first > today:
+        raise UsageError(f"{period} is in the future (today is {today} in UTC)", next_step="give one that has begun")
+    return period

@@ -1,7 +1,7 @@
-"""Pseudonyms: what stands for a person outside a task.
+"""Pseudonyms, which replace the names of people outside a task.
 
-A pseudonym is ``<key id>:<32 hex digits>``, an HMAC-SHA256 of the name under a key that is made at first use in a
-private file. The same person has the same pseudonym as long as the key lives; without the key none can be told.
+A pseudonym is ``<key id>:<32 hex digits>``, an HMAC-SHA256 of the name under a key that is created at first use in a
+private file. A person has the same pseudonym as long as the key exists; without the key it cannot be computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Pseudonyms:
 
     @property
     def key_id(self) -> str:
-        """Eight hex digits that tell this key from others, and nothing of it."""
+        """Eight hex digits that identify the key without revealing it."""
         return hashlib.sha256(b"cmsspark key id" + self.key).hexdigest()[:8]
 
     def of(self, name: str) -> str:
@@ -40,14 +40,14 @@ class Pseudonyms:
 
 
 def load_or_make(path: Path) -> Pseudonyms:
-    """The key in ``path``, made there (mode 0600) if there is none.
+    """The key in ``path``, created there (mode 0600) if the file does not exist.
 
-    Raises NotAllowed (77) when others can read it, SettingsError (78) when it is no key, OutputError (73) when it
-    cannot be made.
+    Raises NotAllowed (77) when others can read it, SettingsError (78) when it is not a key, OutputError (73) when it
+    cannot be created.
     """
     try:
         if not path.exists():
-            _make(path)
+            _create(path)
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise NotAllowed(
                 "the pseudonym key must be private",
@@ -55,11 +55,11 @@ def load_or_make(path: Path) -> Pseudonyms:
                 found="others can read it",
                 next_step=f"chmod 600 {path}",
             )
-        written = path.read_text(encoding="ascii", errors="replace").strip()
+        content = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise OutputError("the pseudonym key cannot be made or read", where=path, found=error.strerror) from None
+        raise OutputError("the pseudonym key cannot be created or read", where=path, found=error.strerror) from None
     try:
-        key = bytes.fromhex(written)
+        key = bytes.fromhex(content)
     except ValueError:
         key = b""
     if len(key) != 32:
@@ -67,18 +67,18 @@ def load_or_make(path: Path) -> Pseudonyms:
     return Pseudonyms(key)
 
 
-def _make(path: Path) -> None:
+def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as stream:
         stream.write(secrets.token_hex(32) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
     try:
-        # Two first uses at once must end with one key: link() refuses to replace.
-        os.link(aside, path)
+        # Two concurrent first uses must agree on one key: link() does not replace a file.
+        os.link(part, path)
     except FileExistsError:
         pass
     finally:
-        aside.unlink()
+        part.unlink()

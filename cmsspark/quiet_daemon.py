@@ -1,7 +1,7 @@
-"""PySpark's worker daemon, without the trace of a worker whose task was cancelled.
+"""PySpark's worker daemon, without tracebacks of workers whose tasks were cancelled.
 
-When one task fails, Spark closes the sockets of the others. A worker then ends with a broken connection, and PySpark's
-daemon prints a trace of that, which tells nobody anything and hides the message that does. All else is printed.
+When one task fails, Spark closes the sockets of the others. Their workers end with a broken connection, and PySpark's
+daemon prints a traceback of it that hides the message of the failed task. Other tracebacks are printed.
 Started by Spark as ``python -m cmsspark.quiet_daemon`` (``spark.python.daemon.module``).
 """
 
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 
 def print_trace() -> None:
-    """The trace of the exception at hand, unless it is a connection that the other side has closed."""
+    """Print the traceback of the current exception, unless the other side has closed the connection."""
     if not isinstance(sys.exc_info()[1], ConnectionError):
         traceback.print_exc()
 

@@ -1,4 +1,4 @@
-"""Names of files as people and JSON readers can take them: a name on disk is any bytes but a slash and a zero byte."""
+"""Texts made safe for terminals and JSON: a file name may contain any bytes except a slash and a zero byte."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import re
 from typing import Any, Final
 
-#: Bytes of a name that are no UTF-8, as Python holds them, and other halves of pairs.
+#: Lone surrogates. Python decodes bytes of a file name that are not UTF-8 to them.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _UNPRINTABLE: Final = re.compile(r"[^\n\t -~]")
 
 
 def readable(text: str, *, lines: bool = True) -> str:
-    """The text with what would write elsewhere on a terminal, or nowhere at all, as ``\\xff`` or ``\\ud800``.
+    """The text with unprintable characters, such as terminal control codes, escaped as ``\\xff`` or ``\\ud800``.
 
-    With ``lines``, newlines and tabs stay.
+    With ``lines``, newlines and tabs are kept.
     """
     if not lines:
         return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
@@ -22,14 +22,14 @@ def readable(text: str, *, lines: bool = True) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with bytes that are no UTF-8 written as ``\\xff``; all else stays."""
+    """The text with lone surrogates escaped as ``\\xff``, so that UTF-8 can encode it."""
     return _SURROGATES.sub(lambda match: _escaped(match[0]), text)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON that can be encoded: as it is read best, or with escapes for all where a text is no Unicode.
+    """JSON that UTF-8 can encode. Non-ASCII characters are escaped only where a text contains a lone surrogate.
 
-    ``json.loads`` gives the value again, also with names of files that are no UTF-8.
+    ``json.loads`` restores the value, including file names that are not UTF-8.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return json.dumps(value, indent=indent, allow_nan=False) if _SURROGATES.search(text) else text

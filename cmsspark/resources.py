@@ -1,7 +1,7 @@
-"""Files that travel with the package: schemas, profiles, source folders, templates.
+"""Resource files of the package: schemas, profiles, source folders, templates.
 
-In a wheel, and in the zip that goes to a cluster, they lie inside the package; in a checkout they lie at its
-top level. Both are found here, and nowhere else.
+In a wheel, and in the zip for a cluster, they are inside the package; in a checkout they are at its top level. Only
+this module resolves them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import yaml
 def resource(name: str) -> Traversable:
     """The resource ``name``, for example ``etc/sources.yaml`` or ``schemas/tables/partials.yaml``.
 
-    Raises FileNotFoundError when the installation lacks it.
+    Raises FileNotFoundError where the installation does not have it.
     """
-    inside = files("cmsspark").joinpath(*name.split("/"))
-    if inside.is_file() or inside.is_dir():
-        return inside
-    beside = Path(__file__).resolve().parent.parent.joinpath(*name.split("/"))
-    if beside.exists():
-        return beside
+    packaged = files("cmsspark").joinpath(*name.split("/"))
+    if packaged.is_file() or packaged.is_dir():
+        return packaged
+    in_checkout = Path(__file__).resolve().parent.parent.joinpath(*name.split("/"))
+    if in_checkout.exists():
+        return in_checkout
     raise FileNotFoundError(f"{name} is not part of this installation of cmsspark")
 
 
@@ -34,5 +34,5 @@ def read_text(name: str) -> str:
 
 
 def read_yaml(name: str) -> Any:
-    """A YAML resource of our own, loaded safely."""
+    """The values of a YAML resource, loaded safely."""
     return yaml.safe_load(read_text(name))

@@ -1,12 +1,12 @@
 """Schemas of every input and stored table, read from ``schemas/``.
 
 A table's file is YAML: ``table``, ``about`` and ``columns``, each ``{name, type, nullable, about}`` with type one of
-``string, long, int, double, date, boolean``. ``keys`` names the columns that tell the documents of a table apart;
+``string, long, int, double, date, boolean``. ``keys`` names the columns that identify a document of the table;
 ``private: true`` marks a table that is never published.
 
-With ``extends: OTHER`` a table has OTHER's columns and keys unless it gives its own: then a name alone stands for
-OTHER's column, and a mapping with the name of one changes what it names. The Spark form is made on demand, so importing
-this starts nothing.
+With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines its own. In its own ``columns``
+a plain name inherits the column of that name, and a mapping with the name of an inherited column overrides parts of it.
+Spark and Arrow schemas are made on demand, so importing this module does not import either.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: The table of the report of one stream has this description, with the stream's name for ``{stream}``.
+#: The description of the report of a single stream; ``{stream}`` is replaced by the stream's name.
 _STREAM_REPORT: Final = "schemas/tables/dbs_STREAM.yaml"
 _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, type word, whether nulls are allowed, and what it holds (with its unit).
+    """One column: its name, its type, whether nulls are allowed, and a description with the unit.
 
-    ``required``: of a log's fields, what the count needs it for (lfn, bytes, site, user, app). A stream in which no
-    record has any field for it is of another schema.
+    ``required``: for a field of a log, the attribute that counting takes from it (lfn, bytes, site, user, app). A
+    stream in which no record has any field for an attribute has another schema.
 
     Example:
         >>> Column("read_bytes", "long", about="bytes read").nullable
@@ -61,8 +61,8 @@ class Column:
 class Table:
     """The columns of a table, in order.
 
-    ``keys``: columns whose values tell the table's documents apart, in the order of document ids. ``is_private``: rows
-    are of single people and never published.
+    ``keys``: the columns that identify a document, in the order of document ids. ``is_private``: rows describe single
+    people and are never published.
 
     Example:
         >>> table = stored_table("data_aggregation")
@@ -84,12 +84,12 @@ class Table:
         return [column.name for column in self.columns]
 
     def fingerprint(self) -> str:
-        """What tells this schema from an earlier or later one: a digest of names and types, in order."""
-        told = ",".join(f"{column.name}:{column.type}" for column in self.columns)
-        return hashlib.sha256(told.encode()).hexdigest()[:12]
+        """A digest of names and types, in order, that identifies this version of the schema."""
+        columns = ",".join(f"{column.name}:{column.type}" for column in self.columns)
+        return hashlib.sha256(columns.encode()).hexdigest()[:12]
 
     def spark(self) -> StructType:
-        """The schema as Spark knows it. Every field is nullable there: Parquet round trips do not keep the mark."""
+        """The Spark schema. Every field is nullable, as Parquet round trips do not keep the flag."""
         from pyspark.sql.types import (
             BooleanType,
             DataType,
@@ -113,7 +113,7 @@ class Table:
         return StructType([StructField(column.name, kinds[column.type], True) for column in self.columns])
 
     def arrow(self) -> pa.Schema:
-        """The schema as Arrow knows it; every field is nullable, as in Spark's."""
+        """The Arrow schema. Every field is nullable, as in the Spark schema."""
         import pyarrow as pa
 
         kinds = {
@@ -129,8 +129,8 @@ class Table:
 
 @cache
 def stored_table(name: str) -> Table:
-    """The schema of a stored table, from ``schemas/tables/NAME.yaml``; that of a single stream's report from
-    ``dbs_STREAM.yaml``. Raises FileNotFoundError where there is neither, SettingsError (78) for a wrong description.
+    """The schema of a stored table, from ``schemas/tables/NAME.yaml``, or from ``dbs_STREAM.yaml`` for the report of a
+    single stream. Raises FileNotFoundError where neither exists, SettingsError (78) for a wrong description.
 
     Example:
         >>> "dataset_name" in stored_table("data_aggregation").names
@@ -147,7 +147,7 @@ def stored_table(name: str) -> Table:
 
 @cache
 def input_table(path: str) -> Table:
-    """The schema of an input, for example ``dbs/FILES`` or ``phedex/block_replicas``.
+    """The schema of an input table, for example ``dbs/FILES`` or ``phedex/block_replicas``.
 
     Example:
         >>> input_table("dbs/DATASETS").names[:2]
@@ -159,8 +159,8 @@ def input_table(path: str) -> Table:
 def described_table(path: str, read: Callable[[str], str] = read_text, children: tuple[str, ...] = ()) -> Table:
     """The table that the file at ``path`` describes; ``children`` are the files that extend it.
 
-    Raises FileNotFoundError, and SettingsError (78) with file and line for a parent that is not there or extends this
-    table itself, for names that nothing has, and for parts that are missing.
+    Raises FileNotFoundError, and SettingsError (78) with file and line for a parent that does not exist or extends this
+    table, for unknown names, and for missing parts.
     """
     described = _Description(path, read(path))
     parent = None
@@ -176,7 +176,7 @@ def described_table(path: str, read: Callable[[str], str] = read_text, children:
 
 
 class _Description:
-    """One file that describes a table, with the lines of its parts for error messages."""
+    """A table description file, with the line of each part for error messages."""
 
     _KEYS: Final = ("table", "about", "extends", "columns", "keys", "private")
     _COLUMN_KEYS: Final = tuple(field.name for field in dataclasses.fields(Column))
@@ -195,10 +195,10 @@ class _Description:
         return SettingsError(text, where=f"{self.path}{line}", next_step="see the beginning of cmsspark/schemas.py")
 
     def table(self, parent: Table | None) -> Table:
-        """The table, with what it has of ``parent``. Raises SettingsError (78)."""
+        """The table, including what it inherits from ``parent``. Raises SettingsError (78)."""
         for part in ("table", "about", *(() if parent else ("columns",))):
             if part not in self._parts:
-                raise self.wrong(f"a table has no {part!r}")
+                raise self.wrong(f"a table needs {part!r}")
         inherited = {column.name: column for column in parent.columns} if parent else {}
         if "columns" in self._parts:
             columns = tuple(self._column(node, inherited) for node in self._parts["columns"].value)
@@ -207,31 +207,31 @@ class _Description:
         names = [column.name for column in columns]
         keys = tuple(self._value("keys") or (parent.keys if parent else ()))
         for name in {*keys} - {*names}:
-            raise self.wrong(f"there is no column {name!r} for a key", "keys")
+            raise self.wrong(f"the key column {name!r} does not exist", "keys")
         for name in {name for name in names if names.count(name) > 1}:
-            raise self.wrong(f"column {name!r} is there twice", "columns")
+            raise self.wrong(f"column {name!r} is defined twice", "columns")
         return Table(self._value("table"), self._value("about"), columns, keys, bool(self._value("private")))
 
     def _column(self, node: yaml.Node, inherited: Mapping[str, Column]) -> Column:
         if isinstance(node, yaml.ScalarNode):
             if node.value not in inherited:
-                raise self.wrong(f"there is no column {node.value!r} to take over", node=node)
+                raise self.wrong(f"there is no column {node.value!r} to inherit", node=node)
             return inherited[node.value]
         self._mapping(node, self._COLUMN_KEYS, "a column")
-        given: dict[str, Any] = self._loader.construct_document(node)
-        before = inherited.get(given.get("name", ""))
-        if before is not None:
-            return dataclasses.replace(before, **given)
-        if not {"name", "type"} <= given.keys():
-            raise self.wrong("a column has a name and a type", node=node)
-        return Column(**given)
+        attributes: dict[str, Any] = self._loader.construct_document(node)
+        overridden = inherited.get(attributes.get("name", ""))
+        if overridden is not None:
+            return dataclasses.replace(overridden, **attributes)
+        if not {"name", "type"} <= attributes.keys():
+            raise self.wrong("a column needs a name and a type", node=node)
+        return Column(**attributes)
 
-    def _mapping(self, node: Any, known: tuple[str, ...], what: str) -> dict[str, yaml.Node]:
+    def _mapping(self, node: Any, allowed: tuple[str, ...], what: str) -> dict[str, yaml.Node]:
         if not isinstance(node, yaml.MappingNode):
-            raise self.wrong(f"{what} is a mapping of {', '.join(known)}", node=node)
+            raise self.wrong(f"{what} is a mapping of {', '.join(allowed)}", node=node)
         for key, _ in node.value:
-            if key.value not in known:
-                raise self.wrong(f"{what} has no {key.value!r}, only {', '.join(known)}", node=key)
+            if key.value not in allowed:
+                raise self.wrong(f"{what} has no {key.value!r}, only {', '.join(allowed)}", node=key)
         return {key.value: value for key, value in node.value}
 
     def _value(self, part: str) -> Any:

@@ -1,6 +1,6 @@
-"""Secrets: private files, passwords, TLS contexts, and texts without any secret.
+"""Secrets: private files, passwords, TLS contexts, and removal of secrets from texts.
 
-Passwords come from files that only their owner can use; never from settings, arguments or the environment.
+Passwords are read from files that only their owner can access, never from settings, arguments or the environment.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _MAX_BYTES: Final = 1_000_000
 
 
 def open_private(path: Path, what: str = "a file with credentials") -> BinaryIO:
-    """``path`` opened for reading, after a check that only its owner can use it.
+    """Open ``path`` for reading and check that only its owner can access it.
 
-    The check is made on the opened file, so that the file checked is the file read. Raises OSError where it cannot be
-    opened, NotAllowed (77) where group or others can use it, SettingsError (78) where it is no regular file.
+    The check uses the open file, so that the checked file is the one read. Raises OSError where it cannot be opened,
+    NotAllowed (77) where group or others can access it, SettingsError (78) where it is not a regular file.
     """
-    # Without O_NONBLOCK a FIFO would wait for a writer.
+    # Without O_NONBLOCK, opening a FIFO waits for a writer.
     stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
     try:
-        found = os.fstat(stream.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise SettingsError(f"{what} must be a regular file", where=path, found="another kind of file")
-        mode = stat.S_IMODE(found.st_mode)
+        mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise NotAllowed(
-                f"{what} must be for its owner alone",
+                f"{what} must be accessible by its owner only",
                 where=path,
-                found=f"mode {mode:04o}: group or others can use it",
+                found=f"mode {mode:04o}: group or others can access it",
                 next_step=f"chmod 600 {path}",
             )
     except BaseException:
@@ -52,7 +52,7 @@ def read_private(path: Path, what: str = "a file with credentials") -> bytes:
 def read_password(path: Path) -> str:
     """The first line of ``path``, stripped.
 
-    Raises NotAllowed (77) where group or others can use the file, SettingsError (78) where it is missing or empty.
+    Raises NotAllowed (77) where group or others can access the file, SettingsError (78) where it is missing or empty.
     """
     try:
         content = read_private(path, "a file with a password")
@@ -62,16 +62,16 @@ def read_password(path: Path) -> str:
     except UnicodeDecodeError:
         line = ""
     if not line:
-        raise SettingsError("the first line must hold a password", where=path, found="no text")
+        raise SettingsError("the first line must hold a password", where=path, found="an empty line, or not UTF-8")
     return line
 
 
 def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """A client's TLS context, 1.2 or newer, that checks the server's certificate and its name.
+    """A TLS client context, version 1.2 or newer, that verifies the server's certificate and host name.
 
-    ``ca``: a file or folder of the certificates to trust; without it those that the system trusts. ``cert`` and
-    ``key``: the client's; ``key`` may be part of ``cert``, and must be private. Raises SettingsError (78) for files
-    that are missing, encrypted or no certificates, NotAllowed (77) for a key that others can use.
+    ``ca``: a file or folder with the trusted certificates, by default those of the system. ``cert`` and ``key``: the
+    client's; ``cert`` may contain the key, and the key's file must be private. Raises SettingsError (78) for files that
+    are missing, encrypted or not certificates, NotAllowed (77) for a key that others can access.
     """
     try:
         trust = {} if ca is None else {"capath": str(ca)} if ca.is_dir() else {"cafile": str(ca)}
@@ -79,7 +79,7 @@ def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | No
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if cert is not None:
             with open_private(key or cert, "a file with a private key") as stream:
-                # OpenSSL opens files by name: this name is the file that was checked.
+                # OpenSSL opens files by name. This name refers to the file that was checked.
                 private = f"/dev/fd/{stream.fileno()}"
                 if key is None:
                     context.load_cert_chain(private, password=_no_pass_phrase)
@@ -94,22 +94,22 @@ def tls_context(ca: Path | None = None, cert: Path | None = None, key: Path | No
 
 
 def _no_pass_phrase() -> str:
-    # Without this OpenSSL prompts on the terminal and waits forever.
+    # Without this function OpenSSL prompts on the terminal and waits forever.
     raise SettingsError("the client's key must have no pass phrase", found="an encrypted key")
 
 
 def basic_credentials(user: str | None, password: str | None) -> str:
-    """User and password as HTTP's Basic scheme writes them."""
+    """User and password encoded for HTTP Basic authentication."""
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def safe_text(text: str, *secrets: str | None, limit: int = 300) -> str:
-    """A text of somebody else, for example a server's answer, in one line that is safe for terminals and logs.
+    """An untrusted text, for example a server's answer, as one line that is safe for terminals and logs.
 
-    Control characters, line ends and invisible formatting become blanks, secrets become ``***``, and what is longer
-    than ``limit`` characters is cut.
+    Control characters, line ends and invisible formatting become blanks, secrets become ``***``, and the result is cut
+    to ``limit`` characters.
     """
-    # Before and after: a control character may stand inside a secret, and cutting first could leave half of one.
+    # Before and after: a secret may contain a control character, and cutting first could leave half of a secret.
     text = "".join(letter if letter.isprintable() else " " for letter in blanked(text, *secrets))
     return blanked(" ".join(text.split()), *secrets)[:limit]
 

@@ -1,6 +1,6 @@
-"""Settings: one YAML file and a few environment variables, read once at the edge.
+"""Settings: one YAML file and a few environment variables, read once by each command.
 
-The file is found in this order: ``--settings`` > ``CMSSPARK_SETTINGS`` > ``./cmsspark.yaml`` >
+The file is searched in this order: ``--settings`` > ``CMSSPARK_SETTINGS`` > ``./cmsspark.yaml`` >
 ``~/.config/cmsspark/cmsspark.yaml`` (``XDG_CONFIG_HOME``) > built-in values. ``CMSSPARK_ROOT``,
 ``CMSSPARK_STATE_DIR`` and ``CMSSPARK_CACHE_DIR`` come before the file. ``etc/cmsspark.example.yaml`` shows every key.
 A file that is not named must belong to this user or root, and not be writable by all (77).
@@ -27,13 +27,13 @@ from cmsspark.errors import NotAllowed, SettingsError
 FILE_NAME: Final = "cmsspark.yaml"
 _MAX_BYTES: Final = 1_000_000
 DEFAULT_LINE_BYTES: Final = 64 * 1024 * 1024
-#: Bytes of a line of a log: memory holds some lines at once.
+#: Bytes of a log line. The bounds limit memory, as several lines are in memory at once.
 _LineBytes = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=1024 * 1024 * 1024)]
 _T = TypeVar("_T")
 
 
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys of a settings file; null means "not set". :class:`Settings` says what each is for."""
+    """The keys of a settings file; null means "not set". :class:`Settings` describes each."""
 
     root: str | None = None
     store: str | None = None
@@ -56,15 +56,15 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for every command on this host. Paths are absolute; ``None`` means "not set".
+    """The settings of every command on this host. Paths are absolute; ``None`` means "not set".
 
     ``root``: URI put before every default input folder. ``store``: default of ``--fout``. ``state_dir``: outbox,
-    ledger, keys. ``cache_dir``: what can be made again. ``sources``: overrides of ``etc/sources.yaml``.
+    run history, keys. ``cache_dir``: files that can be regenerated. ``sources``: overrides of ``etc/sources.yaml``.
     ``publishing``: defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark options
-    laid over the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
-    (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of one's own named views.
-    ``max_line_bytes``: bytes of a line of a log at most; a longer one is a malformed record.
-    ``origin``: the file they came from.
+    that override the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
+    (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of custom named views.
+    ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed record.
+    ``origin``: the file that was read.
     """
 
     root: str | None
@@ -90,13 +90,13 @@ class Settings:
     def section(self, kind: type[_T], name: str) -> _T:
         """The keys under ``name``, one of ``sources, publishing, daily``, as a struct.
 
-        Raises SettingsError (78) with the line of what is wrong.
+        Raises SettingsError (78) with the line of the wrong value.
         """
         return self._file.convert(kind, name)
 
     @property
     def folder(self) -> Path:
-        """The folder in which relative paths of the settings begin."""
+        """The base folder of relative paths in the settings."""
         return Path(self.origin).parent if self.origin else Path.cwd()
 
     @property
@@ -107,10 +107,10 @@ class Settings:
 
 
 def load_settings(path: str | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings that hold, from the file that ``path`` or the search order gives.
+    """The effective settings, from the file at ``path`` or the first one in the search order.
 
-    Raises SettingsError (78) for a file that is named but not there, for what is not plain YAML, for unknown keys
-    and wrong types, each with file and line; NotAllowed (77) for a file that may not be read.
+    Raises SettingsError (78) for a named file that does not exist, for invalid YAML, unknown keys and wrong types, each
+    with file and line; NotAllowed (77) for a file without read permission.
 
     Example:
         >>> settings = load_settings("etc/cmsspark.example.yaml", environ={"HOME": "/home/me"})
@@ -124,43 +124,43 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
     home = _home(env)
     base = home if file is None else file.parent
 
-    def place(key: str, default: Path) -> Path:
-        given = env.get(f"CMSSPARK_{key.upper()}")
-        if given:
-            return Path(given).absolute()
-        written = text(key)
-        return Path(written) if written else default
+    def folder(key: str, default: Path) -> Path:
+        variable = env.get(f"CMSSPARK_{key.upper()}")
+        if variable:
+            return Path(variable).absolute()
+        setting = location(key)
+        return Path(setting) if setting else default
 
-    def text(key: str) -> str | None:
-        written: str | None = getattr(values, key)
-        return _located(written, base, home) if written else None
+    def location(key: str) -> str | None:
+        setting: str | None = getattr(values, key)
+        return _resolved(setting, base, home) if setting else None
 
     return Settings(
-        root=env.get("CMSSPARK_ROOT") or text("root"),
-        store=text("store"),
-        state_dir=place("state_dir", _xdg(env, "XDG_STATE_HOME", home / ".local" / "state") / "cmsspark"),
-        cache_dir=place("cache_dir", _xdg(env, "XDG_CACHE_HOME", home / ".cache") / "cmsspark"),
+        root=env.get("CMSSPARK_ROOT") or location("root"),
+        store=location("store"),
+        state_dir=folder("state_dir", _xdg(env, "XDG_STATE_HOME", home / ".local" / "state") / "cmsspark"),
+        cache_dir=folder("cache_dir", _xdg(env, "XDG_CACHE_HOME", home / ".cache") / "cmsspark"),
         sources=MappingProxyType(values.sources or {}),
         publishing=MappingProxyType(values.publishing or {}),
         daily=MappingProxyType(values.daily or {}),
         spark=MappingProxyType(values.spark or {}),
         origin=None if file is None else str(file),
         profile=values.profile,
-        jars=text("jars"),
-        environment=text("environment"),
-        views=text("views"),
+        jars=location("jars"),
+        environment=location("environment"),
+        views=location("views"),
         max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
         lines=lines,
     )
 
 
 def _find(path: str | None, env: Mapping[str, str]) -> Path | None:
-    for wanted, by in ((path, "--settings"), (env.get("CMSSPARK_SETTINGS"), "CMSSPARK_SETTINGS")):
-        if wanted:
-            file = Path(wanted).expanduser().absolute()
+    for name, option in ((path, "--settings"), (env.get("CMSSPARK_SETTINGS"), "CMSSPARK_SETTINGS")):
+        if name:
+            file = Path(name).expanduser().absolute()
             if not file.is_file():
-                there = "a folder" if file.is_dir() else "no file of that name"
-                raise SettingsError(f"the settings file that {by} names is wanted", where=file, found=there)
+                found = "a folder" if file.is_dir() else "no file of that name"
+                raise SettingsError(f"the settings file that {option} names is wanted", where=file, found=found)
             return file
     home = _home(env)
     for file in (*_in_working_folder(), _xdg(env, "XDG_CONFIG_HOME", home / ".config") / "cmsspark" / FILE_NAME):
@@ -177,18 +177,18 @@ def _in_working_folder() -> list[Path]:
 
 
 def _home(env: Mapping[str, str]) -> Path:
-    # cron and daemons may have no HOME: then the user database knows it.
+    # HOME may be unset under cron and in daemons; the user database is the fallback.
     return Path(env["HOME"]) if env.get("HOME") else Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def _xdg(env: Mapping[str, str], name: str, default: Path) -> Path:
-    # The XDG specification: a relative path there is to be ignored.
-    given = env.get(name, "")
-    return Path(given) if given.startswith("/") else default
+    # The XDG specification says to ignore a relative path.
+    value = env.get(name, "")
+    return Path(value) if value.startswith("/") else default
 
 
-def _located(text: str, base: Path, home: Path) -> str:
-    """A location of the file: URIs as they are, ``~`` the home, relative paths from the file's folder."""
+def _resolved(text: str, base: Path, home: Path) -> str:
+    """A location in the settings: URIs unchanged, ``~`` as the home, relative paths from the file's folder."""
     if "://" in text or text.startswith(("/", "file:")):
         return text
     if text == "~" or text.startswith("~/"):
@@ -233,8 +233,8 @@ def _user_name(uid: int) -> str:
 
 
 def parse(content: bytes, name: str) -> tuple[SettingsFile, Lines]:
-    """A settings file, checked, and the line of every key. Raises SettingsError (78) with ``name`` and line."""
-    # Spark reads its values itself: 010 is no 8, and 1_000 no number.
+    """Parse a settings file; returns it and the line of every key. Raises SettingsError (78) with ``name`` and line."""
+    # Spark parses its values: they must stay as written, 010 and 1_000 for example.
     file = config_files.parse(content, name, is_text=lambda key: key[0] == "spark")
     values = file.convert(SettingsFile)
     if values.spark:
@@ -246,16 +246,19 @@ def parse(content: bytes, name: str) -> tuple[SettingsFile, Lines]:
 def spark_options(values: Mapping[str, Any], where: Callable[[str], str]) -> dict[str, str]:
     """Spark options of a YAML mapping as texts: ``true`` and ``false`` in lower case, numbers as written.
 
-    ``where(key)`` is a key's place. Raises SettingsError (78) for names that are not Spark's and for other values.
+    ``where(key)`` is the location of a key. Raises SettingsError (78) for names without the prefix ``spark.`` and for
+    lists and mappings.
     """
     result: dict[str, str] = {}
     for key, value in values.items():
         if not key.startswith("spark."):
-            raise SettingsError("a Spark option begins with `spark.`", where=where(key), found=repr(key))
+            raise SettingsError(
+                "the name of a Spark option must begin with `spark.`", where=where(key), found=repr(key)
+            )
         if isinstance(value, bool):
             result[key] = "true" if value else "false"
         elif isinstance(value, str | int | float):
             result[key] = str(value)
         else:
-            raise SettingsError(f"{key} has one plain value", where=where(key), found=repr(value))
+            raise SettingsError(f"{key} must be a single value", where=where(key), found=repr(value))
     return result

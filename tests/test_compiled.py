@@ -25,7 +25,7 @@ LOOK = """
 import json
 from datetime import date
 from cmsspark import compiled
-from cmsspark.sources import known
+from cmsspark.sources.formats import fast_json
 from cmsspark.sources.cmssw import CmsswDecoder
 from cmsspark.sources.fields import Apps
 decoder = CmsswDecoder(date(2019, 6, 15), Apps.load())
@@ -34,8 +34,8 @@ found = [decoder.decode(line % 1 + line % 2, "f") for _ in range(2)]
 assert [batch.lfns for batch in found] == [["/store/a"] * 2] * 2
 assert [sorted(batch.read_bytes) for batch in found] == [[1, 2]] * 2
 assert decoder.groups[0].user == "B" and len(decoder.groups) == 1
-file = known._shaped and known._shaped.__file__
-assert (decoder._fast_lines is not None) == known.COMPILED == (not compiled.unavailable_reason())
+file = fast_json._template_reader and fast_json._template_reader.__file__
+assert (decoder._fast_lines is not None) == fast_json.COMPILED == (not compiled.unavailable_reason())
 print(json.dumps({"why not": compiled.unavailable_reason(), "from": file}))
 """
 
@@ -85,7 +85,7 @@ def test_a_module_that_is_not_there_is_none() -> None:
 def test_a_checkout_reads_by_compiled_code(there: None) -> None:
     found = look(PACKAGE.parent)
     assert found["why not"] == ""
-    assert Path(found["from"]).parent == PACKAGE / "sources"
+    assert Path(found["from"]).parent == PACKAGE / "sources" / "formats"
 
 
 def test_it_can_be_told_to_do_without(there: None) -> None:
@@ -208,8 +208,8 @@ def test_classes_of_another_module_that_are_not_what_they_were_are_stale(
     there: None, tmp_path: Path, error: str
 ) -> None:
     def change(name: str, content: bytes) -> tuple[str, bytes]:
-        if name == f"cmsspark/sources/shaped{SUFFIX}":
-            return "cmsspark/sources/shaped.py", f"raise {error}('size changed')".encode()
+        if name == f"cmsspark/sources/formats/template_reader{SUFFIX}":
+            return "cmsspark/sources/formats/template_reader.py", f"raise {error}('size changed')".encode()
         return name, content
 
     assert _looks(tmp_path, change) == {"stale"}

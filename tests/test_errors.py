@@ -54,7 +54,7 @@ def test_our_errors_are_told_without_a_traceback(capsys: pytest.CaptureFixture[s
 def test_a_bug_is_told_in_one_line_and_an_interrupt_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.report(ZeroDivisionError("a\nb" + "x" * 1000)) == 70
     told = capsys.readouterr().err
-    assert "a bug of ours: ZeroDivisionError: a bxx" in told
+    assert "a bug in cmsspark: ZeroDivisionError: a bxx" in told
     assert "--debug" in told
     assert len(told) < 600
     assert errors.report(KeyboardInterrupt()) == 75
@@ -106,4 +106,4 @@ def test_a_full_disk_or_a_missing_permission_is_no_bug_of_ours(
     assert errors.report(OSError(number, os.strerror(number), "/full/x")) == code
     said = capsys.readouterr().err
     assert os.strerror(number) in said
-    assert ("a bug of ours" in said) == (code == 70)
+    assert ("a bug in cmsspark" in said) == (code == 70)

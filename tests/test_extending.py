@@ -37,8 +37,8 @@ from typing import Any
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.values import Long, long, text
@@ -75,16 +75,17 @@ class ToyDecoder(JsonDecoder):
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         super().__init__(day, apps, format_name)
-        self._groups = Remembered(self._group)
+        self._groups = MemoDict(self._group)
         self.use_fast_lines(_REQUIRED, lambda data: _REQUIRED, self._group)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bins: out_of_day and no_lfn; all else are accesses."""
         of_the_day = self.of_the_day(records, batch)
-        accesses = named(of_the_day, [data.file_lfn for data in of_the_day], batch)
+        accesses = add_lfns(of_the_day, [data.file_lfn for data in of_the_day], batch)
         add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in accesses], batch)
         for data in accesses:
-            batch.groups.append(self._groups[self.person[data.user_dn], self.apps.of[data.app_info], data.site_name])
+            key = (self.user_names[data.user_dn], self.apps.of[data.app_info], data.site_name)
+            batch.groups.append(self._groups[key])
 
     def _group(self, key: tuple[Any, ...]) -> int:
         user, app, site = key

@@ -210,7 +210,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     from cmsspark.sources.folders import Layout
 
     layout = Layout.load(settings.sources, root or settings.root)
-    if is_all_local(layout, layout.places, fout):
+    if is_all_local(layout, layout.locations, fout):
         return LocalFiles()
     from cmsspark.runners.session import small_session
 

@@ -113,7 +113,7 @@ def _kept_dumps(
         return {}
     kept = {}
     for kind, dump in before.manifest.get("dumps", {}).items():
-        if kind not in kinds or not any(location.holds(dump["folder"]) for location in layout.places[kind]):
+        if kind not in kinds or not any(location.holds(dump["folder"]) for location in layout.locations[kind]):
             continue
         dump_day = date.fromisoformat(dump["day"]) if dump["day"] else None
         kept_dump = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, DUMPS["dbs"].for_streams)

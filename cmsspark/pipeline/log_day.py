@@ -163,5 +163,6 @@ def _snapshots(request: DayRequest, inputs: Inputs, tell: Any, each: Each = map)
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
     """The files of each stream as the scan takes them."""
     return [
-        StreamFiles(one.stream, one.form, tuple((file.path, file.size) for file in one.files)) for one in inputs.streams
+        StreamFiles(one.stream, one.format_name, tuple((file.path, file.size) for file in one.files))
+        for one in inputs.streams
     ]

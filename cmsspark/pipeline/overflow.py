@@ -71,7 +71,7 @@ def _of_stream(
     for listed in source.files:
         if not is_local(listed.path):
             return None
-        reader = reader_of(request)(source.stream, source.form, request.day)
+        reader = reader_of(request)(source.stream, source.format_name, request.day)
         with open(local_path(listed.path), "rb") as stream:
             for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
                 value = largest(batch) if largest(batch) > most else 0
@@ -81,7 +81,7 @@ def _of_stream(
         return None
     # Read once more for its position: the reader names records above one less.
     limit = (most - 1) // 1000 if source.stream == "crab" else most - 1
-    reader = Reader(source.stream, source.form, request.day, request.settings.max_line_bytes, limit)
+    reader = Reader(source.stream, source.format_name, request.day, request.settings.max_line_bytes, limit)
     with open(local_path(file), "rb") as stream:
         for _ in reader.file(stream, file, accept_damaged=file in accepted):
             pass

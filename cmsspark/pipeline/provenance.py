@@ -16,7 +16,7 @@ from cmsspark.store.results import STORE_VERSION
 
 def is_all_local(layout: Layout, sources: Iterable[str], fout: str) -> bool:
     """Whether the inputs and the store are on the local disk, where no JVM is needed to list them."""
-    locations = [location.folder for source in sources for location in layout.places[source]]
+    locations = [location.folder for source in sources for location in layout.locations[source]]
     return all(is_local(location) for location in (*locations, fout))
 
 
@@ -48,7 +48,7 @@ def input_summary(source: DayInput) -> dict[str, Any]:
     """A stream's input as manifests have it."""
     return {
         "stream": source.stream,
-        "form": source.form,
+        "form": source.format_name,
         "folder": source.folder,
         "is_tmp": source.is_tmp,
         "files": [[file.path, file.size, file.mtime_ms] for file in source.files],

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, Remembered
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.values import Long, long, text
@@ -29,7 +29,7 @@ class RawData(msgspec.Struct, gc=False):
 
 
 class EnrichedData(RawData, gc=False):
-    """The enriched record's sites: where the data lie (src), and where they are read (dst)."""
+    """The sites of an enriched record: the source of the data (src) and the reader (dst)."""
 
     src_experiment_site: str | None = None
     dst_experiment_site: str | None = None
@@ -56,7 +56,9 @@ _REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info"), ("read_bytes_at_
 
 
 class AaaDecoder(JsonDecoder):
-    """Decodes AAA lines; ``format_name`` is ``enr`` or ``raw``. A raw record has no site, and cannot be remote."""
+    """Decodes AAA lines; ``format_name`` is ``enr`` or ``raw``. A raw record has no site, so
+    that it is unknown whether it is remote.
+    """
 
     stream = "aaa"
 
@@ -64,12 +66,12 @@ class AaaDecoder(JsonDecoder):
         self.enriched = format_name == "enr"
         self.record_type = EnrichedRecord if self.enriched else RawRecord
         super().__init__(day, apps, format_name)
-        self._codes = Remembered(self._number)
+        self._codes = MemoDict(self._number)
         required = _REQUIRED._replace(shared=_REQUIRED.shared + _SITES) if self.enriched else _REQUIRED
         self.use_fast_lines(required, lambda data: required, self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bins: out_of_day, write_only, no_lfn; all else are accesses."""
+        """Bin records as out_of_day, write_only or no_lfn; all others are accesses."""
         of_the_day = self.of_the_day(records, batch)
         read = [
             data
@@ -77,15 +79,15 @@ class AaaDecoder(JsonDecoder):
             if data.read_bytes_at_close or data.read_bytes or not (data.write_bytes or data.write_bytes_at_close)
         ]
         batch.write_only += len(of_the_day) - len(read)
-        found = named(read, [data.file_lfn for data in read], batch)
-        add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in found], batch)
-        apps = map(self.apps.of.__getitem__, [data.app_info for data in found])
-        people = map(self.person.__getitem__, [data.user_dn for data in found])
-        keys: tuple[Iterable[str | None], ...] = (people, apps)
+        with_lfn = add_lfns(read, [data.file_lfn for data in read], batch)
+        add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in with_lfn], batch)
+        apps = map(self.apps.of.__getitem__, [data.app_info for data in with_lfn])
+        users = map(self.user_names.__getitem__, [data.user_dn for data in with_lfn])
+        keys: tuple[Iterable[str | None], ...] = (users, apps)
         if self.enriched:
-            sites = [data.src_experiment_site for data in found]
-            readers = [data.dst_experiment_site for data in found]
-            keys = (people, apps, sites, readers)
+            sites = [data.src_experiment_site for data in with_lfn]
+            readers = [data.dst_experiment_site for data in with_lfn]
+            keys = (users, apps, sites, readers)
         batch.groups += map(self._codes.__getitem__, zip(*keys, strict=True))
 
     def _number(self, key: tuple[Any, ...]) -> int:
@@ -99,13 +101,13 @@ class AaaDecoder(JsonDecoder):
         return self.coder.number(site, app, user, remote)
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a line read by the letter. Raises Malformed."""
+        """The record of a strictly parsed line. Raises Malformed."""
         values, metadata = parts_of(fields)
         texts = _TEXTS + (_SITES if self.enriched else ())
-        found: dict[str, Any] = {}
+        values_of: dict[str, Any] = {}
         for data in objects(values):
-            found = {name: last(data, name, text, "data.") for name in texts}
-            found |= {name: last(data, name, long, "data.") for name in _LONGS}
+            values_of = {name: last(data, name, text, "data.") for name in texts}
+            values_of |= {name: last(data, name, long, "data.") for name in _LONGS}
         if self.enriched:
-            return EnrichedRecord(EnrichedData(**found), metadata)
-        return RawRecord(RawData(**found), metadata)
+            return EnrichedRecord(EnrichedData(**values_of), metadata)
+        return RawRecord(RawData(**values_of), metadata)

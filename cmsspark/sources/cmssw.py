@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from cmsspark.access import AccessBatch, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
+from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
-from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, named, objects, parts_of
+from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
 from cmsspark.sources.formats.line_template import RequiredFields
 from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.values import Long, avro_long, avro_text, long, text
@@ -38,34 +38,34 @@ class ReportRecord(msgspec.Struct, gc=False):
 _TEXTS = ("file_lfn", "site_name", "user_dn", "app_info")
 _LONGS = ("read_bytes", "read_bytes_at_close")
 _REQUIRED = RequiredFields("file_lfn", ("user_dn", "app_info", "site_name"), ("read_bytes_at_close", "read_bytes"))
-_AVRO_NEEDS = AvroFields("FILE_LFN", ("USER_DN", "APP_INFO", "SITE_NAME"), ("READ_BYTES_AT_CLOSE", "READ_BYTES"))
+_AVRO_REQUIRED = AvroFields("FILE_LFN", ("USER_DN", "APP_INFO", "SITE_NAME"), ("READ_BYTES_AT_CLOSE", "READ_BYTES"))
 
 
 class CmsswDecoder(JsonDecoder):
-    """Decodes CMSSW reports. Whether an access was remote is for the catalogue to say."""
+    """Decodes CMSSW reports. The catalogue decides whether an access is remote."""
 
     stream = "cmssw"
     record_type = ReportRecord
-    #: Needed fields of the legacy Avro, and which of them a file cannot lack.
+    #: Needed fields of the legacy Avro, and the field that a file must have.
     avro_fields = tuple(name.upper() for name in (*_TEXTS, *_LONGS))
     avro_required = "FILE_LFN"
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         super().__init__(day, apps, format_name)
-        self._codes = Remembered(self._number)
+        self._codes = MemoDict(self._number)
         self.use_fast_lines(_REQUIRED, lambda data: _REQUIRED, self._number)
-        meanings = (self.person.__getitem__, self.apps.of.__getitem__, itself)
-        self.known_avro = FastAvroReader(_AVRO_NEEDS, meanings, self._number)
+        meanings = (self.user_names.__getitem__, self.apps.of.__getitem__, as_is)
+        self.fast_avro = FastAvroReader(_AVRO_REQUIRED, meanings, self._number)
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bins: out_of_day and no_lfn; all else are accesses."""
+        """Bin records as out_of_day or no_lfn; all others are accesses."""
         of_the_day = self.of_the_day(records, batch)
-        found = named(of_the_day, [data.file_lfn for data in of_the_day], batch)
-        add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in found], batch)
-        apps = map(self.apps.of.__getitem__, [data.app_info for data in found])
-        people = map(self.person.__getitem__, [data.user_dn for data in found])
-        sites = [data.site_name for data in found]
-        batch.groups += map(self._codes.__getitem__, zip(people, apps, sites, strict=True))
+        with_lfn = add_lfns(of_the_day, [data.file_lfn for data in of_the_day], batch)
+        add_bytes([data.read_bytes_at_close or data.read_bytes or 0 for data in with_lfn], batch)
+        apps = map(self.apps.of.__getitem__, [data.app_info for data in with_lfn])
+        users = map(self.user_names.__getitem__, [data.user_dn for data in with_lfn])
+        sites = [data.site_name for data in with_lfn]
+        batch.groups += map(self._codes.__getitem__, zip(users, apps, sites, strict=True))
 
     def _number(self, key: tuple[Any, ...]) -> int:
         user, app, logged = key
@@ -74,16 +74,16 @@ class CmsswDecoder(JsonDecoder):
         return self.coder.number(site, app, user, remote)
 
     def strict(self, fields: Fields) -> Any:
-        """The record of a line read by the letter. Raises Malformed."""
+        """The record of a strictly parsed line. Raises Malformed."""
         values, metadata = parts_of(fields)
-        found: dict[str, Any] = {}
+        values_of: dict[str, Any] = {}
         for data in objects(values):
-            found = {name: last(data, name, text, "data.") for name in _TEXTS}
-            found |= {name: last(data, name, long, "data.") for name in _LONGS}
-        return ReportRecord(Data(**found), metadata)
+            values_of = {name: last(data, name, text, "data.") for name in _TEXTS}
+            values_of |= {name: last(data, name, long, "data.") for name in _LONGS}
+        return ReportRecord(Data(**values_of), metadata)
 
     def avro_record(self, row: Mapping[str, Any]) -> Any:
         """A legacy Avro record's needed fields as a record. Raises Malformed."""
-        found: dict[str, Any] = {name: avro_text(row, name.upper()) for name in _TEXTS}
-        found |= {name: avro_long(row, name.upper()) for name in _LONGS}
-        return ReportRecord(Data(**found))
+        values: dict[str, Any] = {name: avro_text(row, name.upper()) for name in _TEXTS}
+        values |= {name: avro_long(row, name.upper()) for name in _LONGS}
+        return ReportRecord(Data(**values))

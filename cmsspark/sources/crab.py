@@ -1,4 +1,4 @@
-"""CRAB jobs from JobMonitoring: Avro, every field a nullable text (``docs/feeds.md``)."""
+"""CRAB jobs from JobMonitoring: Avro with nullable text fields only (``docs/feeds.md``)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from cmsspark.access import AccessBatch, Group, Remote
-from cmsspark.sources.fields import UNKNOWN, Apps, Remembered, itself
+from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.fast_avro import AvroFields, FastAvroReader
-from cmsspark.sources.formats.json_lines import Coder, named
+from cmsspark.sources.formats.json_lines import Coder, add_lfns
 from cmsspark.sources.values import avro_text, milliseconds, milliseconds_of_all
 
 _REQUIRED = AvroFields("FileName", ("SiteName", "GridName", "SubmissionTool"), times=("WrapCPU", "WrapWC"))
@@ -28,19 +28,19 @@ class JobRecord(NamedTuple):
 
 
 class CrabDecoder:
-    """Decodes CRAB records. Whether an access was remote is for the catalogue to say."""
+    """Decodes CRAB records. The catalogue decides whether an access is remote."""
 
     stream = "crab"
     avro_fields = ("FileName", "SiteName", "GridName", "SubmissionTool", "WrapCPU", "WrapWC")
     avro_required = "FileName"
 
     def __init__(self, day: date, apps: Apps, format_name: str = "avro") -> None:
-        del day, format_name  # CRAB records carry no delivery time: the folder's day is theirs (rule 6).
+        del day, format_name  # CRAB records have no delivery time; they belong to the folder's day (rule 6).
         self.apps = apps
         self.coder = Coder()
-        self._codes = Remembered(self._number)
-        meanings = (itself, itself, self.apps.of.__getitem__)
-        self.known_avro = FastAvroReader(_REQUIRED, meanings, self._number)
+        self._codes = MemoDict(self._number)
+        meanings = (as_is, as_is, self.apps.of.__getitem__)
+        self.fast_avro = FastAvroReader(_REQUIRED, meanings, self._number)
 
     @property
     def groups(self) -> list[Group]:
@@ -59,25 +59,24 @@ class CrabDecoder:
         )
 
     def take(self, records: list[JobRecord], batch: AccessBatch) -> None:
-        """Bin no_lfn; all else are accesses."""
+        """Bin records as no_lfn; all others are accesses."""
         self._take(*map(list, zip(*records, strict=True)) if records else [[] for _ in JobRecord._fields], batch=batch)
 
     def take_columns(self, columns: Mapping[str, list[str | None]], batch: AccessBatch) -> dict[int, str]:
-        """As ``take``, of columns that are known to be text or null; the reasons of malformed rows, in order.
-
-        These are left out.
-        """
-        bad: dict[int, str] = {}
-        wall = milliseconds_of_all(columns["WrapWC"], "WrapWC", bad)
-        cpu = milliseconds_of_all(columns["WrapCPU"], "WrapCPU", bad)  # its reason is told where both are bad
+        """As ``take``, for columns of text or null. Skips malformed rows and returns the reason of each, in order."""
+        reasons: dict[int, str] = {}
+        wall = milliseconds_of_all(columns["WrapWC"], "WrapWC", reasons)
+        cpu = milliseconds_of_all(
+            columns["WrapCPU"], "WrapCPU", reasons
+        )  # where both are malformed, the reason of the CPU time counts
         taken: list[list[Any]] = [*(columns[name] for name in self.avro_fields[:4]), cpu, wall]
-        if bad:
+        if reasons:
             kept = bytearray(b"\1") * len(cpu)
-            for row in bad:
+            for row in reasons:
                 kept[row] = 0
             taken = [list(compress(column, kept)) for column in taken]
         self._take(*taken, batch=batch)
-        return dict(sorted(bad.items()))
+        return dict(sorted(reasons.items()))
 
     def _take(
         self,
@@ -92,13 +91,13 @@ class CrabDecoder:
     ) -> None:
         apps = map(self.apps.of.__getitem__, tools)
         groups = map(self._codes.__getitem__, zip(sites, users, apps, strict=True))
-        # A record without a name counts nowhere else: its group is one for nothing, at worst.
-        found = named(list(zip(groups, cpu_ms, wall_ms, strict=True)), lfns, batch)
-        batch.groups += [group for group, _, _ in found]
+        # A record without a name is only counted; at worst its group is unused.
+        with_lfn = add_lfns(list(zip(groups, cpu_ms, wall_ms, strict=True)), lfns, batch)
+        batch.groups += [group for group, _, _ in with_lfn]
         if batch.cpu_ms is None or batch.wall_ms is None:
             batch.cpu_ms, batch.wall_ms = [], []
-        batch.cpu_ms += [cpu for _, cpu, _ in found]
-        batch.wall_ms += [wall for _, _, wall in found]
+        batch.cpu_ms += [cpu for _, cpu, _ in with_lfn]
+        batch.wall_ms += [wall for _, _, wall in with_lfn]
 
     def _number(self, key: tuple[str | None, str | None, str]) -> int:
         logged, user, app = key

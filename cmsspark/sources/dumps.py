@@ -1,4 +1,4 @@
-"""Which dump belongs to a log day (``docs/counting.md``, rule 17)."""
+"""Selection of the dump for a log day (``docs/counting.md``, rule 17)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cmsspark.sources.listing import InputFile, data_files, digest, hold_data, i
 from cmsspark.sources.registry import DUMPS, REPLICAS
 from cmsspark.storage import Entry, Files, join
 
-#: A dump further away than this many days is told as a warning.
+#: A dump that is further away than this many days gives a warning.
 FAR_DAYS: Final = 7
 _DATED: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"time=(\d{4})-(\d{2})-(\d{2})(?:_(.*))?", re.ASCII | re.DOTALL)
@@ -37,11 +37,11 @@ class Dump:
         return sum(file.size for files in self.tables.values() for file in files)
 
     def folder_of(self, table: str) -> str:
-        """The folder that the table's files lie in."""
+        """The folder with the table's files."""
         return self.folder if DUMPS[self.kind].is_one_folder else join(self.folder, table)
 
     def fingerprint(self, tables: Iterable[str] | None = None) -> str:
-        """A digest over path, size and mtime of each file of ``tables`` (default: of all that were chosen)."""
+        """A digest over path, size and mtime of each file of ``tables`` (default: all tables)."""
         names = sorted(self.tables if tables is None else tables)
         return digest({name: self.tables[name] for name in names})
 
@@ -49,43 +49,43 @@ class Dump:
 def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[str]) -> Dump:
     """The DBS dump of a log day with the files of ``tables``.
 
-    It is the first complete one dated after the day, else the day's own, else the newest before; the legacy
-    ``current`` only where there is no dated one. Raises InputMissing (66) where there is none, NotReady (75) where
-    none is complete.
+    It is the first complete dump dated after the day, else that of the day, else the newest before it. The legacy
+    ``current`` is used only where no dated dump exists. Raises InputMissing (66) where there is no dump, NotReady (75)
+    where none is complete.
     """
-    wanted = sorted(set(tables))
-    place, legacy = layout.dump_place("dbs", "dated"), layout.dump_place("dbs", "current")
-    dated = [(found, "", entry.path) for entry in _folders(files, place.folder) if (found := _dump_day(_DATED, entry))]
+    required = sorted(set(tables))
+    location, legacy = layout.dump_location("dbs", "dated"), layout.dump_location("dbs", "current")
+    folders = _folders(files, location.folder)
+    dated = [
+        (when, "", _table_folders(entry.path, required)) for entry in folders if (when := _dump_day(_DATED, entry))
+    ]
     if not dated and (current := files.stat(legacy.folder)) is not None and current.is_dir:
-        return _current_dump(files, legacy.folder, wanted)
-    looked = [place.folder, legacy.folder]
-    return _choose(
-        files, "dbs", day, [(when, time, _table_folders(path, wanted)) for when, time, path in dated], looked
-    )
+        return _current_dump(files, legacy.folder, required)
+    return _choose(files, "dbs", day, dated, [location.folder, legacy.folder])
 
 
 def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
-    """The PhEDEx snapshot of a log day, of one date the later. Its table is ``block_replicas``."""
-    place = layout.dump_place("phedex", "snapshots")
+    """The PhEDEx snapshot of a log day, the latest of its date. Its table is ``block_replicas``."""
+    location = layout.dump_location("phedex", "snapshots")
     dated = []
-    for entry in _folders(files, place.folder):
+    for entry in _folders(files, location.folder):
         match = _SNAPSHOT.fullmatch(entry.name)
-        if match and (found := _dump_day(_SNAPSHOT, entry)):
-            dated.append((found, match[4] or "", {"": entry.path, REPLICAS: entry.path}))
-    return _choose(files, "phedex", day, dated, [place.folder])
+        if match and (when := _dump_day(_SNAPSHOT, entry)):
+            dated.append((when, match[4] or "", {"": entry.path, REPLICAS: entry.path}))
+    return _choose(files, "phedex", day, dated, [location.folder])
 
 
 def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]) -> Dump | None:
-    """The dump in ``folder``, dated ``when``, as it was chosen before for ``day``; None where it is no longer whole."""
+    """The dump in ``folder``, dated ``when``, that was chosen before for ``day``; None where it is now incomplete."""
     if DUMPS[kind].is_one_folder:
         names = dict.fromkeys(DUMPS[kind].tables, folder)
     else:
         names = {table: join(folder, table) for table in sorted(set(tables))}
-    there, lacking = _tables(files, names)
-    if lacking:
+    listed, incomplete = _tables(files, names)
+    if incomplete:
         return None
     distance = None if when is None else abs((when - day).days)
-    return Dump(kind, when, folder, there, distance, tuple(_far(kind, day, when)))
+    return Dump(kind, when, folder, listed, distance, tuple(_far(kind, day, when)))
 
 
 def _far(kind: str, day: date, when: date | None) -> list[str]:
@@ -99,8 +99,8 @@ _Dated = tuple[date, str, dict[str, str]]
 
 
 def _folders(files: Files, folder: str) -> list[Entry]:
-    found = files.stat(folder)
-    if found is None or not found.is_dir:
+    parent = files.stat(folder)
+    if parent is None or not parent.is_dir:
         return []
     return [entry for entry in files.list_dir(folder) if entry.is_dir and not is_hidden(entry.name)]
 
@@ -114,55 +114,57 @@ def _dump_day(pattern: re.Pattern[str], entry: Entry) -> date | None:
 
 
 def _table_folders(folder: str, tables: Iterable[str]) -> dict[str, str]:
-    """The folder of each table, and of the dump itself under the empty name."""
+    """The folder of each table; the dump's own folder has an empty name."""
     return {"": folder, **{table: join(folder, table) for table in tables}}
 
 
 def _time_key(time: str) -> tuple[tuple[int, ...], str]:
-    """Times of a snapshot's name in their order, padded or not (``9h05m`` before ``10h00m``)."""
+    """The sort key of the time in a snapshot's name, padded or not (``9h05m`` before ``10h00m``)."""
     return tuple(int(part) for part in re.findall(r"\d+", time, re.ASCII)), time
 
 
 def _preference(day: date, dated: Sequence[_Dated]) -> list[_Dated]:
-    """Rule 17's order: after the day, nearest first; its own; before it, newest first; of one date the later time."""
-    latest_first = sorted(dated, key=lambda one: _time_key(one[1]), reverse=True)
-    after = sorted((one for one in latest_first if one[0] > day), key=lambda one: one[0])
-    before = sorted((one for one in latest_first if one[0] <= day), key=lambda one: one[0], reverse=True)
+    """The order of rule 17: later days, nearest first; the same day; earlier days, newest first. Later times come
+    first.
+    """
+    latest_first = sorted(dated, key=lambda dump: _time_key(dump[1]), reverse=True)
+    after = sorted((dump for dump in latest_first if dump[0] > day), key=lambda dump: dump[0])
+    before = sorted((dump for dump in latest_first if dump[0] <= day), key=lambda dump: dump[0], reverse=True)
     return [*after, *before]
 
 
-def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], looked: Sequence[str]) -> Dump:
+def _choose(files: Files, kind: str, day: date, dated: Sequence[_Dated], searched: Sequence[str]) -> Dump:
     if not dated:
         raise InputMissing(
             f"a {kind} dump for {day} is wanted",
-            where=" or ".join(shown(folder) for folder in looked),
+            where=" or ".join(shown(folder) for folder in searched),
             found="no dump at all",
             next_step="check --root, or the folders in the settings under sources",
         )
     skipped: list[str] = []
     for when, _, folders in _preference(day, dated):
-        tables, lacking = _tables(files, folders)
-        if lacking:
-            skipped.append(f"{folders['']}: {'; '.join(lacking)}")
+        tables, incomplete = _tables(files, folders)
+        if incomplete:
+            skipped.append(f"{folders['']}: {'; '.join(incomplete)}")
             continue
-        warnings = [f"{kind}: a nearer dump was passed over, it is not complete: {told}" for told in skipped]
+        warnings = [f"{kind}: a nearer dump was skipped because it is incomplete: {reason}" for reason in skipped]
         warnings += _far(kind, day, when)
         return Dump(kind, when, folders[""], tables, abs((when - day).days), tuple(warnings))
     raise NotReady(
         f"a complete {kind} dump for {day} is wanted",
-        where=" or ".join(shown(folder) for folder in looked),
+        where=" or ".join(shown(folder) for folder in searched),
         found=" | ".join(skipped[:3]) + (f" | and {len(skipped) - 3} more" if len(skipped) > 3 else ""),
         next_step="run again when the dump is written",
     )
 
 
-def _current_dump(files: Files, folder: str, wanted: Sequence[str]) -> Dump:
-    tables, lacking = _tables(files, _table_folders(folder, wanted))
-    if lacking:
+def _current_dump(files: Files, folder: str, required: Sequence[str]) -> Dump:
+    tables, incomplete = _tables(files, _table_folders(folder, required))
+    if incomplete:
         raise NotReady(
             "a complete dbs dump is wanted",
             where=shown(folder),
-            found="; ".join(lacking),
+            found="; ".join(incomplete),
             next_step="run again when it is written",
         )
     return Dump("dbs", None, folder, tables, None)
@@ -171,18 +173,18 @@ def _current_dump(files: Files, folder: str, wanted: Sequence[str]) -> Dump:
 def _tables(files: Files, folders: Mapping[str, str]) -> tuple[dict[str, tuple[InputFile, ...]], list[str]]:
     """The files of each table, and which tables are missing or empty."""
     tables: dict[str, tuple[InputFile, ...]] = {}
-    lacking = []
+    incomplete = []
     for table, folder in folders.items():
         if not table:
             continue
-        found = files.stat(folder)
-        if found is None or not found.is_dir:
-            lacking.append(f"{table} is missing")
+        entry = files.stat(folder)
+        if entry is None or not entry.is_dir:
+            incomplete.append(f"{table} is missing")
             continue
         listed, _, copying, _ = data_files(files, folder)
         if copying:
-            lacking.append(f"{table} is still being copied")
+            incomplete.append(f"{table} is still being copied")
         elif not hold_data(files, listed):
-            lacking.append(f"{table} is empty")
+            incomplete.append(f"{table} is empty")
         tables[table] = listed
-    return tables, lacking
+    return tables, incomplete

@@ -1,4 +1,4 @@
-"""What the log sources' fields mean, whatever format carries them (``docs/counting.md``, rules 12 to 14)."""
+"""The meaning of log fields, independent of the format (``docs/counting.md``, rules 12 to 14)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _PROXIES = frozenset(("proxy", "limited proxy"))
 
 
-def person(identity: str | None) -> str | None:
-    """The person's name in a certificate's DN, or the text itself where it is no DN (rule 13); None for nobody."""
+def user_name(identity: str | None) -> str | None:
+    """The user's name in a certificate's DN, or the whole text where it is not a DN (rule 13); None where empty."""
     if identity is None:
         return None
     name = identity.partition("&")[0].strip()
@@ -33,15 +33,15 @@ def person(identity: str | None) -> str | None:
     return None
 
 
-def itself(text: str | None) -> str | None:
-    """What a text means that stands for itself."""
+def as_is(text: str | None) -> str | None:
+    """The text unchanged, for fields whose values need no mapping."""
     return text
 
 
-class Remembered(dict[_Key, _Value]):
-    """``remembered[key]`` is ``make(key)``, asked once; with a ``limit`` all is forgotten before there are more.
+class MemoDict(dict[_Key, _Value]):
+    """A dict that computes a missing value with ``make(key)``. With a ``limit`` it is cleared when it is full.
 
-    Looking up is a dict's own: in ``map`` it costs no call of Python.
+    A lookup of an existing key is that of dict: in ``map`` it makes no Python call.
     """
 
     def __init__(self, make: Callable[[_Key], _Value], limit: int | None = None) -> None:
@@ -52,8 +52,8 @@ class Remembered(dict[_Key, _Value]):
     def __missing__(self, key: _Key) -> _Value:
         if self._limit is not None and len(self) >= self._limit:
             self.clear()
-        found = self[key] = self._make(key)
-        return found
+        value = self[key] = self._make(key)
+        return value
 
 
 class _AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -66,15 +66,15 @@ class _AppsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Apps:
-    """Classifies application texts by ``etc/apps.yaml`` (rule 14), remembering what it has seen."""
+    """Classifies application texts by ``etc/apps.yaml`` (rule 14) and caches the results."""
 
-    #: CRAB's texts differ in every job: the memory is emptied at this size.
-    REMEMBERED: Final = 50_000
+    #: The cache is cleared at this size, as the texts of CRAB differ in every job.
+    CACHE_SIZE: Final = 50_000
 
-    def __init__(self, rules: Sequence[tuple[str, tuple[str, ...]]], remembered: int = REMEMBERED) -> None:
-        self._rules = [(app, tuple(word.lower() for word in words)) for app, words in rules]
+    def __init__(self, rules: Sequence[tuple[str, tuple[str, ...]]], cache_size: int = CACHE_SIZE) -> None:
+        self._rules = [(app, tuple(term.lower() for term in terms)) for app, terms in rules]
         #: text → the application's name
-        self.of: Remembered[str | None, str] = Remembered(self._classify, remembered)
+        self.of: MemoDict[str | None, str] = MemoDict(self._classify, cache_size)
 
     @classmethod
     def load(cls) -> Apps:
@@ -87,8 +87,8 @@ class Apps:
         if not text:
             return UNKNOWN
         lowered = text.lower()
-        for app, words in self._rules:
-            for word in words:
-                if word in lowered:
+        for app, terms in self._rules:
+            for term in terms:
+                if term in lowered:
                     return app
         return "other"

@@ -1,7 +1,7 @@
-"""Which files are a day's (``docs/counting.md``, rule 16), and whether they are still the same afterwards.
+"""The files of a day (``docs/counting.md``, rule 16), and detection of changes during a run.
 
-The list of files is fixed once, with size and mtime, before anything is read; :func:`changed` compares it with what
-is there afterwards. Pure Python over :class:`cmsspark.storage.Files`. ``dumps`` chooses the dumps.
+The files are listed once, with size and mtime, before any is read; :func:`changed` compares this list with the folder
+afterwards. Pure Python over :class:`cmsspark.storage.Files`. ``dumps`` chooses the dumps.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DayInput:
-    """A stream's files of one day. ``form``: enr, raw (aaa), eos, json, avro (cmssw), avro (crab)."""
+    """A stream's files of one day. ``format_name``: enr, raw (aaa), eos, json, avro (cmssw), avro (crab)."""
 
     stream: str
-    form: str
+    format_name: str
     folder: str
     files: tuple[InputFile, ...]
     is_tmp: bool
@@ -53,94 +53,93 @@ class DayInput:
 
 
 def resolve_day(files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False) -> DayInput:
-    """The stream's files of the day: of the first form that has the day, the final folder, else ``.tmp`` if allowed.
+    """The stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if allowed.
 
-    Files directly in the folder count; sub-folders are told as a warning. Raises InputMissing (66) where no
-    folder has the day, with the folders looked at and the days that are there; NotReady (75) where the folder is there
-    and holds no byte of data.
+    Only files directly in the folder count; a sub-folder gives a warning. Raises InputMissing (66) where no folder has
+    the day, with the searched folders and the available days; NotReady (75) where the folder exists without data.
     """
-    places = layout.day_places(stream, day)
-    for _, same_form in groupby(places, key=lambda place: place.form):
-        roots = list(same_form)
+    locations = layout.day_locations(stream, day)
+    for _, same_format in groupby(locations, key=lambda location: location.format_name):
+        alternatives = list(same_format)
         for ending in ("", TMP) if allow_tmp else ("",):
-            for place in roots:
-                found = files.stat(place.day_folder(day) + ending)
-                if found is not None and found.is_dir:
-                    return _day_input(files, place, day, ending)
-    raise _no_day(files, places, stream, day, allow_tmp)
+            for location in alternatives:
+                entry = files.stat(location.day_folder(day) + ending)
+                if entry is not None and entry.is_dir:
+                    return _day_input(files, location, day, ending)
+    raise _no_day(files, locations, stream, day, allow_tmp)
 
 
-def _day_input(files: Files, place: InputLocation, day: date, ending: str) -> DayInput:
-    folder = place.day_folder(day) + ending
+def _day_input(files: Files, location: InputLocation, day: date, ending: str) -> DayInput:
+    source, folder = location.source, location.day_folder(day) + ending
     listed, inner, copying, unfinished = data_files(files, folder)
-    warnings = [f"{place.source}: the folder {path} inside the day is not read" for path in inner]
-    warnings += [f"{place.source}: {path} is still being written and not read" for path in unfinished]
+    warnings = [f"{source}: the folder {path} inside the day is not read" for path in inner]
+    warnings += [f"{source}: {path} is still being written and is not read" for path in unfinished]
     if copying:
         raise NotReady(
-            f"{place.source} of {day} is still being copied",
+            f"{source} of {day} is still being copied",
             where=copying[0],
             found=f"{len(copying)} files that end in {COPYING}",
-            next_step="run again when they are there; remove what a copy that was given up has left",
+            next_step="run again when the copy is complete; remove the files if it was aborted",
         )
     if not hold_data(files, listed):
-        there = "no data files"
+        content = "no data files"
         if listed:
             size = max(file.size for file in listed)
-            there = f"{len(listed)} files " + ("without any record" if size else "of 0 bytes")
+            content = f"{len(listed)} files " + ("without any record" if size else "of 0 bytes")
         raise NotReady(
-            f"{place.source} of {day} is there but has no data",
+            f"{source} of {day} is there but has no data",
             where=shown(folder),
-            found=there,
-            next_step="run again when the day is written, or ask for other streams with --streams",
+            found=content,
+            next_step="run again when the day is written, or select other streams with --streams",
         )
-    return DayInput(place.source, place.form, folder, listed, bool(ending), tuple(warnings))
+    return DayInput(source, location.format_name, folder, listed, bool(ending), tuple(warnings))
 
 
-def _no_day(files: Files, places: Sequence[InputLocation], stream: str, day: date, allow_tmp: bool) -> InputMissing:
-    looked = []
-    there = []
+def _no_day(files: Files, locations: Sequence[InputLocation], stream: str, day: date, allow_tmp: bool) -> InputMissing:
+    searched = []
+    available = []
     next_step = "give another day, another --root, or fewer --streams"
-    for place in places:
-        folder = place.day_folder(day)
-        looked.append(shown(folder) + (" (a file, no folder)" if files.stat(folder) is not None else ""))
-        there.append(f"{place.name}: {', '.join(days_near(files, place, day)) or 'none'}")
+    for location in locations:
+        folder = location.day_folder(day)
+        searched.append(shown(folder) + (" (a file, not a folder)" if files.stat(folder) is not None else ""))
+        available.append(f"{location.name}: {', '.join(days_near(files, location, day)) or 'none'}")
         if not allow_tmp and files.stat(folder + TMP) is not None:
-            next_step = f"wait until {shown(folder)}{TMP} is final, or read it as it is with --allow-tmp"
+            next_step = f"wait until {shown(folder)}{TMP} is final, or read the incomplete folder with --allow-tmp"
     return InputMissing(
         f"{stream} of {day} is wanted",
-        where=" or ".join(looked),
-        found=f"days there: {'; '.join(there)}",
+        where=" or ".join(searched),
+        found=f"days there: {'; '.join(available)}",
         next_step=next_step,
     )
 
 
 def changed(files: Files, inputs: Iterable[DayInput | Dump]) -> list[str]:
-    """What is another than when it was listed: files grown, rewritten, gone or added, or ``.tmp`` turned final."""
-    told = []
-    for one in inputs:
-        if isinstance(one, DayInput):
-            told += _changed_folder(files, one.folder, one.files)
-            if one.is_tmp and files.stat(one.folder.removesuffix(TMP)) is not None:
-                told.append(f"{one.folder} was read, and is final now")
+    """Differences from the listing: changed, rewritten, removed or added files, or a ``.tmp`` folder made final."""
+    changes = []
+    for source in inputs:
+        if isinstance(source, DayInput):
+            changes += _changed_folder(files, source.folder, source.files)
+            if source.is_tmp and files.stat(source.folder.removesuffix(TMP)) is not None:
+                changes.append(f"{source.folder} was read, and is final now")
             continue
-        for table, listed in one.tables.items():
-            told += _changed_folder(files, one.folder_of(table), listed)
-    return told
+        for table, listed in source.tables.items():
+            changes += _changed_folder(files, source.folder_of(table), listed)
+    return changes
 
 
 def _changed_folder(files: Files, folder: str, listed: Iterable[InputFile]) -> list[str]:
     try:
-        there = data_files(files, folder)
+        current = data_files(files, folder)
     except InputMissing as error:
         return [f"{error.where}: {error.found}"]
-    now = {file.path: file for file in there.files}
-    told = [f"{path} is being copied" for path in there.copying]
+    by_path = {file.path: file for file in current.files}
+    changes = [f"{path} is being copied" for path in current.copying]
     for file in listed:
-        found = now.pop(file.path, None)
-        if found is None:
-            told.append(f"{file.path} is gone")
-        elif found.size != file.size:
-            told.append(f"{file.path} had {file.size} bytes and has {found.size}")
-        elif found.mtime_ms != file.mtime_ms:
-            told.append(f"{file.path} was written again")
-    return [*told, *(f"{path} is new" for path in now)]
+        latest = by_path.pop(file.path, None)
+        if latest is None:
+            changes.append(f"{file.path} is gone")
+        elif latest.size != file.size:
+            changes.append(f"{file.path} had {file.size} bytes and has {latest.size}")
+        elif latest.mtime_ms != file.mtime_ms:
+            changes.append(f"{file.path} was written again")
+    return [*changes, *(f"{path} is new" for path in by_path)]

@@ -1,7 +1,7 @@
-"""Where the inputs lie: the places of ``etc/sources.yaml`` under a root, and which days a place holds.
+"""Input locations: the folders of ``etc/sources.yaml`` under a root, and the days that they have.
 
-Pure Python over :class:`cmsspark.storage.Files`; folders are found by listing, never by a glob, so that any
-character in a name survives.
+Pure Python over :class:`cmsspark.storage.Files`. Folders are found by listing, not by a glob, so that names may contain
+any character.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DAYS: Final = ("YYYY/MM/DD", "year=Y/month=M/day=D")
 
 @dataclass(frozen=True)
 class Level:
-    """One folder level of a day: a prefix and a number, padded to ``width`` digits (0: not padded)."""
+    """One folder level of a day: a prefix and a number, zero-padded to ``width`` digits (0: not padded)."""
 
     prefix: str
     width: int
@@ -38,7 +38,7 @@ class Level:
         return f"{self.prefix}{number:0{self.width}d}" if self.width else f"{self.prefix}{number}"
 
     def number(self, name: str) -> int | None:
-        """The number that a folder's name holds; None where it is no folder of this level."""
+        """The number in a folder's name; None for a folder that is not of this level."""
         digits = name[len(self.prefix) :]
         if not (name.startswith(self.prefix) and digits.isascii() and digits.isdigit() and len(digits) <= 4):
             return None
@@ -47,91 +47,91 @@ class Level:
 
 @dataclass(frozen=True)
 class InputLocation:
-    """A folder of one source in one form. ``days`` is empty for dumps; ``since`` and ``until`` are years, or None."""
+    """A folder of one source in one format. ``days`` is empty for dumps; ``since`` and ``until`` are years, or None."""
 
     source: str
     name: str
-    form: str
+    format_name: str
     folder: str
     days: tuple[Level, ...] = ()
     since: int | None = None
     until: int | None = None
 
     def day_folder(self, day: date) -> str:
-        """The day's final folder; with ``.tmp`` behind it, the one still being written."""
+        """The day's final folder; while it is being written, its name ends in ``.tmp``."""
         numbers = (day.year, day.month, day.day)
         return join(self.folder, *(level.name(number) for level, number in zip(self.days, numbers, strict=True)))
 
     def holds(self, location: str) -> bool:
-        """Whether ``location`` lies in this place; ``hdfs:///x`` stands for ``/x`` of any name node."""
+        """Whether ``location`` is inside this folder; ``hdfs:///x`` matches ``/x`` of any name node."""
         folder = self.folder
         if not is_local(folder) and not urlsplit(folder).netloc:
             location, folder = urlsplit(location).path, urlsplit(folder).path
         return (location.rstrip("/") + "/").startswith(folder.rstrip("/") + "/")
 
     def covers(self, day: date) -> bool:
-        """True where the place is meant for the day's year."""
+        """Whether this location is meant for the day's year."""
         return (self.since is None or day.year >= self.since) and (self.until is None or day.year <= self.until)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All places, by source (``aaa, eos, cmssw, crab, dbs, phedex``), in the order in which they are tried."""
+    """All input locations by source (``aaa, eos, cmssw, crab, dbs, phedex``), in the order in which they are tried."""
 
-    places: Mapping[str, tuple[InputLocation, ...]] = field(default_factory=dict)
+    locations: Mapping[str, tuple[InputLocation, ...]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None, root: str | None = None) -> Layout:
-        """The built-in places with ``overrides`` (``{source: {place: folder or {folder, …}}}``) under ``root``.
+        """The built-in locations with ``overrides`` (``{source: {name: folder or {folder, …}}}``) under ``root``.
 
-        A folder with a scheme stays as given. One without gets ``root`` before it; without a root, built-in
-        folders get ``hdfs://`` and overridden ones stay. Raises SettingsError (78) for unknown sources, places or keys.
+        A folder with a scheme is unchanged. Otherwise ``root`` is prepended. Without a root, ``hdfs://`` is prepended
+        to built-in folders and overridden ones are local. Raises SettingsError (78) for unknown sources, names or keys.
         """
         builtin: dict[str, dict[str, dict[str, Any]]] = read_yaml("etc/sources.yaml")
-        given = dict(overrides or {})
-        _check_keys("sources", given, builtin)
-        places = {
-            source: tuple(_place(source, name, spec, given.get(source), root) for name, spec in named.items())
-            for source, named in builtin.items()
+        overridden = dict(overrides or {})
+        _check_keys("sources", overridden, builtin)
+        locations = {
+            source: tuple(_location(source, name, spec, overridden.get(source), root) for name, spec in specs.items())
+            for source, specs in builtin.items()
         }
-        for source, value in given.items():
+        for source, value in overridden.items():
             _check_keys(f"sources.{source}", value, builtin[source])
-        return cls(places)
+        return cls(locations)
 
-    def day_places(self, stream: str, day: date) -> tuple[InputLocation, ...]:
-        """The stream's places for a day, those meant for its year first."""
-        return tuple(sorted(self.places[stream], key=lambda place: not place.covers(day)))
+    def day_locations(self, stream: str, day: date) -> tuple[InputLocation, ...]:
+        """The stream's locations for a day; those meant for its year come first."""
+        return tuple(sorted(self.locations[stream], key=lambda location: not location.covers(day)))
 
-    def dump_place(self, source: str, name: str) -> InputLocation:
-        """The place of that name of a dump."""
-        return next(place for place in self.places[source] if place.name == name)
+    def dump_location(self, source: str, name: str) -> InputLocation:
+        """The location of a dump by its name."""
+        return next(location for location in self.locations[source] if location.name == name)
 
 
-def _check_keys(where: str, given: object, known: Mapping[str, Any]) -> None:
-    if not isinstance(given, Mapping):
-        raise SettingsError(f"settings: {where} must be a mapping", found=repr(given))
-    unknown = [str(key) for key in given if key not in known]
+def _check_keys(where: str, values: object, allowed: Mapping[str, Any]) -> None:
+    if not isinstance(values, Mapping):
+        raise SettingsError(f"settings: {where} must be a mapping", found=repr(values))
+    unknown = [str(key) for key in values if key not in allowed]
     if unknown:
         raise SettingsError(
             f"settings: {where} has no {', '.join(unknown)}",
-            found=f"known: {', '.join(known)}",
+            found=f"known: {', '.join(allowed)}",
             next_step="see docs/feeds.md",
         )
 
 
-def _place(source: str, name: str, spec: Mapping[str, Any], given: Any, root: str | None) -> InputLocation:
+def _location(source: str, name: str, spec: Mapping[str, Any], overrides: Any, root: str | None) -> InputLocation:
     where = f"sources.{source}.{name}"
-    own = given.get(name) if isinstance(given, Mapping) else None
-    changes = {} if own is None else {"folder": own} if isinstance(own, str) else own
+    override = overrides.get(name) if isinstance(overrides, Mapping) else None
+    changes = {} if override is None else {"folder": override} if isinstance(override, str) else override
     _check_keys(where, changes, {"folder": 0, "form": 0, "days": 0} if "days" in spec else {"folder": 0})
     for key, value in changes.items():
         if not isinstance(value, str) or not value:
             raise SettingsError(f"settings: {where}.{key} must be a text", found=repr(value))
     merged = {**spec, **changes}
     folder = _rooted(merged["folder"], root, overridden="folder" in changes)
-    place = InputLocation(source, name, merged["form"], folder, _levels(where, merged.get("days")))
-    # A folder of one's own holds what it holds, whatever the year.
-    return place if changes else replace(place, since=spec.get("since"), until=spec.get("until"))
+    location = InputLocation(source, name, merged["form"], folder, _levels(where, merged.get("days")))
+    # An overridden folder is used for all years.
+    return location if changes else replace(location, since=spec.get("since"), until=spec.get("until"))
 
 
 def _rooted(folder: str, root: str | None, *, overridden: bool) -> str:
@@ -156,46 +156,46 @@ def _levels(where: str, days: str | None) -> tuple[Level, ...]:
     return tuple(Level(match["prefix"], _WIDTHS[match["token"]]) for match in matches if match)
 
 
-def days_near(files: Files, place: InputLocation, day: date, count: int = 3) -> list[str]:
-    """Up to ``count`` days before and after that have a folder, as text, oldest first; ``.tmp`` ones are marked.
+def days_near(files: Files, location: InputLocation, day: date, count: int = 3) -> list[str]:
+    """Up to ``count`` days with a folder before and after ``day``, as text, oldest first; ``.tmp`` folders are marked.
 
-    Lists only the years and months on the way. The wanted day itself comes back too where its ``.tmp`` is there.
+    Lists only the years and months that are needed. ``day`` is included where its ``.tmp`` folder exists.
     """
-    before = list(islice(_walk(files, place, day, -1), count))
-    after = list(islice(_walk(files, place, day, 1), count))
+    before = list(islice(_walk(files, location, day, -1), count))
+    after = list(islice(_walk(files, location, day, 1), count))
     return list(dict.fromkeys([*reversed(before), *after]))
 
 
-def _walk(files: Files, place: InputLocation, day: date, step: int) -> Iterator[str]:
-    """Days with a folder, from ``day`` on into the past (-1) or the future (1)."""
-    year_level, month_level, day_level = place.days
-    for year, year_folder in _numbers(files, place.folder, year_level, step):
+def _walk(files: Files, location: InputLocation, day: date, step: int) -> Iterator[str]:
+    """Days with a folder, from ``day`` into the past (step -1) or the future (step 1)."""
+    year_level, month_level, day_level = location.days
+    for year, year_folder in _numbers(files, location.folder, year_level, step):
         if (year - day.year) * step < 0:
             continue
         for month, month_folder in _numbers(files, year_folder, month_level, step):
             if ((year - day.year) * 12 + month - day.month) * step < 0:
                 continue
             for number, folder in _numbers(files, month_folder, day_level, step, tmp=True):
-                found = _date(year, month, number)
-                if found is not None and (found - day).days * step >= 0:
-                    yield found.isoformat() + (" (.tmp)" if folder.endswith(TMP) else "")
+                other = _date(year, month, number)
+                if other is not None and (other - day).days * step >= 0:
+                    yield other.isoformat() + (" (.tmp)" if folder.endswith(TMP) else "")
 
 
 def _numbers(files: Files, folder: str, level: Level, step: int, *, tmp: bool = False) -> list[tuple[int, str]]:
-    """The numbers that sub-folders stand for, nearest first in the direction of ``step``; one folder each."""
+    """The numbers in the names of sub-folders, in the direction of ``step``, with one folder each."""
     try:
         entries = files.list_dir(folder)
     except InputMissing:
         return []
-    except CmssparkError:  # This only words an error message: what cannot be looked at is not named.
+    except CmssparkError:  # The result is only part of an error message, so a folder that cannot be listed is skipped.
         return []
-    found: dict[int, str] = {}
+    folders: dict[int, str] = {}
     for entry in entries:
         is_tmp = entry.name.endswith(TMP)
         number = level.number(entry.name.removesuffix(TMP)) if tmp or not is_tmp else None
-        if number is not None and entry.is_dir and not (is_tmp and number in found):
-            found[number] = entry.path
-    return sorted(found.items(), reverse=step < 0)
+        if number is not None and entry.is_dir and not (is_tmp and number in folders):
+            folders[number] = entry.path
+    return sorted(folders.items(), reverse=step < 0)
 
 
 def _date(year: int, month: int, number: int) -> date | None:
@@ -206,5 +206,5 @@ def _date(year: int, month: int, number: int) -> date | None:
 
 
 def shown(folder: str) -> str:
-    """A location as people read it."""
+    """A location for display: a local one as a plain path."""
     return local_path(folder) if is_local(folder) else folder

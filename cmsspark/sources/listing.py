@@ -1,4 +1,4 @@
-"""Listing a folder's data files: what is data by its name, and what a file was like when it was listed."""
+"""Listing of the data files in a folder, with size and mtime."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Final, NamedTuple
 from cmsspark.errors import InputMissing
 from cmsspark.storage import Files
 
-#: The ending of a folder or file that is still being written.
+#: The suffix of a folder or file that is still being written.
 TMP: Final = ".tmp"
-#: The ending under which ``hdfs dfs -put`` and ``distcp`` write a file until it is whole.
+#: The suffix of a file that ``hdfs dfs -put`` or ``distcp`` is still writing.
 COPYING: Final = "._COPYING_"
-_UNREAD_ENDINGS: Final = (TMP, COPYING, ".crc")
+_UNREAD_SUFFIXES: Final = (TMP, COPYING, ".crc")
 
-#: An empty gzip member is some 20 bytes and a file name: what is longer than this is taken to hold data.
+#: An empty gzip member has some 20 bytes and a file name: a longer file is assumed to have data.
 _EMPTY_LIMIT: Final = 1024
-#: Lines without anything in them are no records (``docs/counting.md``, rule 1).
+#: Blank lines are not records (``docs/counting.md``, rule 1).
 _BLANK_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t]*\r?\n)*[ \t]*\r?")
 
 
 @dataclass(frozen=True, order=True)
 class InputFile:
-    """One file as it was listed: location, size in bytes, mtime in UTC ms."""
+    """A listed file: location, size in bytes, mtime in UTC ms."""
 
     path: str
     size: int
@@ -34,21 +34,22 @@ class InputFile:
 
 
 def digest(files: Mapping[str, Sequence[InputFile]]) -> str:
-    digest = hashlib.sha256()
+    """A digest over table, path, size and mtime of each file."""
+    hasher = hashlib.sha256()
     for table, listed in sorted(files.items()):
         for file in sorted(listed):
-            digest.update(repr((table, file.path, file.size, file.mtime_ms)).encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+            hasher.update(repr((table, file.path, file.size, file.mtime_ms)).encode("utf-8", "surrogateescape"))
+    return hasher.hexdigest()
 
 
 def is_hidden(name: str) -> bool:
-    """True for names that are never data: hidden ones, and those still being written or beside a file."""
-    return name.startswith((".", "_")) or name.endswith(_UNREAD_ENDINGS)
+    """Whether a name is never data: hidden files, files that are still being written, and checksums."""
+    return name.startswith((".", "_")) or name.endswith(_UNREAD_SUFFIXES)
 
 
 class Listed(NamedTuple):
-    """A folder's data files, by name, and the paths in it that are not read: folders, files that are still being
-    copied into it, and files that are written under another name first.
+    """The data files of a folder, by name, and the paths in it that are not read: sub-folders, files that are still
+    being copied into it, and unfinished files (``.tmp``).
     """
 
     files: tuple[InputFile, ...]
@@ -58,27 +59,27 @@ class Listed(NamedTuple):
 
 
 def data_files(files: Files, folder: str) -> Listed:
-    """What a folder holds. Raises InputMissing (66) for a data file that is a link to nothing, a pipe and the like."""
-    every = files.list_dir(folder)
-    entries = [entry for entry in every if not is_hidden(entry.name)]
+    """List a folder. Raises InputMissing (66) for a data file that is a broken link, a pipe and the like."""
+    everything = files.list_dir(folder)
+    entries = [entry for entry in everything if not is_hidden(entry.name)]
     for entry in entries:
         if entry.size < 0:
             raise InputMissing(
                 "a file of the input cannot be read", where=entry.path, found=entry.fault or "a link to nothing"
             )
-    shown = [entry for entry in every if not entry.name.startswith((".", "_"))]
+    visible = [entry for entry in everything if not entry.name.startswith((".", "_"))]
     return Listed(
         tuple(InputFile(entry.path, entry.size, entry.mtime_ms) for entry in entries if not entry.is_dir),
         [entry.path for entry in entries if entry.is_dir],
-        [entry.path for entry in shown if entry.name.endswith(COPYING)],
-        [entry.path for entry in shown if entry.name.endswith(TMP)],
+        [entry.path for entry in visible if entry.name.endswith(COPYING)],
+        [entry.path for entry in visible if entry.name.endswith(TMP)],
     )
 
 
 def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
-    """Whether any of the files holds data: not for files of 0 bytes, a gzip of nothing, a few blank lines.
+    """Whether any of the files has data. Empty files, empty gzip files and files of a few blank lines have none.
 
-    Only small files are opened, and only where there is no larger one. Damage counts as data: the reader reports it.
+    Small files are opened only where no larger file exists. Damaged files count as data: the reader reports them.
     """
     return any(_holds_data(files, file) for file in sorted(listed, key=lambda file: -file.size))
 

@@ -1,4 +1,4 @@
-"""PhEDEx block replicas: what of which block lies at which site, on what kind of storage (rule 20)."""
+"""PhEDEx block replicas: the site and kind of storage of each replica of a block (rule 20)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cmsspark.sources.formats.sqoop_csv import read_table
 
 def disk_replicas_of(source: IO[bytes], name: str) -> Iterator[Any]:
     """``pyarrow.Table`` pieces of (``block_name``, ``site``): the replicas in one part of a snapshot that are on disk
-    and hold at least one file. One block may come twice for a site with two disk nodes. Raises DataError (65).
+    and hold at least one file. A block appears twice for a site with two disk nodes. Raises DataError (65).
     """
     for piece in read_table(
         source, input_table("phedex/block_replicas"), ["block_name", "node_name", "br_node_files"], name
@@ -29,6 +29,6 @@ def _on_disk(piece: Any) -> Any:
     pairs = [site_and_kind(node) for node in nodes.dictionary.to_pylist()]
     sites = array([site if kind == "disk" else None for site, kind in pairs], "string")
     site = sites.take(nodes.indices)
-    here = pc.and_(pc.greater(piece["br_node_files"], scalar(0, "long")), pc.is_valid(site))
-    wanted = pc.and_(here, pc.is_valid(piece["block_name"]))
-    return pa.table({"block_name": piece["block_name"], "site": site}).filter(wanted)
+    is_on_disk = pc.and_(pc.greater(piece["br_node_files"], scalar(0, "long")), pc.is_valid(site))
+    is_complete = pc.and_(is_on_disk, pc.is_valid(piece["block_name"]))
+    return pa.table({"block_name": piece["block_name"], "site": site}).filter(is_complete)

@@ -1,4 +1,4 @@
-"""One stream's decoder with the files that feed it: what a task works with."""
+"""The reader of one stream's files, used by each task."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cmsspark.sources.sample import Note, Sampler
 
 
 class Reader:
-    """Reads a stream's files of one day in one format (``DayInput.form``); made anew in each task.
+    """Reads a stream's files of one day in one format (``DayInput.format_name``). Each task creates its own.
 
-    The registry names the format's decoder. ``line_limit``: bytes of a line of JSON at most; a longer one is malformed.
-    ``above``: so is a record that read more bytes, or took more seconds where the stream has no bytes; None: no limit.
-    Raises UsageError (2) for a stream or format that the registry does not have.
+    The registry names the format's decoder. ``line_limit``: maximum bytes of a JSON line; a longer one is malformed.
+    ``above``: a record that read more bytes, or took more seconds where the stream has no bytes, is malformed too; None
+    means no limit. Raises UsageError (2) for a stream or format that the registry does not have.
     """
 
     def __init__(
-        self, stream: str, form: str, day: date, line_limit: int = lines.LINE_LIMIT, above: int | None = None
+        self, stream: str, format_name: str, day: date, line_limit: int = lines.LINE_LIMIT, above: int | None = None
     ) -> None:
         entry = find_stream(stream)
-        format_ = entry.format(form)
+        format_ = entry.format(format_name)
         self.decoder: Any = format_.load_decoder()(day, Apps.load(), format_.name)
         self._outsized = None if above is None else Outsized(above if entry.has_bytes else above * 1000)
         self._lines: Any = self.decoder
@@ -36,13 +36,13 @@ class Reader:
             self._lines = LimitedLines(self.decoder, self._outsized)
         self._line_limit = line_limit
         self.is_avro = format_.is_avro
-        self._sampler = Sampler(stream, form)
+        self._sampler = Sampler(stream, format_name)
         self._damages: list[Damage] = []
 
     @property
     def outsized(self) -> list[tuple[str, int, str, int]]:
-        """Records beyond the limit: (lfn, bytes or milliseconds, file, position), the first hundred."""
-        return [] if self._outsized is None else self._outsized.found
+        """The first hundred records that exceed the limit: (lfn, bytes or milliseconds, file, position)."""
+        return [] if self._outsized is None else self._outsized.records
 
     @property
     def groups(self) -> list[Group]:
@@ -51,8 +51,8 @@ class Reader:
         return groups
 
     def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool = False) -> Iterator[AccessBatch]:
-        """Batches of a whole file. Raises DataError (65) naming it when it is damaged; with ``accept_damaged``, what
-        is intact is read and the damage is among the notes.
+        """Batches of a whole file. Raises DataError (65) with its name when it is damaged. With ``accept_damaged`` the
+        intact part is read and the damage is reported in the notes.
         """
         damage = Damage(file)
         self._damages.append(damage)
@@ -61,34 +61,34 @@ class Reader:
             if self._outsized is not None:
                 decoder = limited_avro(decoder, self._outsized, content, file)
             if accept_damaged:
-                batches = damaged.avro_of(decoder, content, damage, self._sampler.schema)
+                batches = damaged.avro_of(decoder, content, damage, self._sampler.sample_schema)
             else:
-                batches = avro.decode(decoder, content, file, self._sampler.schema)
+                batches = avro.decode(decoder, content, file, self._sampler.sample_schema)
         elif accept_damaged:
-            batches = damaged.lines_of(self._lines, stream, damage, self._sampler.look, self._line_limit)
+            batches = damaged.lines_of(self._lines, stream, damage, self._sampler.sample_lines, self._line_limit)
         else:
-            batches = lines.decode_file(self._lines, stream, file, self._sampler.look, self._line_limit)
+            batches = lines.decode_file(self._lines, stream, file, self._sampler.sample_lines, self._line_limit)
         for batch in batches:
-            self._sampler.read(batch.read)
+            self._sampler.count_records(batch.read)
             yield batch
 
     def chunk(self, chunk: bytes, file: str) -> AccessBatch:
-        """A batch of whole lines that something else has read (line numbers then count from the chunk's begin)."""
+        """A batch of whole lines that the caller has read. Line numbers count from the start of the chunk."""
         if self.is_avro:
-            raise TypeError("Avro files are read whole")
-        self._sampler.look(chunk)
+            raise TypeError("an Avro file cannot be read in chunks")
+        self._sampler.sample_lines(chunk)
         line, batch = 1, AccessBatch()
         for piece in lines.pieces(chunk, line_limit=self._line_limit):
             if isinstance(piece, lines.LongLine):
                 line += piece.add_to(batch, file, line)
             else:
                 line += self._lines.add(piece, file, line, batch)
-        self._sampler.read(batch.read)
+        self._sampler.count_records(batch.read)
         return batch
 
     def notes(self) -> list[Note]:
-        """What the files are like beside their records: a sample of their fields, and accepted damage; and whether
-        they were read by compiled code here.
+        """Notes about the files: a sample of their fields, accepted damage, records above the limit, and whether
+        compiled code read them.
         """
         reader = ("reader", unavailable_reason() or "compiled", 1, "")
         outsized = () if self._outsized is None else self._outsized.notes()

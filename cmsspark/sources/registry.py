@@ -1,8 +1,7 @@
-"""Every log stream and every kind of dump, described once.
+"""The registry of log streams and kinds of dumps.
 
-Jobs, options, readers, samples and reports take what they need to know of a stream from :data:`STREAMS_BY_NAME`. A
-stream's decoder is named here as ``module:class`` and imported only when files are read: importing this module costs
-nothing, so that ``--help`` answers at once.
+Jobs, options, readers, samples and reports look up a stream in :data:`STREAMS_BY_NAME`. A stream's decoder is given as
+``module:class`` and imported only when files are read, so that importing this module is cheap and ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from cmsspark.errors import UsageError
 
 @dataclass(frozen=True)
 class Format:
-    """A format that a stream's records come in.
+    """A format of a stream's records.
 
-    ``name``: as ``form`` in ``etc/sources.yaml``, and in ``schemas/inputs/<stream>/<name>.yaml``. ``decoder``: the
-    class that reads it, as ``module:class``, called with (day, apps, format name). ``is_avro``: files are Avro
-    containers, otherwise JSON lines. ``aliases``: other names that settings may use for it.
+    ``name``: the value of ``form`` in ``etc/sources.yaml``, and in ``schemas/inputs/<stream>/<name>.yaml``.
+    ``decoder``: the class that reads it, as ``module:class``, called with (day, apps, format name). ``is_avro``: files
+    are Avro containers, otherwise JSON lines. ``aliases``: other names that settings may use for it.
     """
 
     name: str
@@ -40,11 +39,12 @@ class Format:
 class Stream:
     """A log stream.
 
-    ``title``: what its records are, as ``run_spark --list`` says it. ``formats``: in order of preference.
+    ``title``: a description of its records for ``run_spark --list``. ``formats``: in order of preference.
     ``has_bytes`` and ``has_times``: whether its records carry bytes read, and CPU and wall-clock seconds; the columns
-    are null where they do not. ``needs_replicas``: whether an access is remote depends on where the file's block lies
-    (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is open.
-    ``has_report``: whether ``dbs_<name>`` reports on it alone; ``report_aliases``: other names of that job.
+    are null where they do not. ``needs_replicas``: whether an access is remote depends on the replicas of the file's
+    block (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is
+    unlimited. ``has_report``: whether a job ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other
+    names of that job.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Stream:
 
     @property
     def report(self) -> str:
-        """The job and the table of this stream alone."""
+        """The name of the job and table that report on this stream alone."""
         return f"dbs_{self.name}"
 
     def covers(self, day: date) -> bool:
@@ -68,7 +68,7 @@ class Stream:
         return (self.since is None or day >= self.since) and (self.until is None or day < self.until)
 
     def format(self, name: str) -> Format:
-        """The format of that name. Raises UsageError (2) naming those the stream has."""
+        """The format of that name. Raises UsageError (2) that lists the formats of the stream."""
         for format_ in self.formats:
             if name in (format_.name, *format_.aliases):
                 return format_
@@ -81,10 +81,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class DumpKind:
-    """A kind of dump. ``tables``: all that are known, each with its columns in ``schemas/inputs/<name>``.
+    """A kind of dump. ``tables``: all known tables, each with its columns in ``schemas/inputs/<name>``.
 
-    ``for_streams``: the tables that counting a day of streams needs. ``is_one_folder``: the files of its only table
-    lie in the dump's folder itself, not in a folder of their own.
+    ``for_streams``: the tables that are required to count a day of streams. ``is_one_folder``: the files of its only
+    table are directly in the dump's folder, not in a sub-folder.
     """
 
     name: str
@@ -94,7 +94,7 @@ class DumpKind:
     is_one_folder: bool = False
 
 
-#: In the order in which reports list them.
+#: In the order of reports.
 _STREAMS: Final = (
     Stream(
         "aaa",
@@ -128,7 +128,7 @@ _STREAMS: Final = (
 STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream in _STREAMS}
 #: Names of all log streams.
 STREAMS: Final = tuple(STREAMS_BY_NAME)
-#: Streams whose accesses are remote or not by where the file's block lies (rule 21).
+#: Streams for which replicas of the file's block decide whether an access is remote (rule 21).
 STREAMS_NEEDING_REPLICAS: Final = tuple(stream.name for stream in _STREAMS if stream.needs_replicas)
 
 #: The one table of a PhEDEx snapshot.
@@ -162,7 +162,7 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
 
 
 def find_stream(name: str) -> Stream:
-    """The stream of that name. Raises UsageError (2) naming those there are."""
+    """The stream of that name. Raises UsageError (2) that lists all streams."""
     if name in STREAMS_BY_NAME:
         return STREAMS_BY_NAME[name]
     raise UsageError(f"there is no stream {name!r}", found=", ".join(STREAMS))

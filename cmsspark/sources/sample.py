@@ -1,7 +1,7 @@
-"""What the first records of files look like: fields that no schema names, and the types of those that are needed.
+"""A sample of the first records of files: fields that no schema has, and the types of required fields.
 
-A sample costs little whatever the size of the input, and is told beside the count: as notes, which name fields, types
-and lengths and never a text of the record.
+The cost of a sample does not depend on the size of the input. It is reported as notes, which contain names of fields,
+types and lengths but never a text of a record.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import msgspec
 from cmsspark.schemas import Column, input_table
 from cmsspark.sources.registry import find_stream
 
-#: Records of one file, of all files of a task, and of each so many records read, that are looked at.
+#: Sampled records at most of one file, of all files of a task, and one more for each so many records read.
 OF_FILE: Final = 100
 OF_TASK: Final = 200
 ONE_IN: Final = 2000
-#: Bytes at a file's begin in which they stand.
+#: Bytes at the start of a file that are sampled.
 _HEAD: Final = 256 * 1024
-#: New fields that a task tells of: a record may have any number of them.
+#: New fields that a task reports at most, as a record may have any number of them.
 _NEW_FIELDS: Final = 50
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
-#: A kind of row, what it is about, a count of records, and details as JSON.
+#: A kind of row, its subject, a count of records, and details as JSON.
 Note = tuple[str, str, int, str]
 
 
 @dataclass(frozen=True)
 class RecordSchema:
-    """What the schema of one format, or of one version of it, says: all field names, and the needed columns.
+    """The schema of a format, or of one version of it: all field names, and the required columns.
 
-    ``prefix`` stands in the schema before the names of the fields in a record's ``data``.
+    ``prefix``: the prefix in the schema of the fields in a record's ``data``.
     """
 
     name: str
@@ -55,10 +55,10 @@ class RecordSchema:
 
 @dataclass(frozen=True)
 class FormatVersions:
-    """The versions of a format by name, mostly one, named as the format.
+    """The versions of a format by name. Most formats have one version with the name of the format.
 
-    ``version_of`` tells the version of a record by its ``data`` and returns it with the fields; None where there is no
-    telling.
+    ``version_of`` takes the ``data`` of a record and returns the name of its version and its fields, or None where the
+    version cannot be determined.
     """
 
     by_name: Mapping[str, RecordSchema]
@@ -67,7 +67,7 @@ class FormatVersions:
 
 @cache
 def versions_of(stream: str, format_name: str) -> FormatVersions:
-    """The versions of a stream's format: those its decoder names (``format_versions``), else that of its schema."""
+    """The versions of a stream's format: those of its decoder (``format_versions``), else the one of its schema."""
     format_ = find_stream(stream).format(format_name)
     own = getattr(format_.load_decoder(), "format_versions", None)
     if own is not None:
@@ -88,7 +88,7 @@ def needed_of(stream: str, version: str) -> tuple[Column, ...]:
 
 
 class Sampler:
-    """Looks at the first records of the files that a task reads."""
+    """Samples the first records of the files that a task reads."""
 
     def __init__(self, stream: str, format_name: str) -> None:
         self._versions = versions_of(stream, format_name)
@@ -100,24 +100,24 @@ class Sampler:
         #: (version, field) → records and an example of the first.
         self.new: dict[tuple[str, str], tuple[int, str]] = {}
 
-    def read(self, records: int) -> None:
-        """So many records have been read: a larger input allows a larger sample."""
+    def count_records(self, records: int) -> None:
+        """Count records that were read: a larger input allows a larger sample."""
         more, self._read = divmod(self._read + records, ONE_IN)
         self._left += more
 
-    def look(self, chunk: bytes) -> None:
-        """Look at a file's first lines."""
+    def sample_lines(self, chunk: bytes) -> None:
+        """Sample the first lines of a file."""
         count = max(1, min(OF_FILE, self._left))
         head = chunk[:_HEAD]
         lines = head.split(b"\n", count)
-        # The last piece is a line that may be cut, or the rest.
+        # The last piece is the rest, or a line that may be cut.
         for line in lines[:-1]:
             if line and not line.isspace():
                 self._left -= 1
                 self._line(line)
 
-    def schema(self, fields: Mapping[str, Any], records: int) -> None:
-        """Take the schema of an Avro file of so many records."""
+    def sample_schema(self, fields: Mapping[str, Any], records: int) -> None:
+        """Add the schema of an Avro file with ``records`` records."""
         (schema,) = self._versions.by_name.values()
         self.seen[schema.name, "", "records"] += records
         for column in schema.needed:
@@ -133,10 +133,11 @@ class Sampler:
             return
         if not isinstance(record, dict):
             return
-        told = self._versions.version_of(record.get("data"))
-        if told is None:
+        version = self._versions.version_of(record.get("data"))
+        if version is None:
             return
-        schema, data = self._versions.by_name[told[0]], told[1]
+        name, data = version
+        schema = self._versions.by_name[name]
         metadata = record.get("metadata")
         self.seen[schema.name, "", "records"] += 1
         self._fields(schema, data, schema.prefix)
@@ -144,8 +145,8 @@ class Sampler:
             if "timestamp" in metadata:
                 self.seen[schema.name, "metadata.timestamp", _kind(metadata["timestamp"])] += 1
             self._new_fields(schema, metadata, "metadata.")
-        for name in record.keys() - {"data", "metadata"}:
-            self._new(schema, name, 1, _example(record[name]))
+        for field in record.keys() - {"data", "metadata"}:
+            self._new(schema, field, 1, _example(record[field]))
 
     def _fields(self, schema: RecordSchema, data: Mapping[str, Any], prefix: str) -> None:
         missing: Any = self
@@ -168,7 +169,7 @@ class Sampler:
             self.new[schema.name, shown] = (count + records, first)
 
     def notes(self) -> Iterator[Note]:
-        """What was seen, for :mod:`cmsspark.checks.drift`."""
+        """The sample as notes, for :mod:`cmsspark.checks.drift`."""
         for (version, field, kind), count in self.seen.items():
             yield "sample", "seen", count, json.dumps({"form": version, "field": field, "type": kind})
         for (version, field), (count, example) in self.new.items():
@@ -176,7 +177,7 @@ class Sampler:
 
 
 def _kind(value: Any) -> str:
-    """The type of a JSON value, as far as the counting rules tell types apart."""
+    """The type of a JSON value, as distinguished by the counting rules."""
     match value:
         case None:
             return "null"
@@ -194,7 +195,7 @@ def _kind(value: Any) -> str:
 
 
 def _example(value: Any) -> str:
-    """An example that holds no text: it might name a person, or be a secret."""
+    """A description of a value without its text, which might be a person's name or a secret."""
     match value:
         case bool():
             return f"boolean {str(value).lower()}"
@@ -211,7 +212,7 @@ def _example(value: Any) -> str:
 
 def _avro_type(kind: Any) -> str:
     if isinstance(kind, list):
-        return " or ".join(_avro_type(one) for one in kind if one != "null") or "null"
+        return " or ".join(_avro_type(branch) for branch in kind if branch != "null") or "null"
     if isinstance(kind, dict):
         return str(kind.get("logicalType") or kind.get("type"))
     return str(kind)

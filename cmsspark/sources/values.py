@@ -1,13 +1,13 @@
-"""What single values must be, and what they mean: rules 9 and 10 of ``docs/counting.md``, in Python.
+"""Validation and conversion of single values: rules 9 and 10 of ``docs/counting.md``, in Python.
 
-``values.pxd`` beside this file has the same rules for compiled code. Both are held together by tests that read the same
-records both ways: change one only with the other.
+``values.pxd`` in this folder implements the same rules for compiled code. Tests read the same records with both and
+compare the results: always change both together.
 
-Rule 9 says which types a needed field may have. There is one function for each way in which a value arrives: of JSON
+Rule 9 defines the types that a required field may have. There is one function for each kind of value: of JSON
 (:func:`text`, :func:`whole`, :func:`long`, and the types that msgspec checks), as text in EOS G1 and G2
 (:func:`long_text`), of Avro (:func:`avro_text`, :func:`avro_long`), and CRAB's seconds (:func:`milliseconds`). All of
-them raise :class:`Malformed`, whose message shows no value of the record. Rule 10 makes a logical file name of a logged
-one (:func:`normalise_lfn`).
+them raise :class:`Malformed`, whose message contains no value of the record. Rule 10 converts a logged name to a
+logical file name (:func:`normalise_lfn`).
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ MAX_LONG: Final = 2**63 - 1
 
 #: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
 Long = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)] | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
-#: A number as its text plainly is; other spellings are read by the letter. (`$` would let a newline pass behind it.)
+#: A number as plain digits; other spellings use the strict parser. (`$` would accept a trailing newline.)
 PlainText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,18}\Z")]
 
 _NUMBER_TEXT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
-#: Lines of nothing, or of seconds of which whole milliseconds are exact in a float.
+#: Lines that are empty, or seconds that a float converts to whole milliseconds exactly.
 _PLAIN_LINES = re.compile(r"(?:(?:[0-9]{1,12}(?:\.[0-9]{1,9})?)?\n)*", re.ASCII)
 _SECONDS = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
-#: Texts between these are those that begin with the first: two comparisons are quicker than a slice.
+#: A text between these begins with the first: two comparisons are quicker than a slice.
 _STORE, _PAST_STORE = "/store/", "/store0"
 
 
 class Malformed(ValueError):
-    """A record that the rules refuse; the text says why, without any value of the record."""
+    """A record that violates the rules; the message gives the reason without any value of the record."""
 
 
 class Number(str):
-    """A JSON number as it is written."""
+    """The text of a JSON number."""
 
     __slots__ = ()
 
 
 class Nested:
-    """An object or array below the depth at which needed fields stand."""
+    """An object or array below the depth of required fields."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
 
 def kind_of(value: Any) -> str:
-    """The JSON type of a value, as error messages name it."""
+    """The JSON type of a value, for error messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -99,7 +99,7 @@ def long(value: Any, field: str) -> int | None:
 
 
 def long_text(value: Any, field: str) -> int | None:
-    """The same as text, empty counting as null (EOS G1 and G2). Raises Malformed."""
+    """As :func:`long` for a number in a text; an empty text is null (EOS G1 and G2). Raises Malformed."""
     written = text(value, field)
     if not written:
         return None
@@ -115,7 +115,7 @@ def long_text(value: Any, field: str) -> int | None:
 
 def _whole(written: str, field: str) -> int:
     if written.lstrip("-").isdigit():
-        # int() refuses very long texts; such a number is beyond every bound anyway.
+        # int() rejects very long texts. Such a number exceeds every bound anyway.
         number = 10**400 if len(written) > 400 else int(written)
         negative = written.startswith("-") and number != 0
         if negative:
@@ -152,10 +152,10 @@ def avro_long(row: Mapping[str, Any], field: str) -> int | None:
 
 
 def milliseconds(seconds: str | None, field: str) -> int | None:
-    """Seconds as text in whole milliseconds, halves up; null and empty are null (rules 9 and 11). Raises Malformed."""
+    """Seconds as text in whole milliseconds, rounded half up; an empty text is null (rules 9, 11). Raises Malformed."""
     if not seconds:
         return None
-    # Of so few digits the double is exact: no other way gives the same milliseconds.
+    # With so few digits the double is exact, so the result is the same as below.
     if seconds.isascii() and seconds.isdigit() and len(seconds) <= 12:
         return int(seconds) * 1000
     if _SECONDS.fullmatch(seconds) is None:
@@ -168,50 +168,50 @@ def milliseconds(seconds: str | None, field: str) -> int | None:
     return math.floor(value * 1000 + 0.5)
 
 
-def milliseconds_of_all(seconds: list[str | None], field: str, bad: dict[int, str]) -> list[int | None]:
-    """:func:`milliseconds` of each; the reasons for which rows are malformed go to ``bad``."""
+def milliseconds_of_all(seconds: list[str | None], field: str, reasons: dict[int, str]) -> list[int | None]:
+    """:func:`milliseconds` of each text. Adds the reasons of malformed rows to ``reasons``, by row."""
     texts = [text or "" for text in seconds]
-    special = _odd(texts)
+    special = _not_plain(texts)
     if "" in texts:
         special.update(row for row, text in enumerate(texts) if not text)
     plain = texts.copy()
     for row in special:
-        plain[row] = "0"  # until it is known better
+        plain[row] = "0"  # a placeholder, replaced below
     numbers = np.fromiter(map(float, plain), np.float64, len(plain))
-    found: list[int | None] = np.floor(numbers * 1000 + 0.5).astype(np.int64).tolist()
+    result: list[int | None] = np.floor(numbers * 1000 + 0.5).astype(np.int64).tolist()
     for row in special:
         try:
-            found[row] = milliseconds(texts[row], field)
+            result[row] = milliseconds(texts[row], field)
         except Malformed as error:
-            bad[row] = str(error)
-    return found
+            reasons[row] = str(error)
+    return result
 
 
-def _odd(texts: list[str]) -> set[int]:
-    """Which texts are neither empty nor plain seconds; found by one search over all of them."""
+def _not_plain(texts: list[str]) -> set[int]:
+    """The rows of texts that are neither empty nor plain seconds. One regular expression searches all texts at once."""
     lines = "\n".join(texts) + "\n"
     if lines.count("\n") != len(texts):
         return set(range(len(texts)))
-    odd: set[int] = set()
+    rows: set[int] = set()
     row = begin = 0
     while True:
-        found = _PLAIN_LINES.match(lines, begin)
-        assert found is not None  # it matches nothing, too
-        if found.end() == len(lines):
-            return odd
-        row += lines.count("\n", begin, found.end())
-        odd.add(row)
-        row, begin = row + 1, lines.index("\n", found.end()) + 1
+        match = _PLAIN_LINES.match(lines, begin)
+        assert match is not None  # the pattern also matches the empty text
+        if match.end() == len(lines):
+            return rows
+        row += lines.count("\n", begin, match.end())
+        rows.add(row)
+        row, begin = row + 1, lines.index("\n", match.end()) + 1
 
 
 def normalise_lfn(name: str) -> str:
-    """The logical file name in a logged one (rule 10); may be empty.
+    """The logical file name of a logged name (rule 10); may be empty.
 
-    In this order, each once: a leading ``file:`` goes, ``root://[host[:port]]/`` becomes ``/``, runs of slashes become
-    one, a leading ``/eos/cms`` before a slash goes.
+    Applied once each, in this order: remove a leading ``file:``, replace ``root://[host[:port]]/`` by ``/``, replace
+    runs of slashes by one, remove a leading ``/eos/cms`` before a slash.
     """
     if name.startswith("/eos/cms/store/") and "//" not in name:
-        return name[8:]  # most of EOS's
+        return name[8:]  # most names of EOS
     if name.startswith("file:"):
         name = name[5:]
     if name.startswith("root://"):
@@ -226,7 +226,7 @@ def normalise_lfn(name: str) -> str:
 
 
 def normalised_lfns(names: Sequence[str | None]) -> list[str]:
-    """:func:`normalise_lfn` of each name; empty for null. Most names are right already: they cost two comparisons."""
+    """:func:`normalise_lfn` of each name; empty for null. Most names are normalised and cost two comparisons."""
     return [
         name if name and _STORE <= name < _PAST_STORE and "//" not in name else normalise_lfn(name) if name else ""
         for name in names

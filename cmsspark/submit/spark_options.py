@@ -117,7 +117,7 @@ def check_name(name: str, origin: str) -> None:
     """Refuse retired names, and names whose values are secrets: a command line can be read by all on this host."""
     kind = UsageError if origin == COMMAND_LINE else SettingsError
     if not name.startswith("spark."):
-        raise kind("a Spark option begins with `spark.`", where=origin, found=repr(name))
+        raise kind("the name of a Spark option must begin with `spark.`", where=origin, found=repr(name))
     is_retired, successor = retired(name)
     if is_retired:
         instead = f"write {successor}" if successor else "leave it out: Spark ignores it"

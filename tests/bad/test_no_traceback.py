@@ -85,6 +85,6 @@ def test_what_is_no_folder_is_told_before_anything_starts(place: Place) -> None:
     folder.rmdir()
     folder.write_text("a file")
     code, said = run_spark(place, "--fout", place.fout)
-    assert (code, "a file, no folder" in said) == (66, True), said
+    assert (code, "a file, not a folder" in said) == (66, True), said
     assert not [trace for trace in TRACES if trace in said], said
     assert len(said.splitlines()) == 4

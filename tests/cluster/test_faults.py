@@ -121,7 +121,7 @@ def test_a_node_that_dies_with_the_applications_master_ends_the_run_in_75(world:
     ended = world.end(running)
     assert ended.code == 75
     assert "cmsspark: Spark's application ended before the job did" in ended.err
-    assert "a bug of ours" not in ended.err
+    assert "a bug in cmsspark" not in ended.err
     assert current(world) == counted
     stored_right(world)
 
@@ -140,7 +140,7 @@ def test_a_datanode_that_stops_while_it_is_read(world: World, counted: str, seco
     if seconds:
         assert ended.code == 0
     else:
-        assert ended.code in (73, 75) and "a bug of ours" not in ended.err
+        assert ended.code in (73, 75) and "a bug in cmsspark" not in ended.err
         assert current(world) == counted
     stored_right(world)
 
@@ -154,7 +154,7 @@ def test_a_quota_that_is_used_up_is_73_and_leaves_the_result(world: World, count
     finally:
         hdfs.call("PUT", "/cms/faults", "SETQUOTA", namespacequota="-1", storagespacequota="-1")
     assert ended.code == 73
-    assert "quota" in ended.err.lower() and "a bug of ours" not in ended.err
+    assert "quota" in ended.err.lower() and "a bug in cmsspark" not in ended.err
     assert current(world) == counted
     stored_right(world)
 
@@ -187,7 +187,7 @@ def test_a_tmp_folder_that_turns_final_while_it_is_read_is_65(world: World, coun
         hdfs.rename(f"{folder}.tmp", folder)
     ended = world.end(running)
     assert ended.code in (65, 66)
-    assert "a bug of ours" not in ended.err and "gled" in ended.err
+    assert "a bug in cmsspark" not in ended.err and "gled" in ended.err
     assert current(world) == counted
     stored_right(world)
 
@@ -221,4 +221,4 @@ def test_a_driver_that_the_nodes_cannot_reach_is_told_with_the_setting(world: Wo
     ended = world.run(*world.on_yarn(JOB, FOUT, *unreachable))
     # 78 where Spark says it itself; where it was still starting, the master's last error does.
     assert ended.code in (75, 78) and "_000001 wrote:" in ended.err and "Connection refused" in ended.err
-    assert "set spark.driver.host" in ended.err and "a bug of ours" not in ended.err
+    assert "set spark.driver.host" in ended.err and "a bug in cmsspark" not in ended.err

@@ -15,7 +15,7 @@ from cmsspark.access import RAW_LIMIT
 from cmsspark.sources.aaa import AaaDecoder, RawRecord
 from cmsspark.sources.fields import Apps
 from cmsspark.sources.formats.chunk import Chunk
-from cmsspark.sources.formats.json_lines import FEW, REFUSED, TRIES
+from cmsspark.sources.formats.json_lines import FEW, REJECTED, TRIES
 
 GOOD = b'{"data":{"file_lfn":"/store/a","read_bytes":1}}\n'
 #: Lines from { to } that msgspec refuses.
@@ -70,7 +70,7 @@ def test_lines_that_end_in_return_and_newline_are_plain() -> None:
 def test_the_line_that_msgspec_refuses_is_found_by_what_it_says(ill: str, place: int) -> None:
     content = b"x\n" + GOOD * place + ILL[ill] + GOOD * (19 - place)
     chunk = Chunk(memoryview(content), "f", 1)
-    with pytest.raises(REFUSED) as error:
+    with pytest.raises(REJECTED) as error:
         msgspec.json.Decoder(RawRecord).decode_lines(chunk.part(1, 21))
     assert chunk.suspect(error.value, 1, 21) == 1 + place
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cmsspark.sources.fields import Apps, person
+from cmsspark.sources.fields import Apps, user_name
 from cmsspark.sources.values import Malformed, long_text, milliseconds, normalise_lfn
 from tests.corpus import judged
 from tests.corpus.json_lines import A_LFN
@@ -43,7 +43,7 @@ def test_an_lfn(name: str) -> None:
 @often
 @given(st.none() | DNS.filter(lambda dn: all(letter == " " or not letter.isspace() for letter in dn)))
 def test_a_person(dn: str | None) -> None:
-    assert person(dn) == fields.user_of(dn)
+    assert user_name(dn) == fields.user_of(dn)
 
 
 @often

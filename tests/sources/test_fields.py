@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmsspark.sources.fields import Apps, person
+from cmsspark.sources.fields import Apps, user_name
 from cmsspark.sources.values import normalise_lfn
 
 
@@ -55,7 +55,7 @@ DN = "/DC=ch/DC=cern/OU=Organic Units/OU=Users/CN=amaltaro/CN=718748/CN=Alan Mal
     ],
 )  # fmt: skip
 def test_a_person_is_the_last_name_of_a_certificate(identity: str | None, wanted: str | None) -> None:
-    assert person(identity) == wanted
+    assert user_name(identity) == wanted
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,6 @@ def test_the_first_word_that_fits_tells_the_application(text: str | None, wanted
 
 
 def test_what_is_remembered_of_applications_is_bounded() -> None:
-    apps = Apps([("crab", ("CRAB",))], remembered=3)
+    apps = Apps([("crab", ("CRAB",))], cache_size=3)
     assert [apps.of[f"crab {number}"] for number in range(10)] == ["crab"] * 10
     assert len(apps.of) <= 3

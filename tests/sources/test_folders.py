@@ -53,28 +53,28 @@ def names(files: tuple[object, ...]) -> list[str]:
 
 
 def test_without_a_root_built_in_folders_lie_on_hdfs() -> None:
-    places = Layout.load({}, None).places
+    places = Layout.load({}, None).locations
     assert places["aaa"][0].day_folder(DAY) == f"hdfs:///{ENR}/2026/01/15"
     assert places["crab"][0].day_folder(DAY).endswith("/year=2026/month=1/day=15")
 
 
 def test_a_root_comes_before_every_built_in_folder() -> None:
     for root, start in (("/mirror", "/mirror/"), ("s3a://bucket/a", "s3a://bucket/a/"), ("file:///m", "file:///m/")):
-        for places in Layout.load({}, root).places.values():
-            assert all(place.folder.startswith(f"{start}project/") for place in places)
+        for locations in Layout.load({}, root).locations.values():
+            assert all(location.folder.startswith(f"{start}project/") for location in locations)
 
 
 def test_a_relative_root_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Layout.load({}, "mirror").places["phedex"][0].folder == f"{tmp_path}/mirror/{PHEDEX}"
+    assert Layout.load({}, "mirror").locations["phedex"][0].folder == f"{tmp_path}/mirror/{PHEDEX}"
 
 
 def test_an_overridden_folder_with_a_scheme_stays_as_given() -> None:
     given = {"aaa": {"enr": "s3a://mine/aaa"}, "dbs": {"dated": {"folder": "hdfs:///d"}}}
     loaded = Layout.load(given, "/mirror")
-    assert loaded.places["aaa"][0].folder == "s3a://mine/aaa"
-    assert loaded.dump_place("dbs", "dated").folder == "hdfs:///d"
-    assert Layout.load({"aaa": {"enr": "/mine"}}, None).places["aaa"][0].folder == "/mine"
+    assert loaded.locations["aaa"][0].folder == "s3a://mine/aaa"
+    assert loaded.dump_location("dbs", "dated").folder == "hdfs:///d"
+    assert Layout.load({"aaa": {"enr": "/mine"}}, None).locations["aaa"][0].folder == "/mine"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_final_folder_counts_and_never_tmp_beside_it(tmp_path: Path) -> None
     put(tmp_path, f"{ENR}/2026/01/15/part-00000")
     put(tmp_path, f"{ENR}/2026/01/15.tmp/part-00001")
     found = resolve_day(FILES, layout(tmp_path), "aaa", DAY, allow_tmp=True)
-    assert (found.form, found.is_tmp, names(found.files)) == ("enr", False, ["part-00000"])
+    assert (found.format_name, found.is_tmp, names(found.files)) == ("enr", False, ["part-00000"])
 
 
 def test_tmp_is_read_only_when_allowed(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_hidden_and_temporary_names_are_never_read(tmp_path: Path) -> None:
     assert names(found.files) == ["b.json.gz", "part-0"]
     assert all(is_hidden(name.split("/")[0]) for name in (*hidden, "a._COPYING_"))
     (warning,) = found.warnings
-    assert warning.endswith("a.tmp is still being written and not read")
+    assert warning.endswith("a.tmp is still being written and is not read")
 
 
 def test_a_part_that_is_still_being_copied_is_not_ready(tmp_path: Path) -> None:
@@ -225,16 +225,16 @@ def test_sub_folders_of_a_day_are_told_and_not_read(tmp_path: Path) -> None:
 
 def test_aaa_is_raw_only_where_there_is_no_enriched_day(tmp_path: Path) -> None:
     put(tmp_path, f"{RAW}/2026/01/15/part-0")
-    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).form == "raw"
+    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).format_name == "raw"
     put(tmp_path, f"{ENR}/2026/01/15/part-0")
-    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).form == "enr"
+    assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).format_name == "enr"
 
 
 def test_cmssw_is_the_legacy_avro_only_where_there_is_no_json_day(tmp_path: Path) -> None:
     put(tmp_path, "project/awg/cms/cmssw-popularity/avro-snappy/year=2026/month=1/day=15/part-0.avro")
-    assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).form == "avro"
+    assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).format_name == "avro"
     put(tmp_path, "project/monitoring/archive/cmssw_pop/raw/metric/2026/01/15/part-0")
-    assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).form == "json"
+    assert resolve_day(FILES, layout(tmp_path), "cmssw", DAY).format_name == "json"
 
 
 def test_eos_days_are_found_in_both_roots_and_their_years_root_is_preferred(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_days_of_the_unpadded_layout_are_named_too(tmp_path: Path) -> None:
 
 def test_a_file_where_a_folder_should_be_is_missing_and_named(tmp_path: Path) -> None:
     put(tmp_path, f"{ENR}/2026/01/15")
-    with pytest.raises(InputMissing, match="a file, no folder"):
+    with pytest.raises(InputMissing, match="a file, not a folder"):
         resolve_day(FILES, layout(tmp_path), "aaa", DAY)
 
 

@@ -58,7 +58,7 @@ def test_accesses_have_bytes_or_times_as_the_registry_says(tmp_path: Path) -> No
     make(tmp_path, DAY, records=400, files=500, datasets=20, people=10)
     for stream in STREAMS_BY_NAME.values():
         found = resolve_day(LocalFiles(), Layout.load(root=str(tmp_path)), stream.name, DAY)
-        reader = Reader(stream.name, found.form, DAY)
+        reader = Reader(stream.name, found.format_name, DAY)
         for file in found.files:
             with open(file.path, "rb") as opened:
                 for batch in map(AccessBatch.unpack, reader.file(opened, file.path)):

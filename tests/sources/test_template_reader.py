@@ -184,7 +184,7 @@ def test_a_shape_of_other_needs_is_refused() -> None:
             both.known._lines.add(wrong)
     for shared, sizes in ((8, 2), (2, 8)):
         with pytest.raises(ValueError):
-            fast_json._shaped.Lines([int] * shared, int, sizes, 0, 0)
+            fast_json._template_reader.Lines([int] * shared, int, sizes, 0, 0)
     with pytest.raises(ValueError, match="too many"):
         for _ in range(17):
             both.known._lines.add(shape)
@@ -193,7 +193,7 @@ def test_a_shape_of_other_needs_is_refused() -> None:
 
 def test_what_the_meaning_of_a_text_raises_is_raised() -> None:
     both = Both("cmssw", [SHORT["cmssw"]])
-    both.fast.person._make = lambda text: 1 // 0  # type: ignore[assignment]
+    both.fast.user_names._make = lambda text: 1 // 0  # type: ignore[assignment]
     with pytest.raises(ZeroDivisionError):
         both.fast.decode(SHORT["cmssw"].replace(b'"user_dn":"B"', b'"user_dn":"C"') + b"\n", "f")
 

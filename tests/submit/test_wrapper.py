@@ -81,7 +81,7 @@ def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path:
         (("nothing",), "data_aggregation, dbs_aaa"),
         (("../jobs/dbs_aaa",), "no such file"),
         (("dbs_aaa; rm -rf .",), "there is no job"),
-        (("dbs_aaa", "--date", "2026-02-30"), "no day of the calendar"),
+        (("dbs_aaa", "--date", "2026-02-30"), "not a calendar day"),
         (("dbs_aaa", "--date", "tomorrow"), "20260115 or 2026-01-15"),
         (("dbs_aaa", "--nope"), "--nope"),
         (("dbs_phedex.py", "--antipatterns=*RelVal*", "--date", "20260115"), "filter the stored result"),

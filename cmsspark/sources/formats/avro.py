@@ -1,8 +1,8 @@
-"""Avro log files, without a JVM: only the needed fields, every record counted, damage named.
+"""Avro log files, read without a JVM: only the required fields, with every record counted and damage reported.
 
-Plain files are read by compiled code, others, and all where it is missing, by polars, which is fast and refuses most
-damage. Whatever they refuse (a codec or type that they do not know, bad text, a cut file) is read again by fastavro,
-whose word is final.
+Compiled code reads plain files. polars, which is fast and rejects most damage, reads the others, and all files where
+compiled code is unavailable. A file that both reject (unsupported codec or type, bad text, a truncated file) is read
+again by fastavro, which decides.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from cmsspark.sources.formats import avro_blocks, fast_avro
 from cmsspark.sources.formats.avro_blocks import Block
 from cmsspark.sources.values import Malformed
 
-#: Records handed on at once: few enough for the caches, many enough for numpy's fixed costs.
+#: Records in a batch: few enough for the CPU caches, many enough for numpy's fixed costs.
 BATCH = 8192
 
 
 class _Fork:
-    """polars works in threads; a process forked from one that has them waits for them for ever, and fastavro reads."""
+    """polars uses threads and deadlocks in a process forked from one that has used it. fastavro reads there instead."""
 
     had_polars = False
 
     @classmethod
     def note(cls) -> None:
-        """In the child: whether the parent may have such threads."""
+        """Record in the child whether the parent may have such threads."""
         cls.had_polars = "polars" in sys.modules
 
 
@@ -42,15 +42,15 @@ def decode(
     decoder: Any,
     content: bytes,
     file: str,
-    look: Callable[[Mapping[str, Any], int], None] = lambda fields, records: None,
+    on_schema: Callable[[Mapping[str, Any], int], None] = lambda fields, records: None,
     damaged: Callable[[str], None] | None = None,
 ) -> Iterator[AccessBatch]:
     """Batches of the accesses in an Avro file; ``decoder`` has ``avro_fields``, ``avro_required``, ``avro_record``
-    and ``take``, and may have ``take_columns``. ``look`` is shown the file's fields with their types, and its number
-    of records.
+    and ``take``, and may have ``take_columns``. ``on_schema`` is called with the file's fields and their types,
+    and its number of records.
 
-    An empty file has no records. Raises DataError (65) naming a file that is of another schema, and one that is
-    damaged or no Avro, unless ``damaged`` is there to be told the reason: then the blocks before the damage are read.
+    An empty file has no records. Raises DataError (65) for a file of another schema, and for a damaged file unless
+    ``damaged`` is given: it is called with the reason, and the blocks before the damage are read.
     """
     if not content:
         return
@@ -68,11 +68,11 @@ def decode(
     if blocks is not None and _are_plain(fields.values()):
         try:
             batch = _compiled(decoder, content, codec, schema, blocks, file)
-        except avro_blocks.DamagedBlock:  # polars would not see it where a block only holds more records than it names
+        except avro_blocks.DamagedBlock:  # polars does not detect a block with more records than its header says
             batch, blocks = None, None
         if batch is not None:
             yield batch
-            look(fields, batch.read)
+            on_schema(fields, batch.read)
             return
         if blocks is not None and not _Fork.had_polars:
             table = _with_polars(content, wanted, sum(block.records for block in blocks))
@@ -85,18 +85,18 @@ def decode(
             _take_columns(decoder, part, batch, position, file)
         position += batch.read
         yield batch
-    look(fields, position)
+    on_schema(fields, position)
 
 
 def _compiled(
     decoder: Any, content: bytes, codec: str, schema: Any, blocks: list[Block], file: str
 ) -> AccessBatch | None:
-    """All of a plain file by compiled code, but for single records that it leaves; None where the file is not plain."""
+    """Read a plain file by compiled code; Python reads records that it skips. None where the file is not plain."""
     fields = {field["name"]: field["type"] for field in schema["fields"]}
-    found: tuple[AccessBatch, fast_avro.Left] | None = decoder.known_avro.read(content, codec, fields, blocks)
-    if found is None:
+    result: tuple[AccessBatch, fast_avro.Left] | None = decoder.fast_avro.read(content, codec, fields, blocks)
+    if result is None:
         return None
-    batch, left = found
+    batch, left = result
     if left.numbers:
         rows: Rows = [{name: row.get(name) for name in decoder.avro_fields} for row in fast_avro.rows_of(left, schema)]
         _take_each(decoder, rows, batch, left.numbers, file)
@@ -120,12 +120,12 @@ def _slow_parts(
 
 
 def _take_columns(decoder: Any, frame: Any, batch: AccessBatch, position: int, file: str) -> None:
-    """Take a frame's records at once where all are text or null and the decoder can; only bad ones by themselves."""
+    """Take the records of a frame at once where all fields are text or null and the decoder supports it."""
     import polars
 
-    # Lists from here on, no expressions of polars: lists are what the decoder works with.
-    there = {name: frame[name].to_list() for name in frame.columns}
-    columns = {name: there.get(name) or [None] * frame.height for name in decoder.avro_fields}
+    # The decoder works with lists, so no polars expressions are used from here on.
+    present = {name: frame[name].to_list() for name in frame.columns}
+    columns = {name: present.get(name) or [None] * frame.height for name in decoder.avro_fields}
     if hasattr(decoder, "take_columns") and all(kind in (polars.String, polars.Null) for kind in frame.dtypes):
         batch.read += frame.height
         for row, reason in decoder.take_columns(columns, batch).items():
@@ -152,23 +152,23 @@ def _quarantined(row: Mapping[str, Any], reason: str, position: int, file: str) 
     return Quarantined.cut(file, position, reason, raw, len(raw))
 
 
-#: What polars reads without a panic, which would print a trace of its own.
+#: Types that polars reads without a panic, which would print a traceback.
 _PLAIN = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
 
 def _are_plain(kinds: Collection[Any]) -> bool:
-    """Whether all fields' types are plain, and records take any bytes: else a damaged count would find no end."""
+    """Whether all types are plain and a record has at least one byte: otherwise a damaged count loops very long."""
     return all(map(_is_plain, kinds)) and any(kind != "null" for kind in kinds)
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether a field's type is a plain one, or such a one or null."""
+    """Whether a field's type is plain, or a union of a plain type and null."""
     branches = kind if isinstance(kind, list) else [kind]
     return len(branches) <= 2 and all(isinstance(branch, str) and branch in _PLAIN for branch in branches)
 
 
 def _header(content: bytes) -> tuple[Any, str]:
-    """The schema and the codec in the file's header. Raises what fastavro raises."""
+    """The schema and the codec in the file's header. Raises fastavro's errors."""
     import fastavro
 
     reader = fastavro.reader(io.BytesIO(content))
@@ -184,7 +184,7 @@ def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
 
 
 def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None] | None) -> list[Block] | None:
-    """The file's blocks; None, and told, where they are damaged."""
+    """The file's blocks. Where they are damaged, calls ``damaged`` and returns None, or raises DataError (65)."""
     try:
         return avro_blocks.blocks(content, codec)
     except avro_blocks.DamagedBlock as error:
@@ -195,7 +195,7 @@ def _blocks(content: bytes, codec: str, file: str, damaged: Callable[[str], None
 
 
 def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
-    """The columns as a polars frame; None for what polars does not read, or reads as another number of records."""
+    """The columns as a polars frame; None where polars fails or returns another number of records."""
     import polars
     from polars.exceptions import PanicException, PolarsError
 
@@ -203,23 +203,23 @@ def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
         with _quiet():
             frame = polars.read_avro(io.BytesIO(content), columns=list(columns))
     except (PolarsError, PanicException, OSError, ValueError, TypeError, NotImplementedError):
-        # PanicException, for flipped bytes, is no Exception. Whatever it was: fastavro has the last word.
+        # PanicException, raised for flipped bytes, is not an Exception. fastavro decides about the file.
         return None
     return frame if frame.height == records else None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Away with what a panic writes to the process's stderr, past Python: its reader is told in our words."""
+    """Discard what a Rust panic writes directly to stderr; the error is reported by cmsspark."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(devnull, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
 
 
 def _intact_rows(
@@ -235,7 +235,7 @@ def _intact_rows(
 
 
 def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of each block that is intact, block by block. Raises Damage, which names the block."""
+    """The rows of each block that is intact, block by block. Raises DamagedBlock, which names the block."""
     import fastavro
 
     begin = avro_blocks.first_block(content)
@@ -258,7 +258,7 @@ def _rows(content: bytes, codec: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _rows_of_block(block: Any) -> list[Any]:
-    """The rows of a block that holds as many as its header names. Raises Damage, and what fastavro raises."""
+    """The rows of a block that holds as many as its header names. Raises DamagedBlock, and fastavro's errors."""
     size = len(block.bytes_.getbuffer())
     if block.num_records > size:
         raise avro_blocks.DamagedBlock(f"its header names {block.num_records} records in {size} bytes")

@@ -1,6 +1,6 @@
-"""Where the lines of a chunk lie, which of them are plainly one object each, and which one a parser's message means.
+"""The lines of a chunk: their positions, runs that are plainly one object each, and the line of a parser's error.
 
-A chunk may be a view of a buffer that is used again: what must outlive it is copied.
+A chunk may be a view of a reused buffer: data that must outlive it is copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from cmsspark.access import RAW_LIMIT, Quarantined
 
 _NEWLINE, _RETURN, _OPENING, _CLOSING = b"\n\r{}"
-_PLACE = re.compile(r"at `\$\[([0-9]{1,9})\]|\(byte ([0-9]{1,12})\)")
+_POSITION = re.compile(r"at `\$\[([0-9]{1,9})\]|\(byte ([0-9]{1,12})\)")
 #: What msgspec says of an object that nothing closes.
 _CUT: Final = "Input data was truncated"
 
@@ -32,11 +32,11 @@ class Chunk:
         self.file = file
         self.first_line = first_line
         self._numbers = numbers
-        self._lay(content)
+        self._index(content)
         if not self._is_plain and (self._last == _RETURN).any():
-            self._lay(bytes(content).replace(b"\r\n", b"\n"))
+            self._index(bytes(content).replace(b"\r\n", b"\n"))
 
-    def _lay(self, content: Content) -> None:
+    def _index(self, content: Content) -> None:
         self._content = memoryview(content)
         characters = np.frombuffer(content, np.uint8)
         #: Where each line's newline is.
@@ -80,23 +80,25 @@ class Chunk:
         return Quarantined.cut(self.file, self.first_line + behind, reason, raw, end - begin)
 
     def suspect(self, error: Exception, first: int, end: int) -> int | None:
-        """The line that msgspec refused when it read lines ``first`` up to ``end``, by what it says; None where that
-        does not tell. It may be another one: who asks must read it by itself.
+        """The line that msgspec probably rejected in lines ``first`` up to ``end``, from its message; None where
+        unknown.
+
+        The caller must read the line alone to be certain.
         """
         if isinstance(error, UnicodeDecodeError):
-            # It tells the place in a text, not the text: the first such place in the lines may be it.
+            # The error has the position in a text, not the text: the first bad byte in the lines is a good guess.
             try:
                 str(self.part(first, end), "utf-8")
             except UnicodeDecodeError as found:
                 return self._line_at(self._begin(first) + found.start)
             return None
-        said = str(error)
-        if said == _CUT:
+        message = str(error)
+        if message == _CUT:
             return end - 1
-        place = _PLACE.search(said)
-        if place is None:
+        position = _POSITION.search(message)
+        if position is None:
             return None
-        line = first + int(place[1]) if place[1] else self._line_at(self._begin(first) + int(place[2]))
+        line = first + int(position[1]) if position[1] else self._line_at(self._begin(first) + int(position[2]))
         return line if first <= line < end else None
 
     def _line_at(self, byte: int) -> int:

@@ -1,8 +1,9 @@
-r"""Records of the dumps' CSV, read by the letter of rule 19 (``docs/counting.md``), and their values.
+r"""Records of the dumps' CSV, parsed strictly by rule 19 (``docs/counting.md``), and their values.
 
-The slow and exact reader beside pyarrow's: it says which row is wrong and why. Both read the same grammar: a field
-that begins with ``"`` goes to the next ``"``, a doubled one inside stands for itself, ``\`` makes the next character
-stand for itself anywhere, a record ends at a newline outside quotes (one ``\r`` before it goes), empty lines are none.
+The slow and exact alternative to pyarrow's reader: it reports which row is wrong and why. Both use the same grammar: a
+field that begins with ``"`` goes to the next ``"``, a doubled one inside stands for itself, ``\`` makes the next
+character stand for itself anywhere, a record ends at a newline outside quotes (one ``\r`` before it goes), empty lines
+are none.
 """
 
 from __future__ import annotations
@@ -145,12 +146,12 @@ def value(field: bytes, column: Column, file: str, row: int) -> str | int | floa
     raise DataError(
         f"column {column.name} of type {column.type} is wanted",
         where=f"{file}, row {row}",
-        found=_told(field),
+        found=_shown(field),
         next_step="compare the file's columns with schemas/inputs: they go by position",
     )
 
 
-def _told(field: bytes) -> str:
+def _shown(field: bytes) -> str:
     """A value for an error message: a number as it stands; of a text, which may name a person, the length only."""
     if re.fullmatch(rb"[0-9.eE+-]{1,40}|(?i:[+-]?(?:nan|inf(?:inity)?))", field):
         return repr(field.decode())

@@ -1,11 +1,11 @@
-"""Damaged log files, read as far as they are intact: for those that ``--accept-damaged`` names.
+"""The intact part of damaged log files that ``--accept-damaged`` names.
 
-What lies before the damage is counted as in any file. Of a gzip file cut within a line, the half line is no record
-(unless it is a whole object that lacks its newline only); of an Avro file, blocks count whole or not at all.
+Records before the damage are counted as in any file. If a gzip file is cut within a line, the half line is not a record
+(unless it is a whole object without its newline). Blocks of an Avro file count completely or not at all.
 
-A gzip member has one checksum, at its end. All that came out of the damaged member is therefore unverified: a flipped
-bit may have changed any of its lines, before the place where the decompressor noticed it. These lines are counted, and
-``unverified`` says how many records they are.
+A gzip member has one checksum, at its end. All output of the damaged member is therefore unverified: a flipped bit
+may have changed any of its lines before the decompressor detected an error. These lines are counted, and ``unverified``
+is their number of records.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Damage:
     def notes(self) -> Iterator[Note]:
         """The damage, for the manifest."""
         if self.reason is not None:
-            told = {
+            details = {
                 "file": self.file,
                 "reason": self.reason,
                 "left_out_bytes": self.left_out,
                 "unverified_records": self.unverified,
             }
-            yield "damaged", "damaged", self.records, json.dumps(told)
+            yield "damaged", "damaged", self.records, json.dumps(details)
 
 
 class Intact:
@@ -134,9 +134,13 @@ def _bytewise(member: Any, piece: bytes) -> bytes:
 
 
 def lines_of(
-    decoder: JsonDecoder, stream: IO[bytes], damage: Damage, look: lines.Look, line_limit: int = lines.LINE_LIMIT
+    decoder: JsonDecoder,
+    stream: IO[bytes],
+    damage: Damage,
+    on_first_lines: lines.OnFirstLines,
+    line_limit: int = lines.LINE_LIMIT,
 ) -> Iterator[AccessBatch]:
-    """Batches of the accesses before the damage, which is told in ``damage``."""
+    """Batches of the accesses before the damage, which is recorded in ``damage``."""
     source = Intact(stream, damage)
     line, begin = 1, 0
     # Of lines that end in members whose checksum was right.
@@ -153,7 +157,7 @@ def lines_of(
             verified_records = damage.records + batch.read if source.verified >= begin + size else verified_records
         else:
             if line == 1:
-                look(bytes(chunk))
+                on_first_lines(bytes(chunk))
             if is_half and not _is_object(bytes(chunk)):
                 damage.left_out = len(chunk) - 1
                 break
@@ -179,12 +183,14 @@ def _is_object(line: bytes) -> bool:
     return True
 
 
-def avro_of(decoder: Any, content: bytes, damage: Damage, look: Callable[[Any, int], None]) -> Iterator[AccessBatch]:
+def avro_of(
+    decoder: Any, content: bytes, damage: Damage, on_schema: Callable[[Any, int], None]
+) -> Iterator[AccessBatch]:
     """Batches of the accesses in the blocks before the damage. Raises DataError (65) for a file of another schema."""
 
-    def found(reason: str) -> None:
+    def record(reason: str) -> None:
         damage.reason = reason
 
-    for batch in avro.decode(decoder, content, damage.file, look=look, damaged=found):
+    for batch in avro.decode(decoder, content, damage.file, on_schema=on_schema, damaged=record):
         damage.records += batch.read
         yield batch

@@ -58,8 +58,8 @@ class FastAvroReader:
     ) -> tuple[AccessBatch, Left] | None:
         """The accesses of a file of such ``blocks``, and the records that are left.
 
-        None where the file is not plain, or much of it would be left: nothing of it is read then. Raises Damage where
-        a block does not hold what its header says.
+        None where the file is not plain, or much of it would be left: nothing of it is read then. Raises DamagedBlock
+        where a block does not hold what its header says.
         """
         reader = self._reader(fields)
         unpack = _CODECS.get(codec)
@@ -90,14 +90,14 @@ class FastAvroReader:
         key = tuple(zip(fields, kinds, strict=True))
         if key not in self._readers:
             names = (self._needs.name, *self._needs.shared, *self._needs.read, *self._needs.times)
-            places = {name: place for place, name in enumerate(names)}
-            told = [
-                ([_plain_avro.KINDS[one] for one in kind], places.get(name, -1))
+            slots = {name: slot for slot, name in enumerate(names)}
+            columns = [
+                ([_plain_avro.KINDS[branch] for branch in kind], slots.get(name, -1))
                 for name, kind in zip(fields, kinds, strict=True)
             ]
             sizes, has_times = len(self._needs.read), bool(self._needs.times)
             try:
-                made = _plain_avro.Records(told, self._numbers.shared, self._numbers.group, sizes, has_times)
+                made = _plain_avro.Records(columns, self._numbers.shared, self._numbers.group, sizes, has_times)
             except ValueError:
                 made = None
             self._readers[key] = made
@@ -105,7 +105,7 @@ class FastAvroReader:
 
 
 def rows_of(left: Left, schema: Any) -> list[Mapping[str, Any]]:
-    """The records that were left, by name. Raises what fastavro raises."""
+    """The records that were left, by name. Raises fastavro's errors."""
     import fastavro
 
     # An array of them, which is read at once: their number, they, and the end.

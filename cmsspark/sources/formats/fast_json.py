@@ -18,18 +18,19 @@ from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.line_template import LineTemplate, RequiredFields, RequiredFieldsOf, learn
 
 _packed: Final[Any] = compiled("sources.formats.packed")
-_shaped: Final[Any] = compiled("sources.formats.template_reader")
+_template_reader: Final[Any] = compiled("sources.formats.template_reader")
 #: Whether this installation has the compiled line reader.
-COMPILED: Final = _shaped is not None
+COMPILED: Final = _template_reader is not None
 #: Lines of a chunk that templates are learned from; learning from one costs as much as reading some tens of lines. One
 #: try is earned by so many lines read, and at most so many tries are saved for when new templates appear.
 _TRIES, _LINES_A_TRY, _MOST_TRIES = 4, 1000, 256
 
 
 class Numbers:
-    """Small integers for what shared texts mean: compiled code makes its groups of them.
+    """Numbers for the values that shared texts map to; compiled code builds its groups of them.
 
-    ``meanings``: for each of the shared texts, what its value means; ``group``: the number of a group of such meanings.
+    ``meanings``: for each of the shared texts, the function that maps its value; ``group``: numbers a group of mapped
+    values.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class FastLineReader:
     ) -> None:
         self._required_of = required_of
         self._lines_for_tries = _MOST_TRIES * _LINES_A_TRY
-        # A line with odd values does not fit its own template: the template must not be added again and again.
+        # A line with unusual values does not fit its own template. The template must not be added repeatedly.
         self._templates: set[LineTemplate] = set()
         numbers = Numbers(shared, group)
-        self._lines: Any = _shaped.Lines(numbers.shared, numbers.group, len(required.read), len(required.written), day)
+        self._lines: Any = _template_reader.Lines(
+            numbers.shared, numbers.group, len(required.read), len(required.written), day
+        )
 
     def read(self, content: Content, batch: AccessBatch) -> tuple[int, bytes, list[int]]:
         """Add the accesses of lines that fit to ``batch``.
@@ -90,12 +93,12 @@ class FastLineReader:
         if batch.packed is None:
             batch.packed = _packed.Columns()
         lines, left, numbers = self._lines.read(content, batch.packed)
-        known = 0
-        for generation, taken in self._lines.taken():
-            known += taken
-            if generation and taken:
-                batch.generations[generation] = batch.generations.get(generation, 0) + taken
-        batch.read += known
+        read = 0
+        for version, taken in self._lines.taken():
+            read += taken
+            if version and taken:
+                batch.generations[version] = batch.generations.get(version, 0) + taken
+        batch.read += read
         write_only, no_lfn, out_of_day = self._lines.bins()
         batch.write_only += write_only
         batch.no_lfn += no_lfn

@@ -1,8 +1,8 @@
-"""What the decoders of JSON sources share: chunks of lines in, batches of accesses out.
+"""The base class of decoders of JSON lines: from chunks of lines to batches of accesses.
 
 :mod:`cmsspark.sources.formats.fast_json` reads lines that fit a learned template. msgspec decodes other lines that are
 plainly one object each, all at once, into typed records with the needed fields only. A line that fails, or is not
-plain, is cut out and decided alone by :mod:`cmsspark.sources.formats.strict_json`. Records are binned in columns: a
+plain, is parsed alone by :mod:`cmsspark.sources.formats.strict_json`, which decides. Records are binned in columns: a
 list for each field is quicker than a loop over records.
 """
 
@@ -19,7 +19,7 @@ import msgspec
 
 from cmsspark import days
 from cmsspark.access import AccessBatch, Group
-from cmsspark.sources.fields import Apps, Remembered, itself, person
+from cmsspark.sources.fields import Apps, MemoDict, as_is, user_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
@@ -29,27 +29,27 @@ from cmsspark.sources.values import Long, Malformed, kind_of, normalised_lfns, w
 
 _BLANK_LINE = re.compile(rb"[ \t]*")
 
-#: What msgspec raises for a line that it does not read.
-REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-#: Lines that are read one by one rather than tried at once, and tries after which all that are left are.
+#: Errors of msgspec for a line that it rejects.
+REJECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: So few lines are read one by one instead of at once, and all lines after so many failed attempts.
 FEW, TRIES = 3, 16
 
 
 class Metadata(msgspec.Struct, gc=False):
-    """The part of a record that the transport adds; ``timestamp`` in seconds, ms or µs, told by size."""
+    """The part of a record that the transport adds; ``timestamp`` in seconds, ms or µs, by its size."""
 
     timestamp: Long | None = None
 
 
 class Coder:
-    """Small integers for what records share, one for each distinct group; lives as long as a task."""
+    """Numbers the distinct groups of records; lives as long as a task."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
         self._numbers: dict[Group, int] = {}
 
     def number(self, site: str, app: str, user: str | None, remote: int) -> int:
-        """The group's number; ``user`` is a person's name as logged."""
+        """The group's number; ``user`` is the user's name as logged."""
         group = Group(site, app, user, remote)
         number = self._numbers.get(group)
         if number is None:
@@ -59,7 +59,7 @@ class Coder:
 
 
 class JsonDecoder(ABC):
-    """A source of JSON lines. Subclasses say what their records are; this says how lines are read.
+    """A decoder of JSON lines. Subclasses define the records; this class reads the lines.
 
     ``groups`` of the batches index ``coder.groups``.
     """
@@ -73,20 +73,20 @@ class JsonDecoder(ABC):
         self.low_ms, self.high_ms = days.timestamp_ms_bounds(day)
         self.apps = apps
         self.coder = Coder()
-        self.person = Remembered(person, Apps.REMEMBERED)
+        self.user_names = MemoDict(user_name, Apps.CACHE_SIZE)
         self._decoder = msgspec.json.Decoder(self.record_type)
         self._fast_lines: FastLineReader | None = None
 
     def use_fast_lines(
         self, required: RequiredFields, required_of: RequiredFieldsOf, code: Callable[[tuple[Any, ...]], int]
     ) -> None:
-        """Read lines that fit a template by compiled code, where there is one.
+        """Read lines that fit a template by compiled code, where it is available.
 
         The first two shared texts of ``required`` are a user's and an application's.
 
-        ``code`` is the group of (person, application, other shared texts).
+        ``code`` returns the group of (user, application, other shared texts).
         """
-        meanings = (self.person.__getitem__, self.apps.of.__getitem__, *[itself] * (len(required.shared) - 2))
+        meanings = (self.user_names.__getitem__, self.apps.of.__getitem__, *[as_is] * (len(required.shared) - 2))
         if not COMPILED:
             return
         self._fast_lines = FastLineReader(self.day_number, required, required_of, meanings, code)
@@ -98,19 +98,19 @@ class JsonDecoder(ABC):
 
     @abstractmethod
     def take(self, records: list[Any], batch: AccessBatch) -> None:
-        """Bin each record and append those that are accesses to ``batch``."""
+        """Bin each record and append accesses to ``batch``."""
 
     @abstractmethod
     def strict(self, fields: Fields) -> Any:
-        """The record of a line that was read by the letter. Raises Malformed."""
+        """The record of a strictly parsed line. Raises Malformed."""
 
     def decode_lines(self, lines: Content) -> list[Any]:
-        """The records of whole lines, typed. Raises what msgspec raises."""
-        found: list[Any] = self._decoder.decode_lines(lines)
-        return found
+        """The records of whole lines, typed. Raises msgspec's errors."""
+        records: list[Any] = self._decoder.decode_lines(lines)
+        return records
 
     def decode_line(self, line: bytes) -> Any:
-        """The record of one line, typed. Raises what msgspec raises."""
+        """The record of one line, typed. Raises msgspec's errors."""
         return self._decoder.decode(line)
 
     def decode(self, content: Content, file: str, first_line: int = 1) -> AccessBatch:
@@ -120,7 +120,7 @@ class JsonDecoder(ABC):
         return batch.unpack()
 
     def add(self, content: Content, file: str, first_line: int, batch: AccessBatch) -> int:
-        """Add the accesses of ``content`` to ``batch``, which holds those of the lines before; the number of lines."""
+        """Add the accesses of ``content`` to ``batch`` and return the number of lines."""
         if self._fast_lines is None:
             chunk = Chunk(content, file, first_line)
             self._add_all(chunk, batch)
@@ -138,7 +138,7 @@ class JsonDecoder(ABC):
                 self._add_each(chunk, first, end, batch)
 
     def _add_at_once(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
-        """Add plain lines; one that fails is cut out and read by itself, what is right around it still goes fast."""
+        """Add plain lines. A line that fails is read alone; the lines around it are still decoded at once."""
         todo, tries = [(first, end)], 0
         while todo:
             first, end = todo.pop()
@@ -147,10 +147,10 @@ class JsonDecoder(ABC):
                 continue
             try:
                 records = self.decode_lines(chunk.part(first, end))
-            except REFUSED as error:
+            except REJECTED as error:
                 tries += 1
                 bad = chunk.suspect(error, first, end)
-                # Taken from the end: the lines before come first.
+                # The list is popped from its end, so the first lines go last.
                 cuts = (first, (first + end) // 2, end) if bad is None else (first, bad, bad + 1, end)
                 todo += [part for part in reversed(list(pairwise(cuts))) if part[0] < part[1]]
                 continue
@@ -161,7 +161,7 @@ class JsonDecoder(ABC):
                 self._add_each(chunk, first, end, batch)
 
     def _add_each(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
-        """Add lines that are read one by one; what is malformed goes to the batch."""
+        """Add lines one by one; malformed ones are quarantined in the batch."""
         records = []
         for number in range(first, end):
             line = chunk.line(number)
@@ -177,11 +177,11 @@ class JsonDecoder(ABC):
     def _record(self, line: bytes) -> Any:
         try:
             return self.decode_line(line)
-        except REFUSED:
+        except REJECTED:
             return self.strict(strict_json.parse_object(line))
 
     def of_the_day(self, records: list[Any], batch: AccessBatch) -> list[Any]:
-        """``data`` of the records that are of the folder's day; the others are counted (rule 6)."""
+        """The ``data`` of records of the folder's day. Others are counted as out_of_day (rule 6)."""
         low, high, is_out = self.low_ms, self.high_ms, self._is_out_of_day
         return [
             record.data
@@ -200,14 +200,14 @@ class JsonDecoder(ABC):
         return True
 
 
-def named(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:
-    """Append the logged ``names``, normalised (rule 10), to the batch's lfns; the data of those that have one.
+def add_lfns(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:
+    """Append the logged ``names``, normalised (rule 10), to the batch's lfns; returns the data of records with a name.
 
-    The others are counted (no_lfn).
+    Records without a name are counted as no_lfn.
     """
     lfns = normalised_lfns(names)
     if "" in lfns:
-        data = [one for one, lfn in zip(data, lfns, strict=True) if lfn]
+        data = [record for record, lfn in zip(data, lfns, strict=True) if lfn]
         batch.no_lfn += len(lfns) - len(data)
         lfns = [lfn for lfn in lfns if lfn]
     batch.lfns += lfns
@@ -215,7 +215,7 @@ def named(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[
 
 
 def add_bytes(sizes: list[Any], batch: AccessBatch) -> None:
-    """Append sizes, of which some may be floats of whole value, to the batch's bytes read."""
+    """Append sizes, which may be floats of whole value, to the batch's bytes read."""
     if sum(sizes).__class__ is float:
         sizes = list(map(int, sizes))
     if batch.read_bytes is None:
@@ -224,9 +224,9 @@ def add_bytes(sizes: list[Any], batch: AccessBatch) -> None:
 
 
 def parts_of(fields: Fields) -> tuple[Any, Metadata | None]:
-    """``data`` and ``metadata`` of a record read by the letter (rule 5). Raises Malformed.
+    """``data`` and ``metadata`` of a strictly parsed record (rule 5). Raises Malformed.
 
-    ``data`` must be there; each value under ``metadata`` must be an object with a well-typed timestamp, or null.
+    ``data`` is required; each value under ``metadata`` must be an object with a well-typed timestamp, or null.
     """
     if "data" not in fields:
         raise Malformed("data: missing")

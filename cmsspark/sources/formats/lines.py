@@ -1,7 +1,7 @@
-"""Log files as chunks of whole lines: plain or gzip, read as they are, damage named.
+"""Log files, plain or gzip, as chunks of whole lines.
 
-A line has a limit: memory stays bounded whatever a file holds. A longer line is one malformed record; it is read to its
-end, and its first bytes are kept.
+The length of a line is limited, so that memory is bounded. A longer line is one malformed record; its first bytes are
+kept.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from cmsspark.access import RAW_LIMIT, AccessBatch, Quarantined
 from cmsspark.errors import DataError
 from cmsspark.sources.formats.json_lines import JsonDecoder
 
-#: Bytes read at once: they and the records made of them fit a core's cache, which is worth a third of the time.
+#: Bytes read at once. They and their records fit a core's cache, which saves a third of the time.
 CHUNK: Final = 512 * 1024
-#: Bytes read at first, enough for a sample of the fields: a small file's time would go into a larger buffer.
+#: Bytes read first, enough for a sample of the fields. Allocating more would dominate the time of a small file.
 _FIRST: Final = 256 * 1024
-#: Records handed on at once, or a chunk's more: numpy's fixed costs are shared by so many.
+#: Minimum records of a batch, to spread numpy's fixed costs.
 GATHERED: Final = 4096
 
-#: Bytes of a line at most, without its newline, unless the settings have another limit (``max_line_bytes``).
+#: Maximum bytes of a line without its newline, unless the settings have another limit (``max_line_bytes``).
 LINE_LIMIT: Final = 64 * 1024 * 1024
 
-#: Is shown the first lines of each file.
-Look = Callable[[bytes], None]
+#: Called with the first lines of each file.
+OnFirstLines = Callable[[bytes], None]
 
 BOM: Final = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
@@ -33,14 +33,14 @@ _NEWLINE = ord("\n")
 
 
 class LongLine(NamedTuple):
-    """A line beyond the limit: its first bytes, and how many it has without its newline."""
+    """A line above the limit: its first bytes, and its size without the newline."""
 
     head: bytes
     size: int
     limit: int
 
     def add_to(self, batch: AccessBatch, file: str, line: int) -> int:
-        """Count it as a malformed record; the number of lines."""
+        """Add the line as a malformed record and return the number of lines."""
         batch.read += 1
         reason = f"a line of more than {self.limit} bytes"
         batch.malformed.append(Quarantined.cut(file, line, reason, self.head, self.size))
@@ -51,17 +51,17 @@ def decode_file(
     decoder: JsonDecoder,
     stream: IO[bytes],
     file: str,
-    look: Look = lambda chunk: None,
+    on_first_lines: OnFirstLines = lambda chunk: None,
     line_limit: int = LINE_LIMIT,
 ) -> Iterator[AccessBatch]:
-    """Batches of the accesses in a file of JSON lines. Raises DataError (65) naming a file that is damaged."""
+    """Batches of the accesses in a file of JSON lines. Raises DataError (65) with the name of a damaged file."""
     line, batch, is_first = 1, AccessBatch(), True
     for chunk in chunks(plain(stream, file), file, line_limit=line_limit):
         if isinstance(chunk, LongLine):
             line += chunk.add_to(batch, file, line)
             continue
         if is_first:
-            look(bytes(chunk))
+            on_first_lines(bytes(chunk))
             is_first = False
         line += decoder.add(chunk, file, line, batch)
         if batch.read >= GATHERED:
@@ -72,7 +72,7 @@ def decode_file(
 
 
 def plain(stream: IO[bytes], file: str) -> Any:
-    """The stream, decompressed where its first bytes say gzip. A file named .gz that is none is damaged."""
+    """The stream, decompressed where it begins as gzip. Raises DataError (65) for a file named .gz that is not gzip."""
     head = stream.read(2)
     stream.seek(0)
     if head == _GZIP:
@@ -87,14 +87,15 @@ def plain(stream: IO[bytes], file: str) -> Any:
 def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
     """Pieces of about ``size`` bytes that end at a newline; the last line gets one where it has none.
 
-    All are views of one buffer: each is gone with the next. A BOM at the file's start is skipped. Lines of more than
-    ``line_limit`` bytes (at least ``size``) come as LongLine. Raises DataError (65) where decompression fails.
+    All are views of one buffer: each is invalid once the next is read. A BOM at the file's start is skipped. Lines of
+    more than ``line_limit`` bytes (at least ``size``) come as LongLine. Raises DataError (65) where decompression
+    fails.
     """
     buffer = bytearray(min(size, _FIRST) + len(BOM) + 1)
     begin, end = _after_mark(stream, buffer, file)
     filled = False
     while True:
-        # What is left of the last line goes to the front, and the next bytes behind it.
+        # Move the rest of the last line to the front; the next bytes follow it.
         if begin:
             buffer[: end - begin] = buffer[begin:end]
             begin, end = 0, end - begin
@@ -107,7 +108,7 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
                 begin = whole_lines
             continue
         if filled and len(buffer) - 1 - end < max(1, size // 2):
-            # It doubles: a long line is copied a few times only.
+            # Double the buffer, so that a long line is copied a few times only.
             more = min(max(end, min(size, 4 * len(buffer))), line_limit + size - end)
             wider = bytearray(end + more + 1)
             wider[:end] = memoryview(buffer)[:end]
@@ -118,7 +119,7 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
         filled = got == len(room)
         if not got:
             break
-        # Only the few bytes that were read for the mark may have a newline before what was read now.
+        # Before the new bytes only those read for the BOM may contain a newline.
         unsearched, end = max(0, end - len(BOM)), end + got
         begin = buffer.rfind(b"\n", unsearched, end) + 1
         first = 0
@@ -128,14 +129,16 @@ def chunks(stream: Any, file: str, size: int = CHUNK, line_limit: int = LINE_LIM
         if begin > first:
             yield whole[first:begin]
     if end:
-        # The few bytes that were read for the mark may end in a newline.
+        # The bytes read for the BOM may end in a newline.
         closed = buffer[end - 1] == _NEWLINE
         buffer[end] = _NEWLINE
         yield whole[: end if closed else end + 1]
 
 
 def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, limit: int) -> tuple[LongLine, int, int]:
-    """Read to the end of the line whose first ``end`` bytes are in the buffer; where what follows it lies there."""
+    """Read to the end of the line whose first ``end`` bytes are in the buffer. Returns it, and the span of what
+    follows.
+    """
     head, room = bytes(memoryview(buffer)[: min(end, RAW_LIMIT)]), memoryview(buffer)[:size]
     while got := _read(stream, room, file):
         newline = buffer.find(b"\n", 0, got)
@@ -146,7 +149,7 @@ def _past_line(stream: Any, buffer: bytearray, end: int, size: int, file: str, l
 
 
 def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> Iterator[memoryview | LongLine]:
-    """Whole lines that are read already, in pieces of about ``size`` bytes; see :func:`chunks`."""
+    """Split whole lines in memory into pieces of about ``size`` bytes; see :func:`chunks`."""
     whole, begin = memoryview(content), 0
     while begin < len(content):
         end = content.find(b"\n", begin + size) + 1 or len(content)
@@ -165,7 +168,7 @@ def pieces(content: bytes, size: int = CHUNK, line_limit: int = LINE_LIMIT) -> I
 
 
 def _after_mark(stream: Any, buffer: bytearray, file: str) -> tuple[int, int]:
-    """Where a file's first bytes lie in the buffer: behind the BOM, which short reads may have cut."""
+    """The span of a file's first bytes in the buffer after the BOM. Short reads may split the BOM."""
     end = 0
     while end < len(BOM) and BOM.startswith(buffer[:end]):
         got = _read(stream, memoryview(buffer)[end : len(BOM)], file)

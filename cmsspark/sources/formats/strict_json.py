@@ -1,7 +1,7 @@
 """One JSON object, read strictly by the counting rules (``docs/counting.md``, rules 1 and 2).
 
-The fast decoders accept what is plainly right; a line that they refuse comes here and is judged alone. This reader
-keeps every value of a repeated key, minds no depth, and does not look into values: :mod:`cmsspark.sources.values`
+The fast decoders accept plain lines; a line that they reject is parsed here alone. This parser keeps every value of a
+repeated key, has no depth limit, and does not check values: :mod:`cmsspark.sources.values`
 checks those of needed fields.
 """
 
