@@ -26,17 +26,22 @@ TOP = Path(__file__).resolve().parents[1]
 #: Stream → the form of its files.
 FORMS = {"aaa": "enr", "eos": "json", "cmssw": "json", "crab": "avro"}
 STAGES = ("floor", "decode", "kernel")
-#: What each process runs: only what both revisions have.
+#: What each process runs: only what both revisions have, which is read by compiled code in both.
 MEASURE = """
 import json, sys, time
 from datetime import date
 from pathlib import Path
-from cmsspark.pipeline.catalogue_snapshots import open_snapshots
 from cmsspark.sources.dumps import dump_at
 from cmsspark.sources.reader import Reader
 from cmsspark.storage import LocalFiles
-from cmsspark.kernel.catalogue import Catalogue
-from cmsspark.kernel.pre_aggregate import StreamAggregator
+try:
+    from cmsspark.pipeline.catalogue_snapshots import open_snapshots
+    from cmsspark.kernel.catalogue import Catalogue
+    from cmsspark.kernel.pre_aggregate import StreamAggregator
+except ModuleNotFoundError:  # a revision from before the kernel had a room
+    from cmsspark.jobs.snapshots import open_snapshots
+    from cmsspark.transforms.catalogue import Catalogue
+    from cmsspark.transforms.fold import StreamFold as StreamAggregator
 
 stream, form, day, dbs, cache, rounds, *paths = sys.argv[1:]
 day = date.fromisoformat(day)
@@ -98,10 +103,12 @@ print(json.dumps({name: min(found) for name, found in times.items()}))
 
 
 def checkout(revision: str, folder: Path) -> None:
-    """The tree of a revision, beside this one."""
+    """The tree of a revision, beside this one, with its compiled code."""
     packed = subprocess.run(["git", "archive", revision], cwd=TOP, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
+    build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    subprocess.run(build, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def write_inputs(stream: str, parts: list[str], folder: Path) -> dict[str, Path]:

@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""What ``cmsspark`` runs: one file a command. :mod:`cmsspark.cli` names them."""

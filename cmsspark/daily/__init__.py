@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""``cmsspark daily``: its settings, its state, the work, and who is notified of it."""

@@ -1,7 +1,7 @@
 """The dumps' tables as Polars frames: what DBS says of each dataset, and what lies where.
 
 FILES, BLOCKS and the replicas go through partitions on disk; the other tables are read whole. Joins go over keys made
-unique first, so that none multiplies rows. :mod:`cmsspark.kernel.datasets` and ``replicas`` do the same in Spark.
+unique first, so that none multiplies rows. :mod:`cmsspark.runners.datasets` and ``replicas`` do the same in Spark.
 """
 
 from __future__ import annotations

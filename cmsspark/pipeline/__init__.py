@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""The pipeline: what composes the rooms below to one day of logs, one job on dumps, one period, one publication."""

@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""Publishing: documents from stored rows, an outbox, and sinks that confirm."""

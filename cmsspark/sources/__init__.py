@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""Sources: every log stream and dump, described once in :mod:`cmsspark.sources.registry`."""
