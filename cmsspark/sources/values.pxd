@@ -1,9 +1,9 @@
 # cython: language_level=3, cdivision=True
-"""Rules 9 and 10 of ``docs/counting.md`` for compiled code; ``values.py`` beside this file has them in Python.
+"""Rules 9 and 10 of ``docs/counting.md`` for compiled code; ``values.py`` in this folder has them in Python.
 
-A value is taken here only where it is plainly right: what these functions refuse is left to Python, which decides. So
-they must not accept what Python refuses, and must find the same number. Tests that read the same records both ways hold
-them together: change one only with the other.
+These functions accept plain values only. Python reads the values that they reject, and decides. They must not accept a
+value that Python rejects, and must return the same number. Tests read the same records with both and compare the
+results: always change both together.
 """
 
 from cmsspark.xxh64 cimport Bytes
@@ -26,9 +26,9 @@ cdef extern from *:
     const double CMSSPARK_PAST_LONG
 
 cdef enum:
-    DIGITS = 18  # of a number that surely fits 64 bits
-    DOUBLE_DIGITS = 15  # of one that a double holds to the last
-    WHOLE_DIGITS = 12  # of seconds; a double holds them with three more
+    DIGITS = 18  # of a number that fits 64 bits
+    DOUBLE_DIGITS = 15  # of a number that a double represents exactly
+    WHOLE_DIGITS = 12  # of seconds; a double represents them exactly as milliseconds
     LONGEST_SECONDS = 40
 
 
@@ -38,14 +38,14 @@ cdef struct Text:
 
 
 cdef inline Bytes past_digits(Bytes at, Bytes end) noexcept nogil:
-    """Behind the digits that begin at ``at``."""
+    """The end of the digits that begin at ``at``."""
     while at < end and 48 <= at[0] <= 57:
         at += 1
     return at
 
 
 cdef inline Bytes past_exponent(Bytes at, Bytes end) noexcept nogil:
-    """Behind the exponent that begins at ``at``, if one does; NULL for one without digits."""
+    """The end of an optional exponent at ``at``; NULL for an exponent without digits."""
     cdef Bytes begin
     if at == end or (at[0] != b"e" and at[0] != b"E"):
         return at
@@ -58,7 +58,7 @@ cdef inline Bytes past_exponent(Bytes at, Bytes end) noexcept nogil:
 
 
 cdef inline Bytes _past_whole(Bytes at, Bytes end, int64_t* value) noexcept nogil:
-    """Behind a number of up to ``DIGITS`` digits; where there is none, ``at``."""
+    """The end of a number of up to ``DIGITS`` digits; ``at`` where there is none."""
     cdef Bytes begin = at
     cdef int64_t found = 0
     while at < end and 48 <= at[0] <= 57:
@@ -71,7 +71,7 @@ cdef inline Bytes _past_whole(Bytes at, Bytes end, int64_t* value) noexcept nogi
 
 
 cdef inline Bytes _past_zeros(Bytes at, Bytes end) noexcept nogil:
-    """Behind a fraction of zeros that begins at ``at``, where one does."""
+    """The end of an optional fraction of zeros at ``at``."""
     cdef Bytes begin = at + 1
     if at >= end or at[0] != b".":
         return at
@@ -114,7 +114,7 @@ cdef inline bint is_whole(Bytes at, bint is_single, int64_t* found) noexcept nog
 
 
 cdef inline bint _plain_seconds(Text text, int64_t* found) noexcept nogil:
-    """Whether seconds are plain; in whole milliseconds, halves up, by the same arithmetic as Python's."""
+    """Whether seconds are plain; ``found`` is whole milliseconds, rounded half up, by the same arithmetic as Python's."""
     cdef Bytes at = text.at
     cdef Bytes end = text.at + text.size
     cdef Bytes begin = at
@@ -137,20 +137,20 @@ cdef inline bint _plain_seconds(Text text, int64_t* found) noexcept nogil:
             fraction += 1
         if at < end or not fraction:
             return False
-    # Both numbers are whole and below 2^53, so that this is the double nearest to what the text says.
+    # Both numbers are integers below 2^53, so that the quotient is the double nearest to the text's value.
     found[0] = <int64_t>floor((<double>digits / CMSSPARK_TENS[fraction]) * 1000 + 0.5)
     return True
 
 
 cdef inline bint _decimal_seconds(Text text, int64_t* found) except -1:
-    """Whether seconds are written with a point or an exponent; in whole milliseconds, by Python's own reading of them."""
+    """Whether seconds have a point or an exponent; ``found`` is whole milliseconds, parsed by Python's function."""
     cdef char[LONGEST_SECONDS + 1] written
     cdef Bytes begin = text.at
     cdef Bytes end = text.at + text.size
     cdef Bytes at = past_digits(begin, end)
     cdef Py_ssize_t digits = at - begin
     cdef double value
-    # Whole numbers have a rule of their own.
+    # Integers are handled by _plain_seconds.
     if at == end or text.size > LONGEST_SECONDS:
         return False
     if at[0] == b".":
@@ -169,7 +169,7 @@ cdef inline bint _decimal_seconds(Text text, int64_t* found) except -1:
 
 
 cdef inline bint is_seconds(Text text, int64_t* found) except -1:
-    """Whether a text is seconds from 0 on (rule 9); ``found``: in whole milliseconds, halves up (rule 11)."""
+    """Whether a text is seconds from 0 on (rule 9); ``found`` is whole milliseconds, rounded half up (rule 11)."""
     return _plain_seconds(text, found) or _decimal_seconds(text, found)
 
 
@@ -182,9 +182,9 @@ cdef inline bint _has_two_slashes(Bytes at, Py_ssize_t size) noexcept nogil:
 
 
 cdef inline Py_ssize_t normalise_lfn(Text logged, uint8_t* to, Bytes* name) noexcept nogil:
-    """Write the logical file name of a ``logged`` one (rule 10) to ``to``, where there is room for all of it.
+    """Write the logical file name of a ``logged`` one (rule 10) to ``to``, which has room for all of it.
 
-    ``name`` is where it begins there. Returns its size.
+    ``name`` is set to its begin. Returns its size.
     """
     cdef uint8_t* begin = to
     cdef Bytes at = logged.at

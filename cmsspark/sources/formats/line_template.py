@@ -1,4 +1,4 @@
-"""Templates of lines: what stands between the values of a record, learned from one line, expected in the next.
+"""Templates of lines: the literals between the values of a record, learned from one line and matched in others.
 
 A producer writes its records' keys in one order, so lines differ in their values only. A :class:`LineTemplate` is such
 an order. :mod:`cmsspark.sources.formats.template_reader` reads a line that fits a template without a parser: the bytes
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-#: Longer lines are not learned from.
+#: Templates are not learned from longer lines.
 LONGEST: Final = 64 * 1024
 
 _TOKEN: Final = re.compile(r' *(?:([{}\[\],:])|("[^"]*")|([^ {}\[\],:"]+))')
@@ -30,19 +30,19 @@ class RequiredFields(NamedTuple):
     read: tuple[str, ...]
     #: Sizes written.
     written: tuple[str, ...] = ()
-    #: Sizes stand in texts (EOS, second generation).
+    #: Sizes are texts (EOS, G2).
     sizes_are_texts: bool = False
-    #: Of the format (EOS).
-    generation: str = ""
+    #: The format version (EOS), else empty.
+    format_version: str = ""
 
 
-#: The required fields of a record, by the keys of its ``data``; None where they do not tell the format version.
+#: The required fields of a record, by the keys of its ``data``; None where they do not identify the format version.
 RequiredFieldsOf = Callable[[Mapping[str, Any]], RequiredFields | None]
 
 
 class LineTemplate(NamedTuple):
-    """``literals[i]`` stands before value ``i``, the last one behind the last value. ``slots[i]`` is the place of a
-    needed value, -1 for others: the name, the shared texts, sizes read, sizes written, the timestamp.
+    """``literals[i]`` comes before value ``i``, the last one after the last value. ``slots[i]`` is the slot of a
+    required value, -1 for others: the name, the shared texts, sizes read, sizes written, the timestamp.
     """
 
     literals: tuple[bytes, ...]
@@ -50,22 +50,22 @@ class LineTemplate(NamedTuple):
     required: RequiredFields
 
 
-class _Twice(Exception):
-    """An object has a key twice."""
+class _DuplicateKey(Exception):
+    """An object has a duplicate key."""
 
 
 def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
     """The template of a line (without its newline); None where it has none that other lines could fit.
 
-    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and keys that are there
-    twice. What is needed of it must be single values: an object or array there is not to be skipped but ill-typed.
+    It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and duplicate keys. Its
+    required values must not be objects or arrays, which are ill-typed there.
     """
     if len(line) > LONGEST or _PLAIN_TEXT.fullmatch(line) is None:
         return None
     try:
         text = line.decode()
         record = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
-    except (ValueError, RecursionError, _Twice):
+    except (ValueError, RecursionError, _DuplicateKey):
         return None
     if not isinstance(record, dict) or not isinstance(record.get("data"), dict):
         return None
@@ -86,18 +86,18 @@ def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _Twice
-    return found
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise _DuplicateKey
+    return record
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _cut(text: str) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
-    """What stands around the values of right JSON, and the path of each value; steps into arrays are None."""
+    """The literals around the values of valid JSON, and the path of each value, with None for an array."""
     literals: list[bytes] = []
     paths: list[tuple[str | None, ...]] = []
     # One entry for each open container: its key, None in an array.

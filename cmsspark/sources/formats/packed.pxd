@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""What the compiled readers share: accesses in columns, and numbers of texts that they have seen."""
+"""Shared by the compiled readers: accesses in columns, and a memo that numbers distinct texts."""
 
 from cmsspark.sources.values cimport Text
 from cmsspark.xxh64 cimport Bytes
@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    TEXTS = 8  # that are needed, at most: the name and what groups are made of
+    TEXTS = 8  # required texts at most: the name and the parts of a group
 
 cdef struct Milliseconds:
     int64_t cpu, wall
@@ -15,7 +15,7 @@ cdef struct Milliseconds:
 
 
 cdef inline bint is_same(Bytes at, Bytes other, Py_ssize_t size) noexcept nogil:
-    """Whether two texts of one size are the same; quicker than a call for the few bytes that most have."""
+    """Whether two texts of the same size are equal; quicker than memcmp for short texts."""
     cdef uint64_t one, two
     cdef uint8_t differ = 0
     cdef Py_ssize_t place
@@ -58,7 +58,7 @@ cdef class Columns:
 cdef struct Known:
     uint64_t hash
     Py_ssize_t begin, size
-    int64_t number  # -1: nothing is known here
+    int64_t number  # -1: an unused entry
 
 
 cdef class Memo:

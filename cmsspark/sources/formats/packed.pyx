@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What the compiled readers share: accesses in columns, and numbers of texts that they have seen."""
+"""Shared by the compiled readers: accesses in columns, and a memo that numbers distinct texts."""
 
 from cmsspark.sources.values cimport Text, normalise_lfn
 from cmsspark.xxh64 cimport Bytes, hash64
@@ -22,7 +22,7 @@ cdef enum:
 
 
 cdef void* more(void* old, Py_ssize_t size) except NULL:
-    """``old`` with room for ``size`` bytes. Raises MemoryError."""
+    """Reallocate ``old`` to ``size`` bytes. Raises MemoryError."""
     cdef void* new = realloc(old, size)
     if new == NULL:
         raise MemoryError
@@ -30,7 +30,7 @@ cdef void* more(void* old, Py_ssize_t size) except NULL:
 
 
 cdef bint is_utf8(Bytes at, Py_ssize_t size) except -1:
-    """Whether the text is UTF-8, as Python has it."""
+    """Whether the text is UTF-8 by Python's decoder."""
     cdef uint8_t high = 0
     cdef Py_ssize_t place
     for place in range(size):
@@ -44,7 +44,7 @@ cdef bint is_utf8(Bytes at, Py_ssize_t size) except -1:
 
 
 cdef class Columns:
-    """Accesses that were read, in columns of ``count``: what :class:`cmsspark.access.AccessBatch` keeps of them."""
+    """Accesses in columns of ``count`` rows, for :class:`cmsspark.access.AccessBatch`."""
 
 
     def __cinit__(self, bint has_times=False):
@@ -60,7 +60,7 @@ cdef class Columns:
         free(self._names)
 
     cdef int _grow(self, Py_ssize_t name) except -1:
-        # The room is told last: where memory ends on the way, what is there is no smaller than it says.
+        # Set the room last: after a MemoryError no buffer is smaller than the room says.
         cdef Py_ssize_t room
         if self.count == self.room:
             room = max(1024, 2 * self.room)
@@ -80,9 +80,9 @@ cdef class Columns:
         return 0
 
     cdef Py_ssize_t write(self, Text logged, Bytes* name) except -1:
-        """Write a file's normalised name (rule 10) behind the others; ``name`` is where it begins. Returns its size.
+        """Write a file's normalised name (rule 10) after the others and set ``name`` to its begin. Returns its size.
 
-        It counts once it is appended.
+        The name is kept only when it is appended.
         """
         if logged.size <= 0:
             return 0
@@ -137,7 +137,7 @@ cdef class Columns:
         return tuple(found[name].astype(np.int64) for name in ("cpu", "has_cpu", "wall", "has_wall"))
 
     def heads(self, rows):
-        """How many of the names in ``rows`` (int64) begin with which directories, as bytes: up to three, with the
+        """The number of names in ``rows`` (int64) by their leading directories, as bytes: up to three, with the
         slash after each. Raises IndexError.
         """
         cdef const int64_t[::1] places = rows
@@ -171,8 +171,8 @@ cdef class Columns:
 
 
 cdef class Memo:
-    """Numbers of texts (or of bytes), which ``number_of`` says once; of texts, all is forgotten before there are too
-    many: some differ in every job.
+    """A hash table of the numbers that ``number_of`` returns for texts (or bytes). A table of texts is cleared when it is
+    full, as some texts differ in every job.
     """
 
 
@@ -196,7 +196,7 @@ cdef class Memo:
         return 0
 
     cdef int _widen(self) except -1:
-        """Twice the room for what is known."""
+        """Double the room of the table."""
         cdef Known* old = self.places
         cdef Py_ssize_t place, room = self.room
         cdef Known* new = <Known*>more(NULL, 2 * room * sizeof(Known))
@@ -210,7 +210,7 @@ cdef class Memo:
         return 0
 
     cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept:
-        """Where the text is, or the free place where it goes."""
+        """The entry of the text, or the free entry for it."""
         cdef Py_ssize_t place = hash & (self.room - 1)
         cdef Known* known
         while True:
@@ -246,7 +246,7 @@ cdef class Memo:
             self.texts_size = 0
         elif 2 * self.count >= self.room:
             self._widen()
-        if self.texts_room - self.texts_size <= size:  # also for an empty text there is a place
+        if self.texts_room - self.texts_size <= size:  # an empty text needs an address too
             room = 2 * self.texts_room + 65536
             self.texts = <uint8_t*>more(self.texts, room)
             self.texts_room = room
@@ -259,9 +259,10 @@ cdef class Memo:
 
 
 cdef class Keys:
-    """What an access has beside its size or times: its file's name, and its group by the shared texts behind it.
+    """The name and the group of an access, from its texts.
 
-    ``shared``: what the number of each shared text is. ``group``: the group of such numbers (int64, as bytes).
+    ``shared``: a function for each shared text that returns its number. ``group``: returns the group of such numbers
+    (int64, as bytes).
     """
 
     def __cinit__(self, shared, group):
@@ -272,7 +273,7 @@ cdef class Keys:
         self.groups = Memo(group, False)
 
     cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name, int64_t* group) except -1:
-        """Write the name into ``columns`` and find the group; the name's size, 0 where there is none, which counts."""
+        """Write the name into ``columns`` and set the group. Returns the name's size; counts an access without a name."""
         cdef int64_t numbers[TEXTS]
         cdef int place
         cdef Py_ssize_t size = columns.write(texts[0], name)
@@ -285,7 +286,7 @@ cdef class Keys:
         return size
 
     cdef int64_t unnamed(self) noexcept:
-        """Records without a name since this was asked last."""
+        """The number of records without a name since the last call."""
         cdef int64_t found = self.no_lfn
         self.no_lfn = 0
         return found

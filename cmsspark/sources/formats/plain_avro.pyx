@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Avro records of plain fields, of which only the needed ones are looked at.
+"""Avro records of plain fields, of which only the required ones are decoded.
 
-As with lines (:mod:`cmsspark.sources.formats.template_reader`), a record is taken only where its values are plain; others are handed
-back, and a block that does not hold what it should is refused as a whole. This module may be missing.
+As with lines (:mod:`cmsspark.sources.formats.template_reader`), a record is accepted only where its values are plain.
+Others are returned to the caller, and a block with inconsistent content is rejected. This module is optional.
 """
 
 from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, Milliseconds, is_utf8
@@ -13,11 +13,11 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
-    NUMBERS = 4  # that are needed, at most
+    NUMBERS = 4  # required sizes at most
     FIELDS = 256
     BRANCHES = 2
 
-#: The plain types, by their numbers here.
+#: The numbers of the plain types.
 KINDS = {"null": 0, "boolean": 1, "int": 2, "long": 2, "float": 4, "double": 5, "bytes": 6, "string": 7}
 
 cdef enum:
@@ -33,8 +33,8 @@ cdef enum:
 cdef class Records:
     """Reads records of one schema.
 
-    ``fields``: of each field the numbers of its types (:data:`KINDS`), one or two, and its place, -1 where it is not
-    needed: the name, the shared texts, then sizes (the first that is not 0 counts) or, with ``has_times``, CPU and wall
+    ``fields``: of each field the numbers of its types (:data:`KINDS`), one or two, and its slot, -1 where it is not
+    required: the name, the shared texts, then sizes (the first that is not 0 counts) or, with ``has_times``, CPU and wall
     time in seconds, as text. ``shared`` and ``group``: as for lines.
     """
 
@@ -60,14 +60,14 @@ cdef class Records:
                 self.kinds[field][branch] = kind
 
     def unnamed(self):
-        """Records without a file's name since this was asked last."""
+        """The number of records without a file name since the last call."""
         return self.keys.unnamed()
 
     def read(self, const uint8_t[::1] block, Py_ssize_t count, Columns columns):
-        """Take the ``count`` records of a block.
+        """Read the ``count`` records of a block.
 
-        Returns those that are left: (number in the block, first byte, behind the last byte). None where the block does
-        not hold so many records and nothing else.
+        Returns the records that are not plain: (number in the block, begin, end). None where the block does not consist
+        of exactly so many records.
         """
         cdef Bytes begin = &block[0] if block.shape[0] else NULL
         cdef Bytes at = begin
@@ -113,7 +113,7 @@ cdef class Records:
     cdef Bytes _record(
         self, Bytes at, Bytes end, Text* texts, int64_t* sizes, Milliseconds* times, bint* is_plain
     ) except? NULL:
-        """Behind the record that begins at ``at``; NULL where it does not end in the block."""
+        """The end of the record at ``at``; NULL where it does not end in the block."""
         cdef int field, slot, kind
         cdef int64_t number
         cdef Text text
@@ -173,7 +173,7 @@ cdef class Records:
 
 
 cdef inline Bytes _long(Bytes at, Bytes end, int64_t* number) noexcept nogil:
-    """Behind a number as Avro writes it; NULL where it does not end, or is of more than 64 bits."""
+    """The end of an Avro integer; NULL where it is cut or has more than 64 bits."""
     cdef uint64_t found = 0
     cdef int shift = 0
     while at < end:

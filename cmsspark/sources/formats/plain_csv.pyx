@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Columns of the dumps' CSV where it is plain: no quotes, no escapes, whole numbers written as such.
+"""Columns of plain CSV of dumps: no quotes, no escapes, integers as digits.
 
-Numbers with a fraction or an exponent are read where one division or multiplication gives the nearest double.
-
-What is not plain is refused, and read by :mod:`cmsspark.sources.formats.sqoop_csv`'s other ways. So this module may be missing.
+Numbers with a fraction or an exponent are read where one division or multiplication gives the nearest double. Other text
+is rejected, and :mod:`cmsspark.sources.formats.sqoop_csv` reads it otherwise. This module is optional.
 """
 
 from cmsspark.xxh64 cimport Bytes
@@ -15,10 +14,10 @@ from libc.string cimport memchr, memcmp, memcpy
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
-    DIGITS = 18  # of a number that surely fits 64 bits
-    COLUMNS = 32  # that are wanted, at most
-    DOUBLE_DIGITS = 15  # of a whole number that a double surely holds
-    DOUBLE_EXPONENT = 22  # of the largest power of ten that a double holds
+    DIGITS = 18  # of a number that fits 64 bits
+    COLUMNS = 32  # selected columns at most
+    DOUBLE_DIGITS = 15  # of an integer that a double represents exactly
+    DOUBLE_EXPONENT = 22  # of the largest power of ten that a double represents exactly
 
 cdef enum Kind:
     LONG, TEXT, DOUBLE
@@ -28,7 +27,7 @@ cdef double[23] POWERS = [
     1e21, 1e22,
 ]
 
-#: Columns that may be wanted at once.
+#: The maximum number of selected columns.
 MOST_COLUMNS = COLUMNS
 
 cdef struct Column:
@@ -43,7 +42,7 @@ cdef struct Column:
 
 
 cdef class _Columns:
-    """Memory of the wanted columns while they are read."""
+    """Memory of the selected columns while they are read."""
 
     cdef Column columns[COLUMNS]
     cdef int count
@@ -98,10 +97,10 @@ def columns_of(const uint8_t[::1] content, int width, wanted):
     cdef Bytes line_end
     cdef Py_ssize_t rows = 0
     cdef int column
-    # The C library's search looks at many bytes at once: four searches are quicker than one loop.
+    # memchr examines many bytes at once: four searches are quicker than one loop.
     if memchr(at, 34, size) or memchr(at, 92, size) or memchr(at, 13, size) or memchr(at, 0, size):
         return None
-    # Places must ascend: a line is gone through once.
+    # Sort the columns by position, as each line is scanned once.
     order = sorted(range(len(wanted)), key=lambda number: wanted[number][0])
     cdef _Columns found = _Columns([wanted[number] for number in order], _count(at, end, 10), size)
     while at < end:
@@ -126,7 +125,7 @@ cdef object _as_bytes(Column* column, Py_ssize_t rows):
 
 
 cdef bint _line(Bytes at, Bytes end, int width, _Columns found, Py_ssize_t row) noexcept nogil:
-    """Whether the line is plain; its wanted fields go to ``row``."""
+    """Whether the line is plain; stores its selected fields in ``row``."""
     cdef int field = 0, column
     cdef Bytes comma
     for column in range(found.count):
@@ -145,11 +144,11 @@ cdef bint _line(Bytes at, Bytes end, int width, _Columns found, Py_ssize_t row) 
 
 
 cdef inline Py_ssize_t _count(Bytes at, Bytes end, uint8_t character) noexcept nogil:
-    """How often a character is there."""
+    """The number of occurrences of a character."""
     cdef Py_ssize_t found = 0, place, size
     cdef uint8_t some
     while at < end:
-        # A byte's counter lets the compiler work on many bytes at once.
+        # A counter of one byte lets the compiler vectorise the loop.
         size = min(end - at, 255)
         some = 0
         for place in range(size):
@@ -187,7 +186,7 @@ cdef inline bint _put(Column* column, Bytes at, Bytes end, Py_ssize_t row) noexc
 
 
 cdef inline bint _double(Bytes at, Bytes end, double* found) noexcept nogil:
-    """Whether the text is a number that is surely read rightly: digits, perhaps a fraction, perhaps an exponent."""
+    """Whether the text is a number that converts exactly: digits, an optional fraction and exponent."""
     cdef int64_t digits = 0
     cdef int count = 0, exponent = 0, fraction = 0
     cdef bint is_negative = False

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Lines that fit a template (:mod:`cmsspark.sources.formats.line_template`), read as fast as the machine goes through their bytes.
+"""The fast reader of lines that fit a template (:mod:`cmsspark.sources.formats.line_template`).
 
-No Python object is made of a value. A line is taken only where this module is sure of what the decoder would say of it:
-UTF-8 without escapes, plain values of the right types. All others are handed back, and the decoder's word on them is
-final. So this module may be missing (no C compiler at hand): all stays the same, only slower.
+It creates no Python objects for values. It accepts a line only where its result certainly equals that of the decoder:
+UTF-8 without escapes, plain values of the right types. Other lines are returned to the caller, and the decoder decides
+about them. This module is optional: without it results are the same, only slower.
 """
 
 from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, is_same, is_utf8, more
@@ -17,7 +17,7 @@ from libc.string cimport memchr, memcmp
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
-    LONGS = 8  # of a template that are needed, at most
+    LONGS = 8  # required numbers of a template at most
     TEMPLATES = 16
 
 
@@ -31,14 +31,14 @@ cdef struct LineTemplate:
 
 
 cdef class Lines:
-    """Reads lines that fit the templates it was given.
+    """Reads lines that fit one of its templates.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``day``: its number, from 1970 on.
     """
 
     cdef LineTemplate templates[TEMPLATES]
     cdef int order[TEMPLATES]
-    # How many literals and slots any two templates begin with alike; of the line at hand, where its literals begin.
+    # The length of the common prefix of any two templates; the positions of the literals in the current line.
     cdef int common[TEMPLATES][TEMPLATES]
     cdef Bytes* begins
     cdef int count
@@ -73,7 +73,7 @@ cdef class Lines:
         return self.count == TEMPLATES
 
     def add(self, template):
-        """Take lines that fit ``template`` (:class:`cmsspark.sources.formats.line_template.LineTemplate`) from now on."""
+        """Accept lines that fit ``template`` (:class:`cmsspark.sources.formats.line_template.LineTemplate`) from now on."""
         required = template.required
         if self.is_full:
             raise ValueError("too many templates")
@@ -105,15 +105,15 @@ cdef class Lines:
         self.count += 1
 
     def taken(self):
-        """(generation, lines taken since the last call) of each template."""
+        """(format version, lines read since the last call) of each template."""
         found = []
         for place, template in enumerate(self.kept):
-            found.append((template.required.generation, self.templates[place].taken))
+            found.append((template.required.format_version, self.templates[place].taken))
             self.templates[place].taken = 0
         return found
 
     def bins(self):
-        """Records since the last call: written only, without a name, the timestamps of those out of the day."""
+        """Since the last call: write-only records, records without a name, and timestamps of records of other days."""
         found = self.write_only, self.keys.unnamed(), self.out_of_day
         self.write_only, self.out_of_day = 0, []
         return found
@@ -130,9 +130,9 @@ cdef class Lines:
         return _is_plain(&content[0], end) and self._find(&content[0], end, texts, longs) >= 0
 
     def read(self, const uint8_t[::1] content, Columns columns):
-        """Take lines of ``content``, each with its newline.
+        """Read lines of ``content``, each with its newline.
 
-        Returns the number of lines, those that are left, and the number of each of these.
+        Returns the number of lines, the lines that do not fit, and the number of each of these.
         """
         cdef Bytes at = &content[0] if content.shape[0] else NULL
         cdef Bytes end = at + content.shape[0]
@@ -142,7 +142,7 @@ cdef class Lines:
         left, numbers = [], []
         while at < end:
             line_end = <Bytes>memchr(at, b"\n", end - at)
-            # A last line that nothing ends is not this module's.
+            # A last line without a newline is left to the decoder.
             if line_end != NULL and self._take(at, line_end, columns):
                 if left_from != NULL:
                     left.append(PyBytes_FromStringAndSize(<const char*>left_from, at - left_from))
@@ -172,7 +172,7 @@ cdef class Lines:
             return False
         template = self.order[place]
         if place:
-            # The template that fitted last comes first.
+            # Try the template that fitted last first.
             self.order[place], self.order[0] = self.order[0], template
         self.templates[template].taken += 1
         timestamp = longs[self.reads + self.writes]
@@ -194,8 +194,8 @@ cdef class Lines:
         return True
 
     cdef int _find(self, Bytes at, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
-        """The place in ``order`` of the template that the line fits, -1 where it fits none; what is needed of it goes
-        to ``texts`` and ``longs``.
+        """The index in ``order`` of the template that the line fits, -1 where it fits none. Stores required values in
+        ``texts`` and ``longs``.
         """
         cdef int place, slot, template, before = self.order[0], first = 0, reached = 0
         self.begins[0] = at
@@ -207,7 +207,7 @@ cdef class Lines:
         for place in range(self.count):
             template = self.order[place]
             if place:
-                # Templates mostly differ late: how far the one before went is not gone again.
+                # Templates mostly differ late, so skip the common prefix with the template tried before.
                 first = min(reached, self.common[before][template])
                 for slot in range(first, min(reached + 1, self.templates[before].count)):
                     self._forget(self.templates[before].slots[slot], texts, longs)
@@ -218,20 +218,20 @@ cdef class Lines:
         return -1
 
     cdef inline void _forget(self, int slot, Text* texts, int64_t* longs) noexcept nogil:
-        """Let a needed value be null again."""
+        """Reset a required value to null."""
         if slot >= self.texts:
             longs[slot - self.texts] = -(slot == self.texts + self.reads + self.writes)
         elif slot >= 0:
             texts[slot].size = -1
 
     cdef int _reach(self, LineTemplate* template, int first, Bytes end, Text* texts, int64_t* longs) noexcept nogil:
-        """-1 where the line fits the template from literal ``first`` on, else the literal that it has not, or which the
-        value has not behind it.
+        """-1 where the line fits the template from literal ``first`` on, else the index of the first literal that differs
+        or whose value is not plain.
         """
         cdef int place, slot
         cdef Py_ssize_t size
         cdef Bytes begin
-        # By names of their own: else each is fetched again for every value.
+        # Local copies: otherwise the members are loaded again for every value.
         cdef Bytes* begins = self.begins
         cdef Bytes* literals = template.literals
         cdef Py_ssize_t* sizes = template.sizes
@@ -280,7 +280,7 @@ cdef class Lines:
 
 
 cdef int _common(template, other):
-    """How many literals, each with the slot behind it, two templates begin with alike."""
+    """The number of leading literals, each with its slot, that two templates have in common."""
     cdef int found = 0
     if template.required.sizes_are_texts != other.required.sizes_are_texts:
         return 0
@@ -292,7 +292,7 @@ cdef int _common(template, other):
 
 
 cdef inline int64_t _day(int64_t timestamp) noexcept nogil:
-    """Days since 1970 of seconds, milliseconds or microseconds, told by size."""
+    """Days since 1970 of seconds, milliseconds or microseconds, by size."""
     if timestamp < 100_000_000_000LL:
         return timestamp // 86_400
     if timestamp < 100_000_000_000_000LL:
@@ -313,7 +313,7 @@ cdef inline bint _is_plain(Bytes at, Bytes end) except -1:
 
 
 cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:
-    """Behind a number or word of JSON; NULL where there is none."""
+    """The end of a JSON number or literal; NULL where there is none."""
     cdef Bytes begin
     cdef bint is_negative = at < end and at[0] == b"-"
     at += is_negative
