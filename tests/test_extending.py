@@ -208,7 +208,7 @@ def build_in_spark(tables: Tables, day: date) -> DataFrame:
 JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build, build_in_spark)
 command = JOB.command()
 '''
-JOB_LINE = '    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), by_processes=True)\n'
+JOB_LINE = '    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), runs_in_processes=True)\n'
 JOB_TABLE = """table: toy_tiers
 about: Datasets by data tier.
 keys: [data_tier]

@@ -123,12 +123,12 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
         state = DailyState(settings.state_dir, store) if store else None
         daily, since, until = prepare(settings)
 
-        def beat() -> None:
+        def heartbeat() -> None:
             with suppress(CmssparkError):
                 if targets.metrics is not None:
                     metrics.update(targets.metrics, metrics.heartbeat(time.time()))
 
-        daily.beat = beat
+        daily.heartbeat = heartbeat
         outcomes = worked(daily, since, until)
     except (Exception, KeyboardInterrupt) as error:
         code = errors.report(error)

@@ -54,7 +54,7 @@ class Daily:
     log: Callable[[str], None] = _log
     now: Callable[[], float] = time.time
     #: Called after each task: the daily is alive.
-    beat: Callable[[], None] = lambda: None
+    heartbeat: Callable[[], None] = lambda: None
     _is_stopped: bool = False
     _fatal: int = 0
     _ended: int = 0
@@ -161,7 +161,7 @@ class Daily:
         more = f"; {left} to go, about {max(1, round(estimate / 60))} min" if left and estimate > 30 else ""
         name = f"{task.job.name} of {task.day}"
         self.log(f"[{self._ended} of {total}] {name} ({task.why}): {outcome.word}, {outcome.text}{more}")
-        self.beat()
+        self.heartbeat()
         return outcome
 
     def _left(self, task: PlannedTask) -> TaskOutcome:
@@ -267,7 +267,7 @@ def worked(daily: Daily, first: date, last: date) -> list[TaskOutcome]:
     from cmsspark.store import lease
 
     with interruptible(), lease.hold(daily.files, join(daily.fout, ".leases", "daily"), "the daily work"):
-        daily.beat()
+        daily.heartbeat()
         try:
             with daily.state.change() as state:
                 state.not_begun = ""

@@ -24,7 +24,7 @@ class Job:
     #: Needs a Spark session. A job without one runs in plain Python.
     needs_spark: bool = True
     #: Processes of this host can run it without Spark. So they can every job on log streams.
-    by_processes: bool = False
+    runs_in_processes: bool = False
     #: The log streams that it reads by default.
     streams: tuple[str, ...] = ()
     #: The file in ``cmsspark/jobs/`` that holds its command, where it is not the job's name.
@@ -54,15 +54,17 @@ def _jobs() -> Iterator[Job]:
         if stream.has_report:
             about = f"One day of {stream.title} per dataset, site and app"
             yield Job(stream.report, about, (stream.report,), aliases=stream.report_aliases, streams=(stream.name,))
-    yield Job("dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), by_processes=True)
+    yield Job(
+        "dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True
+    )
     about = "How much data sit at the sites of a tier, by data tier"
-    yield Job("site_tier_usage", about, ("site_tier_usage",), by_processes=True)
-    yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), by_processes=True)
+    yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
+    yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)
     yield Job(
         "phedex",
         "The replica snapshot of a day per site and dataset",
         ("phedex",),
-        by_processes=True,
+        runs_in_processes=True,
         file="phedex_snapshot",
     )
     yield Job(

@@ -41,38 +41,38 @@ def run(request: DayRequest, log: Any = None) -> results.CurrentTable:
     Raises UsageError (2) and SettingsError (78) where the engine is not available; InputMissing (66), NotReady (75),
     DataError (65), OutputError (73): the previous result stays.
     """
-    tell = log or (lambda text: click.echo(text, err=True))
+    log = log or (lambda text: click.echo(text, err=True))
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
     is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)
-    with running(request.settings, request.fout, request.job, request.day, tell) as run_of_day:
+    with running(request.settings, request.fout, request.job, request.day, log) as run_context:
         # Missing local input, and another process that works on the day, are errors before anything starts.
         if is_local:
-            run_of_day.lock(LocalFiles())
+            run_context.lock(LocalFiles())
         if choice.engine == PROCESSES:
-            done = _run_by_processes(request, layout, tell, run_of_day)
+            done = _run_by_processes(request, layout, log, run_context)
         else:
-            done = _run_by_spark(request, layout, is_local, tell, run_of_day)
-        run_of_day.manifest = done.manifest
+            done = _run_by_spark(request, layout, is_local, log, run_context)
+        run_context.manifest = done.manifest
         return done
 
 
-def _run_by_processes(request: DayRequest, layout: Layout, tell: Any, run_of_day: RunContext) -> results.CurrentTable:
+def _run_by_processes(request: DayRequest, layout: Layout, log: Any, run_context: RunContext) -> results.CurrentTable:
     with local.worker_pool() as pool:
         inputs = resolve(request, layout, LocalFiles())
         earlier = reuse.find(request, inputs)
         if earlier is not None:
-            tell(f"taken from {reuse.SOURCE} of the day, run {earlier.manifest['run']}; --recount reads the logs")
-            return Work(request, inputs, None, tell, run_of_day).take(earlier)
+            log(f"taken from {reuse.SOURCE} of the day, run {earlier.manifest['run']}; --recount reads the logs")
+            return Work(request, inputs, None, log, run_context).take(earlier)
         engine.check_index(request, inputs)
-        work = Work(request, inputs, _snapshots(request, inputs, tell, pool.map), tell, run_of_day)
+        work = Work(request, inputs, _snapshots(request, inputs, log, pool.map), log, run_context)
         return work.count(local.LocalRunner(pool))
 
 
 def _run_by_spark(
-    request: DayRequest, layout: Layout, is_local: bool, tell: Any, run_of_day: RunContext
+    request: DayRequest, layout: Layout, is_local: bool, log: Any, run_context: RunContext
 ) -> results.CurrentTable:
     inputs = resolve(request, layout, LocalFiles()) if is_local else None
     with ThreadPoolExecutor(1) as pool:
@@ -80,11 +80,11 @@ def _run_by_spark(
         starting = pool.submit(_session, request.job)
         if inputs is None:
             files = files_for("hdfs://", starting.result())
-            run_of_day.lock(files)
+            run_context.lock(files)
             inputs = resolve(request, layout, files)
-        opened = _snapshots(request, inputs, tell) if uses_index(request, inputs.dbs) else None
+        opened = _snapshots(request, inputs, log) if uses_index(request, inputs.dbs) else None
         spark = starting.result()
-    work = Work(request, inputs, opened, tell, run_of_day)
+    work = Work(request, inputs, opened, log, run_context)
     return work.count(SparkRunner(spark, inputs.dumps, request.feed))
 
 
@@ -95,8 +95,8 @@ class Work:
     request: DayRequest
     inputs: Inputs
     opened: catalogue_snapshots.Snapshots | None
-    tell: Any
-    run_of_day: RunContext
+    log: Any
+    run_context: RunContext
 
     def count(self, runner: Runner) -> results.CurrentTable:
         """Count, check and store."""
@@ -122,13 +122,13 @@ class Work:
     def _stored(
         self, run_now: results.StagedRun, outcome: day_result.DayOutcome, write: Callable[[results.StagedRun, str], int]
     ) -> results.CurrentTable:
-        return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.run_of_day)
+        return day_result.store_day(self.request, self.inputs, outcome, write, run_now, self.run_context)
 
     def _in_a_run(self, work: Callable[[results.StagedRun], results.CurrentTable]) -> results.CurrentTable:
         """Work in a staged run; a failure leaves the store unchanged."""
         try:
             # Before anything is read, so that an unwritable store is an error at once.
-            with self.run_of_day.staged(self.inputs.files) as run_now:
+            with self.run_context.staged(self.inputs.files) as run_now:
                 return work(run_now)
         except Exception as error:
             catalogue = self.opened.catalogue if self.opened else None
@@ -150,13 +150,13 @@ def _session(job: str) -> SparkSession:
     return session(f"cmsspark {job}")
 
 
-def _snapshots(request: DayRequest, inputs: Inputs, tell: Any, each: Each = map) -> catalogue_snapshots.Snapshots:
+def _snapshots(request: DayRequest, inputs: Inputs, log: Any, each: Each = map) -> catalogue_snapshots.Snapshots:
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
     opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, each)
     if opened.built:
         trim()
-        tell(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
+        log(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
     return opened
 
 

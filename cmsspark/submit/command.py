@@ -17,15 +17,15 @@ from cmsspark.settings import Settings
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import Host
-from cmsspark.submit.profiles import Profile, lay_profile, load_profile
+from cmsspark.submit.profiles import Profile, add_profile, load_profile
 from cmsspark.submit.spark_options import (
     BUILT_IN,
     COMMAND_LINE,
     Options,
+    add_confs,
+    add_options_file,
+    add_settings,
     cluster_defaults,
-    lay_confs,
-    lay_options_file,
-    lay_settings,
     spark_submit_words,
 )
 
@@ -98,7 +98,7 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
     else:
         _driver_environment(options, request, settings, host, master)
     if not master.startswith("local"):
-        _lay_environment(options, "spark.executorEnv.", _wishes(host))
+        _add_environment(options, "spark.executorEnv.", _wishes(host))
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
@@ -162,33 +162,35 @@ def _layered(
     """All layers, the lowest first."""
     options = Options()
     if job is not None:
-        options.lay("spark.app.name", f"cmsspark-{job.name}", BUILT_IN)
-    options.lay("spark.ui.showConsoleProgress", "true" if host.is_terminal else "false", BUILT_IN)
+        options.set_option("spark.app.name", f"cmsspark-{job.name}", BUILT_IN)
+    options.set_option("spark.ui.showConsoleProgress", "true" if host.is_terminal else "false", BUILT_IN)
     master = profile.settled("master")
     if master:
-        options.lay("spark.master", master, profile.origin)
-    options.lay("spark.submit.deployMode", mode, COMMAND_LINE if request.has("--deploy-mode") else profile.origin)
+        options.set_option("spark.master", master, profile.origin)
+    options.set_option(
+        "spark.submit.deployMode", mode, COMMAND_LINE if request.has("--deploy-mode") else profile.origin
+    )
     defaults = cluster_defaults(host.spark.home, host.environ)
     holds = {"own" if job is None else "built-in", mode}
     if "spark.eventLog.dir" in {**defaults, **settings.spark} or _conf_names(request, "spark.eventLog.dir"):
         holds.add("event-log-folder")
-    lay_profile(options, profile, host, holds)
-    lay_settings(options, settings)
+    add_profile(options, profile, host, holds)
+    add_settings(options, settings)
     if host.environ.get("SPARK_OPTIONS"):
-        lay_options_file(options, host.environ["SPARK_OPTIONS"])
+        add_options_file(options, host.environ["SPARK_OPTIONS"])
     for option in OPTIONS:
         if option.spark and option.name != "--master":
             for value in request.every(option.name):
-                options.lay(option.spark, value, COMMAND_LINE)
+                options.set_option(option.spark, value, COMMAND_LINE)
     if request.has("--master"):
-        options.lay("spark.master", str(request.last("--master")), COMMAND_LINE)
-    lay_confs(options, (conf for conf in request.every("--conf") if not conf.startswith("spark.submit.deployMode=")))
-    _lay_wait(options, request, mode)
-    _lay_python(options, settings, request, host, mode)
+        options.set_option("spark.master", str(request.last("--master")), COMMAND_LINE)
+    add_confs(options, (conf for conf in request.every("--conf") if not conf.startswith("spark.submit.deployMode=")))
+    _add_wait(options, request, mode)
+    _add_python(options, settings, request, host, mode)
     return options
 
 
-def _lay_wait(options: Options, request: Request, mode: Mode) -> None:
+def _add_wait(options: Options, request: Request, mode: Mode) -> None:
     if not (request.has("--wait") or request.has("--no-wait")):
         return
     if request.has("--no-wait") and (request.has("--wait") or mode != "cluster"):
@@ -196,7 +198,7 @@ def _lay_wait(options: Options, request: Request, mode: Mode) -> None:
         raise UsageError("--no-wait is for cluster mode", found=found, next_step="add --deploy-mode cluster")
     for name in ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion"):
         if options.get(name) is not None:
-            options.lay(name, "false" if request.has("--no-wait") else "true", COMMAND_LINE)
+            options.set_option(name, "false" if request.has("--no-wait") else "true", COMMAND_LINE)
 
 
 def _start_within(request: Request) -> float:
@@ -212,13 +214,15 @@ def _conf_names(request: Request, name: str) -> bool:
     return any(conf.startswith(f"{name}=") for conf in request.every("--conf"))
 
 
-def _lay_python(options: Options, settings: Settings, request: Request, host: Host, mode: Mode) -> None:
+def _add_python(options: Options, settings: Settings, request: Request, host: Host, mode: Mode) -> None:
     """Which Python the driver and the executors run, unless a layer says so."""
     master = options.get("spark.master") or ""
     on_cluster = not master.startswith("local")
     environment = (request.last("--env") or settings.environment) if on_cluster else None
     if environment:
-        options.lay("spark.archives", f"{environment}#environment", "--env" if request.has("--env") else "settings")
+        options.set_option(
+            "spark.archives", f"{environment}#environment", "--env" if request.has("--env") else "settings"
+        )
         workers: str | None = "./environment/bin/python"
     elif on_cluster:
         # Without an environment of ours the nodes' own must do: a shared file system has ours, an image has its own.
@@ -228,7 +232,7 @@ def _lay_python(options: Options, settings: Settings, request: Request, host: Ho
     driver = host.python if mode == "client" else workers
     for name, value in (("spark.pyspark.python", workers), ("spark.pyspark.driver.python", driver)):
         if value and options.get(name) is None:
-            options.lay(name, value, BUILT_IN)
+            options.set_option(name, value, BUILT_IN)
 
 
 def _add_files(
@@ -243,17 +247,17 @@ def _add_files(
     """What travels with the job: the package, the settings, spark-avro. Returns what is worth telling."""
     notes = []
     if not (options.get("spark.master") or "").startswith("local"):
-        options.lay("spark.submit.pyFiles", places.ship(), BUILT_IN)
+        options.set_option("spark.submit.pyFiles", places.ship(), BUILT_IN)
         if mode == "cluster":
             for file in (settings.origin, places.key() if job is not None else None):
                 if file:
-                    options.lay("spark.files", file, BUILT_IN)
+                    options.set_option("spark.files", file, BUILT_IN)
     if request.has("--avro") and job is not None:
         notes.append("spark-avro: left out, our own jobs read Avro without it")
     elif request.has("--avro"):
         found = spark_avro.locate(host.spark, settings.jars)
         if found.option:
-            options.lay(found.option, found.value, "--avro")
+            options.set_option(found.option, found.value, "--avro")
         notes.append(found.note)
     return notes
 
@@ -291,7 +295,7 @@ def _driver_environment(options: Options, request: Request, settings: Settings, 
         "CMSSPARK_CACHE_DIR": "cache",
         **_wishes(host),
     }
-    _lay_environment(options, start, values)
+    _add_environment(options, start, values)
 
 
 def _wishes(host: Host) -> dict[str, str | None]:
@@ -299,10 +303,10 @@ def _wishes(host: Host) -> dict[str, str | None]:
     return {"CMSSPARK_COMPILED": host.environ.get("CMSSPARK_COMPILED")}
 
 
-def _lay_environment(options: Options, start: str, values: Mapping[str, str | None]) -> None:
+def _add_environment(options: Options, start: str, values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value and options.get(start + name) is None:
-            options.lay(start + name, value, BUILT_IN)
+            options.set_option(start + name, value, BUILT_IN)
 
 
 def _without_settings(arguments: list[str]) -> list[str]:

@@ -36,7 +36,7 @@ def choose(
     engine = command_line.last("--engine") or options.get("engine") or AUTO
     if engine not in ENGINES:
         raise UsageError("--engine is auto, processes or spark", found=repr(engine))
-    if job is None or not (job.streams or job.by_processes):
+    if job is None or not (job.streams or job.runs_in_processes):
         if engine == PROCESSES:
             raise UsageError(
                 "--engine processes cannot do that", found="the job needs Spark", next_step="leave --engine out"
@@ -65,7 +65,7 @@ def _spark_reason(command: Command, settings: Settings) -> str:
     return ""
 
 
-def by_processes(command: Command, host: Host, job: Job, arguments: Sequence[str]) -> Command:
+def runs_in_processes(command: Command, host: Host, job: Job, arguments: Sequence[str]) -> Command:
     """The command that counts without Spark, made from the one of Spark."""
     # One thread for each process: the processes are the cores.
     env = {name: value for name, value in command.env.items() if name != "SPARK_HOME"}

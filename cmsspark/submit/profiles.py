@@ -119,10 +119,10 @@ def _option(file: ConfigFile, option: str) -> ProfileOption:
     return entry
 
 
-def lay_profile(options: Options, profile: Profile, host: Host, holds: set[str]) -> None:
+def add_profile(options: Options, profile: Profile, host: Host, holds: set[str]) -> None:
     """Lay a profile's options, those it extends first; ``holds`` are the conditions that are met."""
     if profile.below is not None:
-        lay_profile(options, profile.below, host, holds)
+        add_profile(options, profile.below, host, holds)
     for name, entry in profile.options.items():
         if not set(entry.when or ()) <= holds:
             continue
@@ -130,4 +130,4 @@ def lay_profile(options: Options, profile: Profile, host: Host, holds: set[str])
             value = COMPUTED[entry.computed](host)
         else:
             value = spark_options({name: entry.value}, lambda _: profile.origin)[name]
-        options.lay(name, value, profile.origin, entry.why)
+        options.set_option(name, value, profile.origin, entry.why)

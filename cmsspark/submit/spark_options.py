@@ -79,7 +79,7 @@ class Options:
 
     chosen: dict[str, Chosen] = field(default_factory=dict)
 
-    def lay(self, name: str, value: str, origin: str, why: str = "") -> None:
+    def set_option(self, name: str, value: str, origin: str, why: str = "") -> None:
         """Lay a value over what is there. Raises UsageError or SettingsError for retired names and for secrets."""
         check_name(name, origin)
         before = self.chosen.get(name)
@@ -145,13 +145,13 @@ BUILT_IN: Final = "built-in"
 COMMAND_LINE: Final = "command line"
 
 
-def lay_settings(options: Options, settings: Settings) -> None:
+def add_settings(options: Options, settings: Settings) -> None:
     """The settings' ``spark`` options."""
     for name, value in settings.spark.items():
-        options.lay(name, value, settings.where("spark", name))
+        options.set_option(name, value, settings.where("spark", name))
 
 
-def lay_options_file(options: Options, file: str) -> None:
+def add_options_file(options: Options, file: str) -> None:
     """The options of a SPARK_OPTIONS file: ``option=value`` a line, as in CMSSpark; ``--conf`` before it is fine.
 
     Raises SettingsError (78) for other lines, NotAllowed (77) where it cannot be read.
@@ -170,16 +170,16 @@ def lay_options_file(options: Options, file: str) -> None:
         where = f"{file}, line {number}"
         if not equals:
             raise SettingsError("SPARK_OPTIONS has lines `spark.option=value`", where=where, found=repr(line))
-        options.lay(name.strip(), value.strip().strip("'\""), where)
+        options.set_option(name.strip(), value.strip().strip("'\""), where)
 
 
-def lay_confs(options: Options, confs: Iterable[str]) -> None:
+def add_confs(options: Options, confs: Iterable[str]) -> None:
     """The ``--conf KEY=VALUE`` of the command line. Raises UsageError (2)."""
     for conf in confs:
         name, equals, value = conf.partition("=")
         if not equals or not name:
             raise UsageError("--conf is KEY=VALUE", found=repr(conf))
-        options.lay(name, value, COMMAND_LINE)
+        options.set_option(name, value, COMMAND_LINE)
 
 
 def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def with_engine(
     choice = engine_choice.choose(request, job, options, settings, spark)
     if job is None or choice.engine == SPARK:
         return spark, choice.reason
-    return engine_choice.by_processes(spark, host, job, request.arguments), ""
+    return engine_choice.runs_in_processes(spark, host, job, request.arguments), ""
 
 
 def instead(spark: Command) -> str:
@@ -240,7 +240,7 @@ def job_help(name: str, job: Job | None) -> str:
 
 def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
     """Lines about compiled code (``why``: there is none), for a job that reads logs or dumps."""
-    if not why or job is None or not (job.streams or job.by_processes):
+    if not why or job is None or not (job.streams or job.runs_in_processes):
         return []
     inputs = "Logs" if job.streams else "Dumps"
     lines = [f"{inputs} are read without compiled code, which takes up to three times as long:"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import SettingsError, UsageError
-from cmsspark.submit.spark_options import Options, cluster_defaults, lay_options_file
+from cmsspark.submit.spark_options import Options, add_options_file, cluster_defaults
 from tests.submit.hosts import SETTINGS, command
 
 MEMORY = "spark.executor.memory"
@@ -96,11 +96,11 @@ def test_a_conf_keeps_what_stands_after_the_first_equals_sign() -> None:
 
 def test_a_spark_options_file_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="SPARK_OPTIONS"):
-        lay_options_file(Options(), str(tmp_path / "none"))
+        add_options_file(Options(), str(tmp_path / "none"))
     file = tmp_path / "o"
     file.write_text("spark.a=1\nspark.b 2\n")
     with pytest.raises(SettingsError, match="line 2"):
-        lay_options_file(Options(), str(file))
+        add_options_file(Options(), str(file))
 
 
 def test_the_event_log_is_on_only_where_its_folder_is_known(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_managers_pages_are_found_in_yarn_site(values: dict[str, str], wante
 
 def on_yarn(script: str, mode: str = "client", start_within: float = START_WITHIN_S) -> Command:
     options = Options()
-    options.lay("spark.master", "yarn", "test")
+    options.set_option("spark.master", "yarn", "test")
     argv = ["/bin/sh", "-c", script]
     return Command(argv, {}, mode, options, start_within=start_within)  # type: ignore[arg-type]
 
