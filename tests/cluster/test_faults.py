@@ -90,7 +90,7 @@ def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_cl
     assert current(world) == counted
     stored_right(world)
     again = world.run(*world.on_yarn(JOB, FOUT))
-    assert again.code == 0 and "removed what a run that was killed had left" in again.err
+    assert again.code == 0 and "removed leftovers of a killed run" in again.err
     assert current(world) != counted
     stored_right(world)
 
