@@ -361,7 +361,7 @@ def test_malformed_records_that_cannot_be_kept_fail_the_run(spark: object, place
     ("job", "options", "more"),
     [
         ("dbs_aaa", [], {"day": "2019-02-29"}),
-        ("dbs_aaa", [], {"day": "yesterday"}),
+        ("dbs_aaa", [], {"day": "the day before"}),
         ("dbs_aaa", [], {"day": "29991231"}),
         ("dbs_aaa", ["--format", "xml"], {}),
         ("dbs_aaa", ["--streams", "eos"], {}),
