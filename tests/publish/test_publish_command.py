@@ -216,7 +216,7 @@ def test_the_outbox_can_be_seen_discarded_and_rebuilt(place: Place) -> None:
     assert "4 READY" in place("outbox", "show").stdout
     assert place("outbox", "retry").returncode == 0
     assert "0 confirmed, 4 in doubt" in place("outbox", "rebuild").stdout
-    assert "1 batches were given up" in place("outbox", "discard", "--yes").stdout
+    assert "1 batches were discarded" in place("outbox", "discard", "--yes").stdout
     assert place("outbox", "list").stdout.splitlines()[1].split()[2:5] == ["0", "0", "0"]
     assert place("outbox", "show", "--date", "20250101").returncode == 66
 
