@@ -63,7 +63,11 @@ def test_a_shortened_text_keeps_both_ends(text: str, width: int) -> None:
 
 @pytest.mark.parametrize(
     ("width", "headings", "below"),
-    [(None, "run seconds job", ""), (60, "run seconds job", ""), (40, "run job", "no room for seconds")],
+    [
+        (None, "run seconds job", ""),
+        (60, "run seconds job", ""),
+        (40, "run job", "columns hidden in this width: seconds"),
+    ],
 )
 def test_columns_that_people_can_do_without_give_way_to_names(
     width: int | None, headings: str, below: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
