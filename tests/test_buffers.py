@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmsspark import buffers
@@ -21,6 +21,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)  # the first import of pyarrow takes its time
 @given(data=st.data())
 def test_an_array_is_the_one_that_arrow_makes(kind: str, data: st.DataObject) -> None:
     arrow, values = KINDS[kind]

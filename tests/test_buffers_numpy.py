@@ -64,7 +64,7 @@ def test_a_day_is_counted_and_stored_without_pandas(tmp_path: Path) -> None:
         "settings = Settings(None, None, place / 'state', place / 'cache')\n"
         "asked = DayRequest('data_aggregation', day, str(place / 'out'), settings, root=str(place / 'root'))\n"
         "run(asked)\n"
-        "run(DayRequest('dbs_aaa', day, asked.fout, settings, asked.root, ('aaa',), ('dbs_aaa',)))\n"
+        "run(DayRequest('dbs_aaa', day, asked.fout, settings, asked.root, streams=('aaa',), tables=('dbs_aaa',)))\n"
         "print([name for name in ('pandas', 'pyspark', 'polars') if name in sys.modules])\n"
     )
     told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

@@ -92,11 +92,11 @@ def test_what_changed_is_compiled_and_where_that_fails_nothing_old_stays(checkou
     assert sorted(libraries()) == sorted(NAMES) and are_of_these_sources()
     assert build() == []
 
-    changed = package / "sources" / "plain_csv.pyx"
+    changed = package / "sources" / "formats" / "plain_csv.pyx"
     for added, cc, compiled in (("ADDED_FIRST", compiler, ["plain_csv"]), ("ADDED_THEN", "/bin/false", [])):
         changed.write_text(f"{changed.read_text()}{added} = 1\n")
         # As from an archive: its time says nothing.
         os.utime(changed, (1, 1))
         assert build(cc) == compiled and are_of_these_sources()
-        assert added in (checkout / "build" / "cmsspark" / "sources" / "plain_csv.c").read_text()
+        assert added in (checkout / "build" / "cmsspark" / "sources" / "formats" / "plain_csv.c").read_text()
     assert set(NAMES) - set(libraries()) == {"sources.formats.plain_csv"}
