@@ -51,14 +51,18 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
         # Spark would put this host's paths before what travels with the job.
         environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     sys.stdout.flush()
-    with subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child:
+    with (
+        _forwarding() as forward,
+        subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child,
+    ):
+        forward.to(child)
         watch = Watch(reader, 2, application)
-        with _forwarding(child) as interrupted:
-            code = _wait(child, application, command.start_within)
-            if code is None:
-                _give_up(child, application, command, environ)
+        code = _wait(child, application, command.start_within)
+        if code is None:
+            _give_up(child, application, command, environ)
     os.close(writer)
     watch.join(2)
+    interrupted = bool(forward.received)
     if interrupted:
         _log(_interrupted(command, application))
     if interrupted or code is None:
@@ -224,26 +228,43 @@ class Watch(threading.Thread):
                 return  # stderr is closed; the job continues
 
 
-@contextmanager
-def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """While the child runs, hand SIGTERM and SIGHUP on to it and all below it; Ctrl-C reaches them by itself."""
-    received: list[int] = []
+class _Forward:
+    """Hands SIGTERM and SIGHUP on to a child and all below it; Ctrl-C reaches them by itself."""
 
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if number != signal.SIGINT:
-            for pid in [*descendants(child.pid), child.pid]:
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self.received.append(number)
+        self._send(number)
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        """Name the child; it gets what came while it started."""
+        self._child = child
+        for number in self.received:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._child is not None and number != signal.SIGINT:
+            for pid in [*descendants(self._child.pid), self._child.pid]:
                 with_signal(pid, number)
 
+
+@contextmanager
+def _forwarding() -> Iterator[_Forward]:
+    """Handle signals from before a child starts to its end: one that came between would end this process alone."""
+    forward = _Forward()
     # What is ignored stays so: `nohup run_spark` outlives its terminal.
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) != signal.SIG_IGN
     ]
-    before = [signal.signal(number, note) for number in numbers]
+    before = [signal.signal(number, forward.note) for number in numbers]
     try:
-        yield received
+        yield forward
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

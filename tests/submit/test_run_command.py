@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.submit.command import Command
-from cmsspark.submit.run_command import Watch, descendants, run
+from cmsspark.submit.run_command import Watch, _forwarding, descendants, run
 
 pytestmark = pytest.mark.smoke
 
@@ -91,6 +91,15 @@ def test_a_signal_reaches_all_below_and_the_run_may_be_tried_again(number: int, 
     assert caller.returncode == 75
     assert "run the same command again" in said
     assert not [pid for pid in (child, *below) if Path(f"/proc/{pid}/stat").exists() and not _is_zombie(pid)]
+
+
+def test_a_signal_that_comes_while_the_child_starts_reaches_it() -> None:
+    with _forwarding() as forward:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with subprocess.Popen(["sleep", "600"]) as child:
+            forward.to(child)
+            assert child.wait(30) == -signal.SIGTERM
+    assert forward.received == [signal.SIGTERM]
 
 
 def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
