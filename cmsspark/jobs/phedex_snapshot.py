@@ -43,5 +43,5 @@ def build_in_spark(tables: Tables, day: date) -> DataFrame:
     return rows.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("phedex").names))
 
 
-JOB: Final = DumpJob("phedex", {}, replicas=True, build=build, build_in_spark=build_in_spark)
+JOB: Final = DumpJob("phedex", {}, replicas=True, build=build, build_in_spark=build_in_spark, by_dataset=True)
 command = JOB.command()

@@ -7,18 +7,20 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmsspark import days
+from cmsspark import days, progress_line
 from cmsspark.compiled import unavailable_reason
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline import engine
 from cmsspark.pipeline.job_index import JOBS, Job
-from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of
+from cmsspark.pipeline.job_output import output_options, print_outcome
+from cmsspark.pipeline.name_patterns import NamePatterns, pattern_options
+from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of, with_sources
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, is_all_local, versions
 from cmsspark.pipeline.request import JobRequest
 from cmsspark.pipeline.run_context import RunContext, running
@@ -52,6 +54,21 @@ class DumpJob:
     replicas: bool
     build: Callable[[Frames, date], pl.DataFrame]
     build_in_spark: Callable[[Tables, date], DataFrame]
+    #: Whether a row is of one dataset, so that ``--patterns`` can choose.
+    by_dataset: bool = False
+
+    def only(self, patterns: NamePatterns | None) -> DumpJob:
+        """The job with the datasets that the patterns choose."""
+        if patterns is None:
+            return self
+
+        def build(frames: Frames, day: date) -> pl.DataFrame:
+            return patterns.select(self.build(frames, day))
+
+        def build_in_spark(tables: Tables, day: date) -> DataFrame:
+            return patterns.select_in_spark(self.build_in_spark(tables, day))
+
+        return replace(self, build=build, build_in_spark=build_in_spark)
 
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """The dumps for the day. Raises InputMissing (66) and NotReady (75)."""
@@ -75,19 +92,25 @@ class DumpJob:
 
         @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes.")
         @job_options
+        @output_options
         @engine_option
-        def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
+        def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
             settings = settings_of(settings_file)
-            run(self, dump_request(JOBS[self.name], options, settings, store_of(fout, settings)))
+            request = dump_request(JOBS[self.name], options, settings, store_of(fout, settings))
+            print_outcome(self.name, request.day, as_json, lambda: run(self, request))
 
+        if self.by_dataset:
+            pattern_options(command)
         return command
 
 
 def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> JobRequest:
     """The request that the parsed ``options`` of a job on dumps make (click's names and values)."""
     return JobRequest(
-        job.name, options["day"], fout, settings, options["root"], fmt=options["fmt"], engine=options["engine"]
-    )
+        job.name, options["day"], fout, with_sources(settings, options.get("source", ())), options["root"],
+        fmt=options["fmt"], engine=options["engine"],
+        datasets=NamePatterns.of(options.get("patterns"), options.get("antipatterns")),
+    )  # fmt: skip
 
 
 def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
@@ -96,7 +119,7 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
     Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73); UsageError (2) where processes are
     requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
     """
-    log = log or (lambda text: click.echo(text, err=True))
+    log = log or progress_line.log
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
     is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine.choose(request, layout)
@@ -107,7 +130,7 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
             run_context.lock(LocalFiles())
         dumps = job.choose(LocalFiles(), layout, request.day) if is_local else []
         start = _run_by_processes if choice.engine == PROCESSES else _run_in_spark
-        done = start(_Work(job, request, layout, run_context), dumps)
+        done = start(_Work(job.only(request.datasets), request, layout, run_context), dumps)
         run_context.manifest = done.manifest
         return done
 
@@ -133,7 +156,10 @@ class _Work:
         with self.run_context.staged(files) as staged:
             count = write(staged)
             check_unchanged(files, dumps)
-            done = staged.commit(_manifest(dumps, day, engine_name, self.run_context.seconds()))
+            manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
+            if self.request.datasets is not None:
+                manifest |= {"partial": True, "datasets": self.request.datasets.as_dict()}
+            done = staged.commit(manifest)
         log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.run_context.seconds():.1f} s")
         return done
 
@@ -153,15 +179,18 @@ def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
 
 def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.runners.session import cause_of, session
+    from cmsspark.runners.spark_progress import log_page, spark_progress
 
     spark = session(f"cmsspark {work.job.name}")
+    log_page(spark, work.run_context.log)
     files = LocalFiles() if dumps else files_for("hdfs://", spark)
     work.run_context.lock(files)
     chosen = dumps or work.job.choose(files, work.layout, work.request.day)
 
     def write(staged: results.StagedRun) -> int:
         rows = work.job.build_in_spark(work.job.tables(spark, chosen), work.request.day)
-        return staged.write(rows, work.job.name, work.request.fmt)
+        with spark_progress(spark, "reading dumps in Spark"):
+            return staged.write(rows, work.job.name, work.request.fmt)
 
     try:
         return work.store(files, chosen, SPARK, write)

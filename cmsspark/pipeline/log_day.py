@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from cmsspark import pseudonyms
+from cmsspark import progress_line, pseudonyms
 from cmsspark.checks import reconciliation
 from cmsspark.file_systems import files_for
 from cmsspark.kernel.catalogue_build import Each
@@ -26,6 +25,7 @@ from cmsspark.runners.engines import PROCESSES
 from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
+from cmsspark.runners.spark_progress import log_page
 from cmsspark.runners.tasks import StreamFiles, TaskContext
 from cmsspark.sources.folders import Layout
 from cmsspark.storage import LocalFiles
@@ -41,7 +41,7 @@ def run(request: DayRequest, log: Any = None) -> results.CurrentTable:
     Raises UsageError (2) and SettingsError (78) where the engine is not available; InputMissing (66), NotReady (75),
     DataError (65), OutputError (73): the previous result stays.
     """
-    log = log or (lambda text: click.echo(text, err=True))
+    log = log or progress_line.log
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
     layout = Layout.load(request.settings.sources, request.root or request.settings.root)
     is_local = is_all_local(layout, request.sources, request.fout)
@@ -67,7 +67,13 @@ def _run_by_processes(request: DayRequest, layout: Layout, log: Any, run_context
             log(f"taken from {reuse.SOURCE} of the day, run {earlier.manifest['run']}; --recount reads the logs")
             return Work(request, inputs, None, log, run_context).take(earlier)
         engine.check_index(request, inputs)
-        work = Work(request, inputs, _snapshots(request, inputs, log, pool.map), log, run_context)
+        work = Work(
+            request,
+            inputs,
+            _snapshots(request, inputs, log, partial(pool.map, what="building the catalogue")),
+            log,
+            run_context,
+        )
         return work.count(local.LocalRunner(pool))
 
 
@@ -84,6 +90,7 @@ def _run_by_spark(
             inputs = resolve(request, layout, files)
         opened = _snapshots(request, inputs, log) if uses_index(request, inputs.dbs) else None
         spark = starting.result()
+        log_page(spark, log)
     work = Work(request, inputs, opened, log, run_context)
     return work.count(SparkRunner(spark, inputs.dumps, request.feed))
 

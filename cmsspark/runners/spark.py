@@ -17,6 +17,7 @@ from cmsspark.kernel.pre_aggregate import QUARANTINE
 from cmsspark.runners.engines import SPARK
 from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
 from cmsspark.runners.shipped import ship
+from cmsspark.runners.spark_progress import spark_progress
 from cmsspark.runners.tasks import StreamFiles, TaskContext, total_weight
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
@@ -104,7 +105,8 @@ class SparkResult:
 
         This job reads the logs; later jobs use the persisted rows.
         """
-        rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
+        with spark_progress(self.rows.sparkSession, "reading logs in Spark"):
+            rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
         return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in rows]
 
     def side_rows(self) -> Iterator[SideRow]:

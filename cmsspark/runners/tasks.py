@@ -59,6 +59,8 @@ class Task:
     stream: str
     format: str
     paths: tuple[str, ...]
+    #: Decompressed bytes of the files, about.
+    weight: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,19 +137,19 @@ def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> l
     """Pack the files into tasks of about even size, the largest first. A task has files of one stream."""
     weighed = [(stream, [(path, weight_of(path, size)) for path, size in stream.files]) for stream in streams]
     limit = max(1, min(task_bytes, total_weight(stream for stream, _ in weighed) // max(1, cores * ROUNDS)))
-    packed: list[tuple[int, Task]] = []
+    packed: list[Task] = []
     for stream, files in weighed:
         paths: list[str] = []
         weight = 0
         for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
             if paths and weight + size > limit:
-                packed.append((weight, Task(stream.stream, stream.format, tuple(paths))))
+                packed.append(Task(stream.stream, stream.format, tuple(paths), weight))
                 paths, weight = [], 0
             paths.append(path)
             weight += size
         if paths:
-            packed.append((weight, Task(stream.stream, stream.format, tuple(paths))))
-    return [task for _, task in sorted(packed, key=lambda pair: -pair[0])]
+            packed.append(Task(stream.stream, stream.format, tuple(paths), weight))
+    return sorted(packed, key=lambda task: -task.weight)
 
 
 def read_task(

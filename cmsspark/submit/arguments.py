@@ -99,6 +99,8 @@ class Request:
     job: str | None = None
     arguments: list[str] = field(default_factory=list)
     given: dict[str, list[str]] = field(default_factory=dict)
+    #: The whole line, without the program's name.
+    argv: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """True when the flag or option was given."""
