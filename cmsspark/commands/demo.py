@@ -139,6 +139,8 @@ def _settings(paths: DemoPaths) -> str:
     # JSON is valid YAML, with any character in the path.
     values = {"root": paths.cms, "store": paths.store, "state_dir": paths.out / "state"}
     lines = [f"{key}: {json.dumps(str(path.absolute()))}" for key, path in values.items()]
+    # As the demo itself publishes: to the same place nothing is sent twice.
+    lines.append(f"publishing: {{sink: file, spool: {json.dumps(str(paths.documents.absolute()))}}}")
     return "\n".join(
         ["# Settings of the demo: export CMSSPARK_SETTINGS to this file to work with its results.", *lines, ""]
     )

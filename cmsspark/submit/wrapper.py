@@ -33,6 +33,10 @@ USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
 
 def main() -> NoReturn:
     """Entry point of the ``run_spark`` script."""
+    if "_RUN_SPARK_COMPLETE" in os.environ:
+        from cmsspark.submit.completion import complete_if_asked
+
+        complete_if_asked()
     errors.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
 
 
