@@ -7,6 +7,7 @@ unique first, so that none multiplies rows. :mod:`cmsspark.runners.datasets` and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from cmsspark import days
 from cmsspark.errors import DataError
 from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_datasets
 from cmsspark.kernel.exact_integers import rounded
@@ -21,6 +23,7 @@ from cmsspark.kernel.partitions import ROWS
 from cmsspark.kernel.parts import Each, Part, read_whole
 from cmsspark.kernel.presence import presence, whole_milliseconds
 from cmsspark.names import DERIVED, KINDS
+from cmsspark.schemas import stored_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,14 +193,25 @@ def attributes(frames: Frames) -> pl.DataFrame:
     return rows.select(columns)
 
 
-def with_derived(rows: pl.DataFrame, *names: str) -> pl.DataFrame:
-    """``rows`` with these columns of :data:`cmsspark.names.DERIVED`, worked out once for each distinct text."""
+def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
+    """``rows`` with those of ``names`` that are in :data:`cmsspark.names.DERIVED` and not in ``rows``.
+
+    They are computed once for each distinct text.
+    """
     for name in names:
-        derived = DERIVED[name]
-        texts = rows[derived.source].unique().drop_nulls()
-        values = pl.Series(name, [derived.of(text) for text in texts.to_list()], dtype=pl.String)
-        rows = rows.join(pl.DataFrame([texts, values]), derived.source, "left", maintain_order="left")
+        if name in DERIVED and name not in rows.columns:
+            rule = DERIVED[name]
+            texts = rows[rule.source].unique().drop_nulls()
+            values = pl.Series(name, [rule.of(text) for text in texts.to_list()], dtype=pl.String)
+            rows = rows.join(pl.DataFrame([texts, values]), rule.source, "left", maintain_order="left")
     return rows
+
+
+def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
+    """``rows`` with the columns of a stored table: derived columns, ``day`` and ``timestamp`` are added."""
+    names = stored_table(table).names
+    of_day = {"day": pl.lit(day), "timestamp": pl.lit(days.start_ms(day), pl.Int64)}
+    return with_derived(rows, names).with_columns(**of_day).select(names)
 
 
 def whole(values: pl.Series, what: str) -> pl.Series:
