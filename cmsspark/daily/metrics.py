@@ -99,7 +99,7 @@ def _stored(daily: Daily, first: date, last: date) -> dict[tuple[str, date], flo
     result: dict[tuple[str, date], float] = {}
     with suppress(CmssparkError), run_history.open_history(daily.settings.state_dir) as history:
         for run in history.runs(first=first, last=last, state=State.DONE):
-            if run.ended_ms is not None and not run.details.get("period"):
+            if run.ended_ms is not None and not run.details.period:
                 key = (run.job, run.day)
                 result[key] = max(result.get(key, 0.0), float(run.ended_ms // 1000))
     return result

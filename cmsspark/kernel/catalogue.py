@@ -29,13 +29,13 @@ import xxhash
 from cmsspark.buffers import texts_of
 from cmsspark.compiled import compiled
 from cmsspark.errors import DataError, OutputError
+from cmsspark.kernel.exact_integers import Longs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 Hash = Callable[[bytes], int]
 
 _hashed: Final[Any] = compiled("hashed")

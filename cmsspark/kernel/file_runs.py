@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.kernel.catalogue import Hashes, Longs, Numbers
+from cmsspark.kernel.catalogue import Hashes, Numbers
+from cmsspark.kernel.exact_integers import Longs
 
 #: Rows of a run, and about those that are merged at once. A row takes some 60 bytes while it is sorted.
 ROWS: Final = 1 << 20

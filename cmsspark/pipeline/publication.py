@@ -206,10 +206,10 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     from cmsspark.pipeline.stored_rows import stored_rows
 
     stored = _stored(request, spec.table.name)
-    source = f"{stored.manifest.get('run')} {spec.producer} {spec.type} {request.limit or ''}".strip()
+    source = f"{stored.manifest.run} {spec.producer} {spec.type} {request.limit or ''}".strip()
     rows = stored_rows(stored, spec.table)
     try:
-        return outbox.fill(spec, rows, stored.manifest, source=source, limit=request.limit)
+        return outbox.fill(spec, rows, stored.manifest.document, source=source, limit=request.limit)
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
 
@@ -252,7 +252,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         if result.snapshot is not None:
             run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
         elif result.spooled is not None:
-            run = str(_stored(request, result.table).manifest.get("run"))
+            run = _stored(request, result.table).manifest.run
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from cmsspark.commands.report import command
 from cmsspark.errors import CmssparkError, DataError
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.run_report import PAGE, write_page
 from cmsspark.store.results import CurrentTable
 from tests.pipeline.places import Place, write_streams
@@ -105,9 +106,8 @@ def test_a_page_that_cannot_be_written_fails_no_run(place: Place) -> None:
     folder = run_folder(place)
     (folder / PAGE).unlink()
     (folder / PAGE).mkdir()
-    told: list[str] = []
-    write_page(
-        place.fout, "data_aggregation", CurrentTable(str(folder), place.manifest("data_aggregation")), told.append
-    )
-    (warning,) = told
+    stored = CurrentTable(str(folder), Manifest.of(place.manifest("data_aggregation")))
+    lines: list[str] = []
+    write_page(place.fout, "data_aggregation", stored, lines.append)
+    (warning,) = lines
     assert warning.startswith("warning: the report of the run cannot be made")

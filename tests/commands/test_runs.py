@@ -36,7 +36,7 @@ class Place:
 
     def work(self, text: str = "rows") -> str:
         """A run; its id in the store."""
-        return str(work(self.folder, LocalFiles(), text).manifest["run"])
+        return str(work(self.folder, LocalFiles(), text).manifest.document["run"])
 
     def fail(self, error: BaseException, tell: Any = lambda text: None) -> None:
         with pytest.raises(type(error)), running(settings(self.folder), self.fout, JOB, DAY, tell):

@@ -129,7 +129,7 @@ def test_a_day_that_is_not_there_waits_with_75_and_holds_up_no_other(place: Morn
     outcomes = place.work()
     assert [outcome.word for outcome in outcomes] == ["published"] * 9 + ["waiting"]
     assert exit_code(outcomes) == 75
-    assert outcomes[-1].task.verdict.retry_ms == int(NOW * 1000) + HOUR * 1000
+    assert outcomes[-1].task.readiness.retry_ms == int(NOW * 1000) + HOUR * 1000
 
 
 def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final(place: Mornings) -> None:
@@ -150,7 +150,7 @@ def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arri
     daily = place.daily(jobs=(replace(place.daily().config.jobs[0], streams=("aaa", "eos")),))
     (task,) = daily.tasks(LAST, LAST)
     assert task.options == ("--allow-missing",)
-    assert task.verdict.is_ready
+    assert task.readiness.is_ready
     place.store(LAST)
     assert "aaa" not in daily.tasks(LAST, LAST)[0].why
     aaa = place.root / "project/monitoring/archive/xrootd/enr/gled/2026/01/31"

@@ -92,7 +92,7 @@ def stored(
 ) -> tuple[pa.Table, dict[str, Any]]:
     done = dump_day.run(job, JobRequest(job.name, DAY, str(out), settings, str(demo), engine=engine), lambda _: None)
     assert not list(settings.cache_dir.glob("dumps/*"))
-    return pq.read_table(Path(done.path) / job.name), done.manifest
+    return pq.read_table(Path(done.path) / job.name), done.manifest.document
 
 
 def cells(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
