@@ -152,7 +152,7 @@ class _PlainLoader(yaml.SafeLoader):
         self._check = check
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._check(self.peek_event())
+        self._check(self.peek_event())  # type: ignore[no-untyped-call]  # stubs of PyYAML lack it
         return super().compose_node(parent, index)
 
 

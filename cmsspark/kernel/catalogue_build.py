@@ -19,7 +19,6 @@ from cmsspark.buffers import array, flags, from_numpy, is_there, to_numpy
 from cmsspark.kernel.catalogue import (
     Hash,
     Hashes,
-    Longs,
     Numbers,
     Report,
     check_hash,
@@ -28,6 +27,7 @@ from cmsspark.kernel.catalogue import (
     replica_keys,
     starts_of,
 )
+from cmsspark.kernel.exact_integers import Longs
 from cmsspark.kernel.file_runs import ROWS, FileRows, RunColumn, Slice, SortedRun, slices
 
 if TYPE_CHECKING:

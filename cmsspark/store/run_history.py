@@ -267,9 +267,9 @@ def _run(row: tuple[Any, ...]) -> Run:
     store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *documents = rest
     try:
         process, details = json.loads(documents[0]), Manifest.of(json.loads(documents[1]))
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError) as wrong:
         raise RunHistoryDamaged(
-            f"run {run} of the run history is damaged", found=str(error), next_step=RunHistory.repair
+            f"run {run} of the run history is damaged", found=str(wrong), next_step=RunHistory.repair
         ) from None
     return Run(
         run, job, date.fromisoformat(day), State(state), store, began_ms, stored_run, ended_ms, seconds, rows,
