@@ -98,8 +98,8 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         if record.skipped is not None and (at := split_key(key)) in cells and cells[at].word in _NO_RESULT:
             cells[at] = Cell("skipped")
     if as_json:
-        words = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
-        click.echo(json.dumps(words, indent=1))
+        states = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
+        click.echo(json.dumps(states, indent=1))
         return
     _print(span, jobs, cells)
     for line in remarks(records, span):

@@ -43,7 +43,7 @@ def of_report(daily: Daily, report: DailyReport) -> Metrics:
     return {
         **heartbeat(now),
         **_ended(report.code, now),
-        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(one.seconds for one in report.outcomes)}),
+        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(task.seconds for task in report.outcomes)}),
         "cmsspark_daily_tasks": ("Days of jobs that were to be done, by how that ended.", tasks),
         "cmsspark_daily_overdue": ("Those that have waited for too long.", {"": float(len(report.overdue))}),
         "cmsspark_daily_unfinished": (

@@ -132,7 +132,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
         fits = [path for path in listed if path in wanted or ("/" not in name and path.endswith(f"/{name}"))]
         if len(fits) != 1:
             raise UsageError(
-                f"--accept-damaged names {name!r}, a file of the day's logs is wanted",
+                f"--accept-damaged must name one file of the day's logs, not {name!r}",
                 where=", ".join(source.folder for source in streams),
                 found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
                 next_step="give the path that the error about its damage shows",

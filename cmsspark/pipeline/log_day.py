@@ -154,6 +154,6 @@ def _snapshots(
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
     """The files of each stream as the scan takes them."""
     return [
-        StreamFiles(one.stream, one.format_name, tuple((file.path, file.size) for file in one.files))
-        for one in inputs.streams
+        StreamFiles(source.stream, source.format_name, tuple((file.path, file.size) for file in source.files))
+        for source in inputs.streams
     ]

@@ -196,9 +196,9 @@ def _partial(stored: dict[date, CurrentTable]) -> dict[date, str]:
     return partial
 
 
-def _two_keys(period: Period, found: str) -> DataError:
+def _two_keys(period: Period, users: str) -> DataError:
     return DataError(
         f"{period} has users under two pseudonym keys: one person would count as two",
-        found=found,
+        found=users,
         next_step="run the days of the lost key again, if their logs are there; or ask for a period of one key",
     )

@@ -242,14 +242,14 @@ def _join_split(db: sqlite3.Connection, snapshot_no: int) -> None:
     pieces = "FROM batches WHERE generation = ? AND part = ? AND offset >= ? AND offset + length <= ? AND number > ?"
     for number, part, start, end in split:
         inside = (snapshot_no, part, start, end, number)
-        found = db.execute(f"SELECT state, doubtful {pieces}", inside).fetchall()
-        if not found or any(state not in (*OPEN, BatchState.SPLIT) for state, _ in found):
+        states = db.execute(f"SELECT state, doubtful {pieces}", inside).fetchall()
+        if not states or any(state not in (*OPEN, BatchState.SPLIT) for state, _ in states):
             continue  # joined as a part of a larger one, or something of it is confirmed or kept aside
         db.execute(f"DELETE {pieces}", inside)
         db.execute(
             "UPDATE batches SET doubtful = doubtful OR ?, attempts=0, "
             "state=CASE WHEN doubtful OR ? THEN 'IN_DOUBT' ELSE 'READY' END WHERE number = ?",
-            (*[any(doubtful for _, doubtful in found)] * 2, number),
+            (*[any(doubtful for _, doubtful in states)] * 2, number),
         )
 
 

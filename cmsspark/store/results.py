@@ -217,7 +217,9 @@ def run_table(files: Files, fout: str, job: str, table: str, day: date, run: str
     ids = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
     matches = [name for name in ids if name.startswith(run)]
     if len(matches) != 1:
-        raise InputMissing(f"a run of {job} of {day} whose id begins with {run}", where=runs, found=", ".join(ids))
+        raise InputMissing(
+            f"a run of {job} of {day} whose id begins with {run} is wanted", where=runs, found=", ".join(ids)
+        )
     path = join(runs, matches[0])
     manifest = _read_manifest(files, join(path, "manifest.json"), "compare another run")
     if table not in manifest.tables or files.stat(join(path, table)) is None:
