@@ -365,7 +365,7 @@ def test_it_is_counted_in_the_report_of_all_streams(with_toy: Copy) -> None:
     assert with_toy.rows("partials", "toy") == with_toy.rows("partials", "cmssw")
 
 
-def test_where_its_records_went_is_told(with_toy: Copy) -> None:
+def test_where_its_records_went_is_reported(with_toy: Copy) -> None:
     manifest = with_toy.manifest("data_aggregation")
     assert manifest["reconciliation"]["toy"] == manifest["reconciliation"]["cmssw"]
     assert manifest["reconciliation"]["toy"]["malformed"] == with_toy.bins["malformed"]

@@ -109,13 +109,13 @@ def test_a_table_that_extends_another_takes_over_changes_and_adds_columns_in_its
         ("private: true\n", "a table needs columns", 0),
     ],
 )
-def test_a_wrong_description_is_told_with_file_and_line(child: str, wanted: str, line: int) -> None:
+def test_a_wrong_description_is_reported_with_file_and_line(child: str, wanted: str, line: int) -> None:
     with pytest.raises(SettingsError, match=wanted) as told:
         table(f"table: child\nabout: x\n{child}")
     assert told.value.where == ("t/child.yaml" + (f", line {line}" if line else ""))
 
 
-def test_tables_that_extend_each_other_are_told() -> None:
+def test_tables_that_extend_each_other_are_reported() -> None:
     files = {f"t/{name}.yaml": f"table: {name}\nabout: x\nextends: {to}\n" for name, to in ("ab", "bc", "ca")}
     with pytest.raises(SettingsError, match="a extends this table itself") as told:
         schemas.described_table("t/a.yaml", files.__getitem__)

@@ -129,7 +129,7 @@ def test_tolerances_are_a_share_or_a_number_for_all_or_for_one(
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1e3", "101%", "crab=1%", "aaa=", "=1", "1 %", "aaa:1%", "nan", "1.", "٣"])
-def test_what_is_no_tolerance_is_told(text: str) -> None:
+def test_what_is_no_tolerance_is_reported(text: str) -> None:
     with pytest.raises(UsageError, match="--max-malformed"):
         parse_tolerances(text, STREAMS)
 
@@ -159,7 +159,7 @@ def test_a_stream_without_a_record_fails_where_the_days_before_had_some() -> Non
     assert reconciliation.unusual({"aaa": bins()}, [{"aaa": bins().as_dict()}] * 5) == []
 
 
-def test_where_nothing_matched_the_dump_and_how_names_begin_are_told() -> None:
+def test_where_nothing_matched_the_dump_and_how_names_begin_are_reported() -> None:
     one = bins(not_in_dbs=1000, write_only=2)
     prefixes = {"aaa": [["/store/mc/Run3/*", 900], ["/store/user/*", 60], *(["/store/data/*", 1] for _ in range(9))]}
     with pytest.raises(DataError) as error:
@@ -170,7 +170,7 @@ def test_where_nothing_matched_the_dump_and_how_names_begin_are_told() -> None:
     assert found.count("/store/") == 5
 
 
-def test_too_many_malformed_are_told_with_their_share_and_where_they_are_kept() -> None:
+def test_too_many_malformed_are_reported_with_their_share_and_where_they_are_kept() -> None:
     with pytest.raises(DataError) as error:
         reconciliation.check(
             {"aaa": bins(malformed=402, matched=7598)}, {"aaa": Tolerance()}, {"aaa": ["x"]}, quarantine="/q"

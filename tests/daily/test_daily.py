@@ -351,7 +351,9 @@ def test_metrics_are_written_for_prometheus(place: Mornings) -> None:
     assert "cmsspark_daily_exit_code 0.0" in lines
 
 
-def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_targets_that_are_down_are_reported_and_change_nothing(
+    place: Mornings, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.daily_settings = (
         "daily: {metrics: nowhere/cms.prom, mail: {to: [a@b], from: c@d, server: 127.0.0.1, port: 1},"
         " push: {url: 'http://127.0.0.1:1/metrics/job/cmsspark'}}\n"
@@ -364,7 +366,7 @@ def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, caps
     assert "metrics cannot be pushed: http://127.0.0.1:1/metrics/job/cmsspark" in line
 
 
-def test_a_run_that_failed_is_told_with_its_reason(place: Mornings) -> None:
+def test_a_run_that_failed_is_reported_with_its_reason(place: Mornings) -> None:
     def fails(argv: list[str]) -> int:
         with pytest.raises(DataError), running(place.settings(), place.fout, JOB, LAST, place.told.append):
             raise DataError("the log is bad", where="somewhere")

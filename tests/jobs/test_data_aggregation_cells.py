@@ -116,7 +116,7 @@ def test_every_cell_of_partials_is_the_oracles_under_one_pseudonym_for_each_pers
     _same_rows(renamed, counted.wanted.partials, (*REPORT_KEY, "user"))
 
 
-def test_rows_of_files_that_match_nothing_are_told(counted: Counted) -> None:
+def test_rows_of_files_that_match_nothing_are_reported(counted: Counted) -> None:
     told = counted.manifest.document["catalogue"]
     if counted.manifest.document["join"] == "index":
         assert told["orphans"] == counted.orphans

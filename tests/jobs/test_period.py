@@ -181,7 +181,7 @@ def test_a_partial_day_marks_the_period_partial_and_says_why(tmp_path: Path, tol
     assert "2025-12-31" in manifest["warnings"][0]
 
 
-def test_a_part_that_is_gone_or_damaged_is_told_and_the_result_before_stays(tmp_path: Path) -> None:
+def test_a_part_that_is_gone_or_damaged_is_reported_and_the_result_before_stays(tmp_path: Path) -> None:
     whole_week(tmp_path, [partial(WEEK.first, site_name=site) for site in "ABC"])
     before = run(tmp_path).manifest.document["run"]
     part, _ = sorted((tmp_path / "data_aggregation" / str(WEEK.first)).rglob("*.parquet"))
@@ -379,7 +379,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
     assert not dead.exists()
 
 
-def test_of_two_at_once_one_works_and_the_other_is_told(tmp_path: Path) -> None:
+def test_of_two_at_once_one_works_and_the_other_is_reported(tmp_path: Path) -> None:
     whole_week(tmp_path)
     with (
         lease.hold(LocalFiles(), lease.folder_of(str(tmp_path), "period", WEEK), "period of 2026-W01"),

@@ -60,7 +60,7 @@ def test_accesses_are_counted_before_and_after_each_join() -> None:
     assert ["replicas" in one["join"] for one in joins] == [False, False, True, False]
 
 
-def test_a_join_that_multiplied_is_told() -> None:
+def test_a_join_that_multiplied_is_reported() -> None:
     one = bins()
     one["matched"] += 1
     told = report(manifest(reconciliation={"aaa": one}))

@@ -85,7 +85,7 @@ def test_a_manifest_never_holds_what_is_no_json(tmp_path: Path) -> None:
     assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"] == "run-1"
 
 
-def test_a_day_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_a_day_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="no result of partials") as error:
         results.current(FILES, str(tmp_path), JOB, "partials", DAY)
     assert error.value.found == "nothing of data_aggregation"
@@ -100,7 +100,7 @@ def test_a_day_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> 
     assert "run_spark data_aggregation --date 2019-06-15" in str(error.value)
 
 
-def test_a_run_without_the_table_is_told_with_those_it_has(tmp_path: Path) -> None:
+def test_a_run_without_the_table_is_reported_with_those_it_has(tmp_path: Path) -> None:
     write(tmp_path, "run-1", ("data_aggregation",)).commit({})
     with pytest.raises(InputMissing, match="no table partials") as error:
         results.current(FILES, str(tmp_path), JOB, "partials", DAY)
@@ -124,7 +124,7 @@ def test_a_run_without_the_table_is_told_with_those_it_has(tmp_path: Path) -> No
     ids=["empty", "list", "no name", "no text", "no manifest", "cut manifest", "bare manifest",
          "other types", "no table", "no runs"],
 )  # fmt: skip
-def test_a_damaged_store_is_told_as_such(tmp_path: Path, harm: Any) -> None:
+def test_a_damaged_store_is_reported_as_such(tmp_path: Path, harm: Any) -> None:
     write(tmp_path, "run-1").commit({})
     harm(tmp_path / JOB / "2019-06-15")
     with pytest.raises(DataError) as error:
@@ -133,7 +133,7 @@ def test_a_damaged_store_is_told_as_such(tmp_path: Path, harm: Any) -> None:
     assert str(tmp_path) in str(error.value.where)
 
 
-def test_a_store_that_cannot_be_written_is_told_before_anything_is(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_reported_before_anything_is(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError):
         results.stage(FILES, str(tmp_path / "file" / "store"), JOB, DAY)
