@@ -68,10 +68,10 @@ def _hint(results: list[Verification]) -> str | None:
 
 def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_verbose: bool) -> Verification:
     from cmsspark.pipeline.stored_rows import stored_rows
+    from cmsspark.publish.comparison import open_comparison
     from cmsspark.publish.search_client import SearchClient
     from cmsspark.publish.search_index import SearchIndex
     from cmsspark.publish.search_server import index_names, search_server
-    from cmsspark.publish.comparison import open_comparison
 
     spec = document_spec(request, table)
     server = search_server(where.url, where.login)

@@ -18,7 +18,7 @@ from cmsspark.publish.search_index import SearchIndex, at_time, of_type
 from cmsspark.publish.search_server import SearchServer, index_names, search_server
 from tests.activemq import Certificates, free_port
 from tests.opensearch import OpenSearch
-from tests.publish.days import TIMESTAMP, Clock, row, rows
+from tests.publish.days import TIMESTAMP, Clock, rows
 from tests.publish.search_proxy import PREFIX, Instead, search_proxy
 from tests.publish.test_publish_command import Place
 
