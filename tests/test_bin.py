@@ -144,7 +144,7 @@ def test_a_newer_python_beside_the_old_one_is_found(tmp_path: Path) -> None:
     assert setup("find_python", tmp_path, PYTHON=str(chosen)).stdout.strip() == str(chosen)
 
 
-def test_no_java_is_told_with_the_exact_command(tmp_path: Path) -> None:
+def test_no_java_is_reported_with_the_exact_command(tmp_path: Path) -> None:
     apt(tmp_path, *DEBIANS["13"][1::-1])
     run = setup("find_java() { return 1; }; use_java 17", tmp_path, OS_RELEASE=str(tmp_path / "os-release"))
     assert run.returncode == 78

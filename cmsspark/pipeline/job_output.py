@@ -43,19 +43,19 @@ def outcome_of(job: str, interval: Interval, done: CurrentTable) -> dict[str, An
     """The outcome of a stored run: ``done.path`` is the run's folder."""
     manifest = done.manifest
     tables = {
-        name: {"uri": _uri(join(done.path, name)), "rows": facts["rows"], "bytes": facts["bytes"]}
-        for name, facts in manifest["tables"].items()
+        name: {"uri": _uri(join(done.path, name)), "rows": entry.rows, "bytes": entry.bytes}
+        for name, entry in manifest.tables.items()
     }
     return {
         **_named(job, interval),
         "state": "done",
         "exit_code": 0,
         "uri": next(iter(tables.values()))["uri"],
-        "run": manifest["run"],
+        "run": manifest.run,
         "tables": tables,
-        "is_partial": bool(manifest.get("partial")),
-        "warnings": manifest.get("warnings") or [],
-        "seconds": manifest.get("seconds"),
+        "is_partial": manifest.partial,
+        "warnings": list(manifest.warnings),
+        "seconds": manifest.seconds,
     }
 
 
