@@ -22,7 +22,7 @@ from cmsspark import clock, days, errors
 from cmsspark.errors import CmssparkError, UsageError, as_ours
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
-from cmsspark.pipeline.options import DaysType, DayType, settings_of, store_of, store_options
+from cmsspark.pipeline.options import DaysType, DayType, quiet_option, settings_of, store_of, store_options
 from cmsspark.storage import Files, LocalFiles
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Run the days again, also done or given up ones. Needs --date or --from.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT).")
+@quiet_option
 @store_options
 @click.pass_context
 def command(

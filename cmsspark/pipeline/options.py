@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from cmsspark import days
+from cmsspark import days, progress_line
 from cmsspark.errors import UsageError
 from cmsspark.settings import Settings, load_settings
 from cmsspark.sources.registry import DUMPS, STREAMS
@@ -116,6 +117,18 @@ def with_sources(settings: Settings, sources: Iterable[tuple[str, str, str]]) ->
 def date_option(command: Command) -> Command:
     """``--date``: the day to work on."""
     return click.option("--date", "day", type=DayType(), required=True, help=DATE_HELP)(command)
+
+
+def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    # Also for the processes that the command starts.
+    if value:
+        os.environ[progress_line.QUIET] = "1"
+
+
+#: ``--quiet`` of commands that take long.
+quiet_option = click.option(
+    "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Print no progress and no notes of runs."
+)
 
 
 def store_options(command: Command) -> Command:
