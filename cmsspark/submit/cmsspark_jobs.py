@@ -13,6 +13,11 @@ from cmsspark.pipeline.job_index import JOBS
 _NOTHING: Final = "nothing here does its work; CMSSpark's own script runs with run_spark /path/to/"
 #: The script without ``.py`` → (a job or command of today, or several, and a word on it). An empty text: nothing.
 SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
+    "aggregate_campaign_tier": ("event_counts", "events and bytes by month, data tier and campaign"),
+    "aggregate_campaigns": ("event_counts", "events and bytes by month, data tier and campaign"),
+    "aggregate_dbs": ("dbs_events", "by dataset; its column data_tier sums to tiers"),
+    "aggregate_leftovers": ("leftovers", "orphan, invalid and missing datasets"),
+    "aggregate_phedex": ("site_tier_usage", ""),
     "aso_stats": ("", ""),
     "avro2json": ("", ""),
     "cern_monit3": ("cern_monit", ""),
@@ -25,7 +30,7 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "data_collection": ("data_aggregation", ""),
     "dbs_adler": ("", ""),
     "dbs_block_lumis": ("", ""),
-    "dbs_condor": ("data_aggregation", "its stream `condor`, where that is installed"),
+    "dbs_condor": ("dbs_condor", ""),
     "dbs_event_count_plot": ("event_counts", "the numbers of the plot"),
     "dbs_hdfs_crab": ("crab_popularity", "datasets that CRAB jobs read"),
     "dbs_hdfs_eos": ("dbs_eos", "accesses on EOS by dataset"),
@@ -40,6 +45,7 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "jm_stats": ("dbs_crab", ""),
     "mergePhedex": ("phedex", "each day is stored; cmsspark path lists them for pandas or DuckDB"),
     "phedex_agg": ("phedex", ""),
+    "report_builder": ("", ""),
     "rucio_all_datasets": ("dataset_last_access", ""),
     "rucio_all_detailed_datasets": ("dataset_last_access", ""),
     "rucio_daily": ("rucio_daily", ""),
@@ -51,6 +57,9 @@ SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
     "rucio_ds_summary": ("dataset_last_access", ""),
     "stats": ("", ""),
     "stepchain_cpu_eff": ("", ""),
+    "visualize_campaigns": ("", ""),
+    "visualize_leftovers": ("", ""),
+    "visualize_tiers": ("", ""),
     "wma_agent_count_to_opensearch": ("", ""),
     "wmarchive": ("", ""),
     "wmarchive_crab_file_access": ("", ""),
