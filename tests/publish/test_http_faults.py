@@ -256,8 +256,8 @@ def test_an_answer_that_is_there_confirms_however_long_the_next_batch_took() -> 
         sink.open()
 
         def meanwhile() -> None:
-            assert sink._socket is not None
-            assert select.select([sink._socket._connection], [], [], 30)[0]
+            assert sink._client._socket is not None
+            assert select.select([sink._client._socket._connection], [], [], 30)[0]
             clock.sleep(1_000)
 
         sink.send(BATCH, DOCUMENTS, meanwhile)
