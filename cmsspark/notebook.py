@@ -86,7 +86,7 @@ def accesses(
     files = files_for("hdfs://", spark)
     inputs = resolve(request, Layout.load(settings.sources, root or settings.root), files)
     opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
-    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
+    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
     catalogue = ship(spark, opened.catalogue)
     replicas = ship(spark, opened.replicas) if opened.replicas else None
     context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)

@@ -200,5 +200,6 @@ def _two_keys(period: Period, found: str) -> DataError:
     return DataError(
         f"{period} has users under two pseudonym keys: one person would count as two",
         found=found,
-        next_step="run the days of the lost key again, if their logs are there; or ask for a period of one key",
+        next_step="ask for a period of one key (`cmsspark pseudonyms list` shows the days of each); or count days "
+        "again whose key is not listed, if their logs are there",
     )
