@@ -173,7 +173,7 @@ def _job_of(name: str | None, when: Interval) -> Job:
     if job.of_periods != is_period:
         kind = "periods" if job.of_periods else "days"
         raise UsageError(
-            f"results of {job.name} are of {kind}, and {options(when)} is none",
+            f"{job.name} has results of {kind}, and {options(when)} names a {'period' if is_period else 'day'}",
             next_step="give --date for a day, --week, --month or --from … --to for a period",
         )
     return job

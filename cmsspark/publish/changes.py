@@ -81,16 +81,16 @@ class Changes:
     def load(self, log: BatchLog, spool: Spool) -> None:
         """Read what was sent before. What may have been delivered without a receipt counts as sent, in unknown form."""
         for batch in sorted(log.batches(), key=lambda b: (b.snapshot_no, b.number)):
-            known = batch.state == BatchState.ACKED
-            if known or (batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)):
-                self._load(batch, spool, known=known)
+            is_acked = batch.state == BatchState.ACKED
+            if is_acked or (batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)):
+                self._load(batch, spool, is_acked=is_acked)
 
-    def _load(self, batch: Batch, spool: Spool, *, known: bool) -> None:
+    def _load(self, batch: Batch, spool: Spool, *, is_acked: bool) -> None:
         offset = batch.offset
         for body in spool.read(batch):
             loaded = json.loads(body)
             identity = str(loaded["metadata"]["_id"])
-            digest = hashlib.sha256(body).digest() if known else None
+            digest = hashlib.sha256(body).digest() if is_acked else None
             if identity == self._completeness_id:
                 self.completeness_digest, self.last_completeness = digest, body
             else:
