@@ -131,7 +131,7 @@ def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: K
     for day in contents.stored_intervals(files, store, JOB):
         if isinstance(day, date) and day >= first:
             manifest = results.current(files, store, JOB, TABLE, day).manifest
-            if manifest.get("pseudonym_key_id") != keys.of_day(day).key_id:
+            if manifest.pseudonym_key_id != keys.of_day(day).key_id:
                 others.append(day)
     if others:
         again = f"cmsspark daily --force --from {min(others)} --to {max(others)}"

@@ -96,14 +96,10 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
     producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
     kind = (credentials.type if credentials else None) or request.options.type or table
-<<<<<<< HEAD
     options = request.options
     return DocumentSpec(
         stored_table(table), request.interval, producer, kind, options.min_distinct_users, options.user_datasets
     )
-=======
-    return DocumentSpec(stored_table(table), request.interval, producer, kind)
->>>>>>> main
 
 
 def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
@@ -142,11 +138,8 @@ def show_documents(request: PublishRequest) -> None:
         spec, sink = _open_sink(request, table)
         count = 0
         for row in islice(stored_rows(stored_table_of(request, table), spec.table), request.limit):
-<<<<<<< HEAD
             if spec.leaves_out(row):
                 continue
-=======
->>>>>>> main
             try:
                 content = document(spec, row)
                 validator_for(table).check(content)
@@ -232,24 +225,16 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     from cmsspark.pipeline.stored_rows import stored_rows
 
     stored = stored_table_of(request, spec.table.name)
-<<<<<<< HEAD
     # Whatever changes the documents: a snapshot that is half sent is continued only where they would be the same.
-    parts = [stored.manifest.get("run"), spec.producer, spec.type, request.limit]
+    parts = [stored.manifest.run, spec.producer, spec.type, request.limit]
     parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
     parts += [f"users>={spec.min_users}"] if spec.min_users else []
-    source = " ".join(str(part) for part in parts if part)
-    rows = stored_rows(stored, spec.table)
-    try:
-        return outbox.fill(spec, rows, stored.manifest, source=source, limit=request.limit, is_again=request.is_again)
-=======
-    parts = (stored.manifest.run, spec.producer, spec.type, request.limit, "again" if request.is_again else None)
     source = " ".join(str(part) for part in parts if part)
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
             spec, rows, stored.manifest.document, source=source, limit=request.limit, is_again=request.is_again
         )
->>>>>>> main
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
 
@@ -294,11 +279,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         if result.snapshot is not None:
             run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
         elif result.spooled is not None:
-<<<<<<< HEAD
-            run = str(stored_table_of(request, result.table).manifest.get("run"))
-=======
             run = stored_table_of(request, result.table).manifest.run
->>>>>>> main
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused

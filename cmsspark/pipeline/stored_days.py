@@ -199,12 +199,7 @@ def _partial(stored: dict[date, CurrentTable]) -> dict[date, str]:
 def _two_keys(period: Period, users: str) -> DataError:
     return DataError(
         f"{period} has users under two pseudonym keys: one person would count as two",
-<<<<<<< HEAD
-        found=found,
+        found=users,
         next_step="ask for a period of one key (`cmsspark pseudonyms list` shows the days of each); or count days "
         "again whose key is not listed, if their logs are there",
-=======
-        found=users,
-        next_step="run the days of the lost key again, if their logs are there; or ask for a period of one key",
->>>>>>> main
     )

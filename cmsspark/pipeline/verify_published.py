@@ -82,11 +82,7 @@ def _verify_table(request: PublishRequest, where: VerifyRequest, table: str, is_
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with open_comparison(folder, spec) as comparison:
-<<<<<<< HEAD
-            comparison.expect(stored_rows(stored, spec.table), bool(stored.manifest.get("partial")))
-=======
             comparison.expect(stored_rows(stored, spec.table), stored.manifest.partial)
->>>>>>> main
             result = comparison.compare(SearchIndex(client))
             _print(table, result, client.where)
             if not result.is_same:

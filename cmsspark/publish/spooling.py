@@ -108,22 +108,14 @@ def _write(
         else:
             counts["unchanged"] += 1
     if limit is None:
-<<<<<<< HEAD
         counts["gone"] = _write_end(writer, changes, spool, spec, manifest, is_again, counts["left_out"])
-=======
-        counts["gone"] = _write_end(writer, changes, spool, spec, manifest, is_again)
->>>>>>> main
         counts["documents"] += counts["gone"]
     return counts
 
 
 def _write_end(
     writer: SpoolWriter, changes: Changes, spool: Spool, spec: DocumentSpec, manifest: Mapping[str, Any],
-<<<<<<< HEAD
     is_again: bool, left_out: int,
-=======
-    is_again: bool,
->>>>>>> main
 ) -> int:  # fmt: skip
     """Write vanished documents once more with zero measures, and the completeness document if it changed.
 
