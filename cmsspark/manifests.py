@@ -28,7 +28,7 @@ class InputEntry(msgspec.Struct, frozen=True):
 
     stream: str | None = None
     table: str | None = None
-    form: str | None = None
+    format_name: str | None = msgspec.field(name="form", default=None)
     folder: str | None = None
     is_tmp: bool = False
     files: tuple[tuple[str, int | None, int | None], ...] = ()
