@@ -34,7 +34,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     from cmsspark.kernel import dump_frames
 
     here = frames["presence"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
-    rows = dump_frames.with_derived(here, *KEYS).join(frames["contents"], "dataset_name", "left")
+    rows = dump_frames.with_derived(here, KEYS).join(frames["contents"], "dataset_name", "left")
     rows = _with_replica_events(rows)
     replicas = rows.group_by(KEYS).agg(
         pl.col("site_name").drop_nulls().n_unique().cast(pl.Int64).alias("site_count"),
@@ -78,7 +78,7 @@ def build_in_spark(tables: Tables, day: date) -> DataFrame:
         (F.col("present_bytes") > 0) | (F.col("present_file_count") > 0)
     )
     contents = datasets.contents(tables["FILES"], datasets.identities(tables["DATASETS"]))
-    rows = with_derived(present, *KEYS).join(contents, "dataset_name", "left")
+    rows = with_derived(present, KEYS).join(contents, "dataset_name", "left")
     of_dataset = Window.partitionBy("dataset_name", "site_tier", "kind").orderBy("site_name")
     marked = rows.withColumn("is_first", F.row_number().over(of_dataset) == 1)
     summed = marked.groupBy(*KEYS).agg(

@@ -195,7 +195,7 @@ def attributes(frames: Frames) -> pl.DataFrame:
     return rows.select(columns)
 
 
-def with_derived(rows: pl.DataFrame, *names: str) -> pl.DataFrame:
+def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
     """``rows`` with those of ``names`` that are in :data:`cmsspark.names.DERIVED` and not in ``rows``.
 
     They are computed once for each distinct text.
@@ -213,7 +213,7 @@ def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
     """``rows`` with the columns of a stored table: derived columns, ``day`` and ``timestamp`` are added."""
     names = stored_table(table).names
     of_day = {"day": pl.lit(day), "timestamp": pl.lit(days.start_ms(day), pl.Int64)}
-    return with_derived(rows, *names).with_columns(**of_day).select(names)
+    return with_derived(rows, names).with_columns(**of_day).select(names)
 
 
 def whole(values: pl.Series, what: str) -> pl.Series:

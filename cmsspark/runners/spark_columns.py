@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def node_kind(node: str) -> Column:
     return kind
 
 
-def with_derived(rows: DataFrame, *names: str) -> DataFrame:
+def with_derived(rows: DataFrame, names: Iterable[str]) -> DataFrame:
     """Return ``rows`` with those of ``names`` that are in ``names.DERIVED`` and not in ``rows``."""
     from pyspark.sql import functions as F
 
@@ -46,7 +47,7 @@ def as_table(rows: DataFrame, table: str, day: date) -> DataFrame:
 
     names = stored_table(table).names
     of_day = {"day": F.lit(day), "timestamp": F.lit(days.start_ms(day)).cast("long")}
-    return with_derived(rows, *names).withColumns(of_day).select(*names)
+    return with_derived(rows, names).withColumns(of_day).select(*names)
 
 
 def milliseconds(seconds: str) -> Column:
