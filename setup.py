@@ -122,8 +122,10 @@ setup(
         "xxhash>=3.4",
     ],
     extras_require={
+        "sql": ["duckdb>=2.0", "fsspec>=2024.6"],  # queries, the page with the answer, notebooks without Spark
         "test": [
-            "duckdb>=1.3",
+            "duckdb>=2.0",
+            "fsspec>=2024.6",
             "hypothesis>=6.130",
             "psutil>=6",
             "pytest>=8.3",

@@ -1,0 +1,234 @@
+"""Stored tables as DuckDB sees them: a read-only file system with one folder a table, and nothing else in it.
+
+DuckDB opens ``cmsstore://TABLE/day=2026-01-15/RUN/part-…`` and nothing else, as queries have no access to files. The
+names carry the interval as Hive partitions, so that DuckDB leaves out days before it opens their files, whatever the
+condition on ``day`` looks like. Each folder begins with an empty file that has the table's columns: a table has its
+types even where no day is stored. Parts in CSV, and parts with columns of an older schema, are given as Parquet with
+the columns of today. Remote parts are read in ranges, through :mod:`cmsspark.storage`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from fsspec import AbstractFileSystem
+
+from cmsspark.errors import CmssparkError
+from cmsspark.periods import Period
+from cmsspark.pipeline.stored_columns import part_rows
+from cmsspark.pipeline.stored_rows import unreadable
+from cmsspark.query.stored_parts import StoredInterval
+from cmsspark.schemas import Table
+from cmsspark.storage import Files, is_local, local_path
+from cmsspark.store.results import CurrentTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PROTOCOL: Final = "cmsstore"
+#: Bytes of converted parts that are kept.
+_KEPT_BYTES: Final = 256_000_000
+#: Of the file with a table's columns and no rows; it is before all days.
+_NO_DAY: Final = "0001-01-01"
+_NAME: Final = re.compile(PROTOCOL + r"://[^\s'\"]+\.parquet")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """One file: the part of a stored interval, the bytes themselves, or the error of opening it."""
+
+    size: int
+    part: str = ""
+    stored: StoredInterval | None = None
+    content: bytes | None = None
+
+
+class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """The file system of one database. Threads of DuckDB use it at once; :meth:`put` replaces a table's files."""
+
+    protocol = PROTOCOL
+    cachable = False
+
+    def __init__(self, files: Files) -> None:
+        super().__init__()
+        self._files = files
+        self._tables: dict[str, dict[str, _Content]] = {}
+        self._schemas: dict[str, Table] = {}
+        self._converted: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        #: The error of each file that could not be opened, by its location.
+        self.failures: dict[str, CmssparkError] = {}
+
+    def put(self, schema: Table, stored: list[StoredInterval]) -> None:
+        """Replace the files of a table by those of ``stored``."""
+        contents = {_schema_file(schema): _Content(0, content=empty_parquet(schema))}
+        for one in stored:
+            folder = f"{schema.name}/{_partitions(one)}/{quote(one.run, safe='') or 'damaged'}"
+            if one.fault is not None:
+                contents[f"{folder}/damaged.parquet"] = _Content(0, stored=one)
+            elif one.fmt != "parquet":
+                contents[f"{folder}/all.parquet"] = _Content(one.bytes, stored=one)
+            else:
+                for part in one.parts:
+                    contents[f"{folder}/{quote(part.name, safe='')}"] = _Content(part.size, part.path, one)
+        self._schemas[schema.name] = schema
+        self._tables[schema.name] = contents
+
+    def put_rows(self, name: str, rows: pa.Table) -> None:
+        """Replace the files of a table that is not stored by ``rows``."""
+        self._tables[name] = {f"{name}/rows.parquet": _Content(0, content=_parquet(rows))}
+
+    def paths(self, table: str) -> list[str]:
+        """The locations of a table's files, for error messages and tests."""
+        return [content.part for content in self._tables.get(table, {}).values() if content.part]
+
+    def part_in(self, text: str) -> str | None:
+        """The location of the part whose name stands in an error message of DuckDB; None where none does."""
+        match = _NAME.search(text)
+        content = self._find(match[0]) if match else None
+        if content is None or content.stored is None:
+            return None
+        return content.part or (content.stored.parts[0].path if content.stored.parts else content.stored.table)
+
+    # What DuckDB calls.
+
+    def glob(self, path: str, **_: Any) -> list[str]:
+        name = _plain(path)
+        table, _slash, pattern = name.partition("/")
+        contents: Mapping[str, _Content] = self._tables.get(table, {})
+        return list(contents) if pattern == "*" else [name] if name in contents else []
+
+    def exists(self, path: str, **_: Any) -> bool:
+        return self._find(path) is not None
+
+    def isdir(self, path: str) -> bool:
+        return False
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        content = self._require(path)
+        size = len(content.content) if content.content is not None else content.size
+        return {"name": path, "size": size, "type": "file"}
+
+    def modified(self, path: str) -> Any:
+        from datetime import UTC, datetime
+
+        # A path names one run, which never changes.
+        return datetime.fromtimestamp(0, UTC)
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> IO[bytes]:
+        content = self._require(path)
+        if mode != "rb":
+            raise PermissionError(f"{path} is read only")
+        try:
+            return self._opened(_plain(path), content)
+        except CmssparkError as error:
+            self.failures[_plain(path)] = error
+            raise OSError(f"{_plain(path)} cannot be opened") from None
+        except OSError as error:
+            self.failures[_plain(path)] = unreadable(content.part, error)
+            raise
+
+    def _opened(self, name: str, content: _Content) -> IO[bytes]:
+        if content.content is not None:
+            return io.BytesIO(content.content)
+        stored = content.stored
+        assert stored is not None
+        if stored.fault is not None:
+            raise stored.fault
+        if stored.fmt != "parquet" or stored.has_own_schema:
+            return io.BytesIO(self._as_parquet(name, content, stored))
+        if is_local(content.part):
+            # DuckDB reads large pieces at offsets of its own: a buffer would copy them once more.
+            return open(local_path(content.part), "rb", buffering=0)
+        from cmsspark.query.remote_part import RemotePart
+
+        return RemotePart(self._files, content.part, content.size)  # type: ignore[return-value]
+
+    def _as_parquet(self, name: str, content: _Content, stored: StoredInterval) -> bytes:
+        with self._lock:
+            if name in self._converted:
+                self._converted.move_to_end(name)
+                return self._converted[name]
+        converted = _parquet(self._conformed(content, stored))
+        with self._lock:
+            self._converted[name] = converted
+            while len(self._converted) > 1 and sum(map(len, self._converted.values())) > _KEPT_BYTES:
+                self._converted.popitem(last=False)
+        return converted
+
+    def _conformed(self, content: _Content, stored: StoredInterval) -> pa.Table:
+        """The rows of a part with the columns of today; a column that the part does not have is null."""
+        schema = self._schemas[stored.table]
+        if stored.fmt != "parquet":
+            folder = stored.parts[0].path.rpartition("/")[0] if stored.parts else ""
+            current = CurrentTable(folder, {"tables": {stored.table: {"format": stored.fmt}}})
+            return part_rows(self._files, current, schema, schema.names)
+        return conformed_part(self._files, content.part, schema)
+
+    def _find(self, path: str) -> _Content | None:
+        name = _plain(path)
+        return self._tables.get(name.partition("/")[0], {}).get(name)
+
+    def _require(self, path: str) -> _Content:
+        content = self._find(path)
+        if content is None:
+            raise FileNotFoundError(path)
+        return content
+
+
+def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
+    """A Parquet part of another version of the schema. Raises DataError (65) where it cannot be read as this one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cmsspark.pipeline.catalogue_snapshots import open_part
+
+    wanted = schema.arrow()
+    try:
+        with open_part(files, path) as stream, pq.ParquetFile(stream) as file:
+            rows = file.read(columns=[name for name in file.schema_arrow.names if name in schema.names])
+            columns = [
+                rows[field.name].cast(field.type)
+                if field.name in rows.column_names
+                else pa.nulls(rows.num_rows, field.type)
+                for field in wanted
+            ]
+            return pa.table(columns, schema=wanted)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from None
+
+
+def empty_parquet(schema: Table) -> bytes:
+    """A Parquet file with a table's columns and no rows."""
+    return _parquet(schema.arrow().empty_table())
+
+
+def _parquet(rows: pa.Table) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="snappy", store_schema=False)
+    return bytes(sink.getvalue())
+
+
+def _partitions(stored: StoredInterval) -> str:
+    if isinstance(stored.interval, Period):
+        return f"period={stored.interval}/first_day={stored.first_day}/last_day={stored.last_day}"
+    return f"day={stored.interval}"
+
+
+def _schema_file(schema: Table) -> str:
+    names = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
+    return f"{schema.name}/{'/'.join(f'{name}={_NO_DAY}' for name in names)}/columns.parquet"
+
+
+def _plain(path: str) -> str:
+    return path.removeprefix(f"{PROTOCOL}://")
