@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "command",
         "Make a named view of a week, a month or a range of stored days.",
     ),
+    "sql": ("cmsspark.commands.sql", "command", "Ask the stored tables in SQL, once or at a prompt."),
     "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),

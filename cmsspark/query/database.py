@@ -131,7 +131,7 @@ class Database:
                             self._system.put(stored_table(table), self._parts.of(job, table))
                 self._refreshed[job.name] = now
             if is_changed or not self._system.glob(f"{DAYS}/*"):
-                self._system.put_rows(DAYS, _days_table(list(self._all_stored())))
+                self._system.put_rows(days_schema(), _days_columns(list(self._all_stored())))
 
     def stored(self, table: str) -> list[StoredInterval]:
         """The stored days or periods of a table, oldest first, as the last refresh found them."""
@@ -177,9 +177,8 @@ class Database:
                 f"CREATE VIEW {schema.name} AS SELECT {columns} FROM read_parquet('{self._system.protocol}://"  # noqa: S608
                 f"{schema.name}/*', hive_partitioning = true, hive_types = {{{types}}})"
             )
-        self._system.put_rows(DAYS, _days_table([]))
+        self._system.put_rows(days_schema(), _days_columns([]))
         self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
-        self._system.put_rows(DAYS, _days_table([]))
 
     def _run(
         self, statement: str, parameters: Parameters | None, max_rows: int | None, max_seconds: float | None
@@ -311,25 +310,20 @@ def days_schema() -> Table:
     return described_table("schemas/views/stored_days.yaml")
 
 
-def _days_table(stored: list[StoredInterval]) -> pa.Table:
-    """``schemas/views/stored_days.yaml`` of all stored intervals."""
-    import pyarrow as pa
-
-    rows = [
-        {
-            "table_name": one.table,
-            "day": one.interval if isinstance(one.interval, date) else None,
-            "period": None if isinstance(one.interval, date) else str(one.interval),
-            "first_day": one.first_day,
-            "last_day": one.last_day,
-            "run": one.run,
-            "made_ms": one.made_ms,
-            "row_count": one.rows,
-            "stored_bytes": one.bytes,
-            "is_partial": bool(one.partial_reason),
-            "partial_reason": one.partial_reason or None,
-            "is_damaged": one.fault is not None,
-        }
-        for one in stored
-    ]
-    return pa.Table.from_pylist(rows, days_schema().arrow())
+def _days_columns(stored: list[StoredInterval]) -> dict[str, list[Any]]:
+    """The columns of ``schemas/views/stored_days.yaml`` of all stored intervals."""
+    is_day = [isinstance(one.interval, date) for one in stored]
+    return {
+        "table_name": [one.table for one in stored],
+        "day": [one.interval if day else None for one, day in zip(stored, is_day, strict=True)],
+        "period": [None if day else str(one.interval) for one, day in zip(stored, is_day, strict=True)],
+        "first_day": [one.first_day for one in stored],
+        "last_day": [one.last_day for one in stored],
+        "run": [one.run for one in stored],
+        "made_ms": [one.made_ms for one in stored],
+        "row_count": [one.rows for one in stored],
+        "stored_bytes": [one.bytes for one in stored],
+        "is_partial": [bool(one.partial_reason) for one in stored],
+        "partial_reason": [one.partial_reason or None for one in stored],
+        "is_damaged": [one.fault is not None for one in stored],
+    }

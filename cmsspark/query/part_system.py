@@ -13,17 +13,20 @@ import io
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from fsspec import AbstractFileSystem
 
+from cmsspark import buffers
 from cmsspark.errors import CmssparkError
 from cmsspark.periods import Period
 from cmsspark.pipeline.stored_columns import part_rows
 from cmsspark.pipeline.stored_rows import unreadable
+from cmsspark.query.part_readers import LocalPart, RemotePart
 from cmsspark.query.stored_parts import StoredInterval
 from cmsspark.schemas import Table
 from cmsspark.storage import Files, is_local, local_path
@@ -37,6 +40,8 @@ PROTOCOL: Final = "cmsstore"
 _KEPT_BYTES: Final = 256_000_000
 #: Of the file with a table's columns and no rows; it is before all days.
 _NO_DAY: Final = "0001-01-01"
+#: Types of numpy for those of schemas that :func:`cmsspark.buffers.array` does not make.
+_NUMPY: Final = {"date": "int32", "int": "int32", "double": "float64"}
 _NAME: Final = re.compile(PROTOCOL + r"://[^\s'\"]+\.parquet")
 
 
@@ -81,9 +86,10 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         self._schemas[schema.name] = schema
         self._tables[schema.name] = contents
 
-    def put_rows(self, name: str, rows: pa.Table) -> None:
-        """Replace the files of a table that is not stored by ``rows``."""
-        self._tables[name] = {f"{name}/rows.parquet": _Content(0, content=_parquet(rows))}
+    def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Replace the rows of a table that is not stored."""
+        content = _parquet(table_of(schema, columns))
+        self._tables[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
 
     def paths(self, table: str) -> list[str]:
         """The locations of a table's files, for error messages and tests."""
@@ -117,8 +123,6 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         return {"name": path, "size": size, "type": "file"}
 
     def modified(self, path: str) -> Any:
-        from datetime import UTC, datetime
-
         # A path names one run, which never changes.
         return datetime.fromtimestamp(0, UTC)
 
@@ -145,10 +149,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         if stored.fmt != "parquet" or stored.has_own_schema:
             return io.BytesIO(self._as_parquet(name, content, stored))
         if is_local(content.part):
-            # DuckDB reads large pieces at offsets of its own: a buffer would copy them once more.
-            return open(local_path(content.part), "rb", buffering=0)
-        from cmsspark.query.remote_part import RemotePart
-
+            return LocalPart(local_path(content.part))  # type: ignore[return-value]
         return RemotePart(self._files, content.part, content.size)  # type: ignore[return-value]
 
     def _as_parquet(self, name: str, content: _Content, stored: StoredInterval) -> bytes:
@@ -207,7 +208,28 @@ def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
 
 def empty_parquet(schema: Table) -> bytes:
     """A Parquet file with a table's columns and no rows."""
-    return _parquet(schema.arrow().empty_table())
+    return _parquet(table_of(schema, {name: [] for name in schema.names}))
+
+
+def table_of(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """Python values as a table with the columns of ``schema``, without pandas, which pyarrow would import."""
+    import pyarrow as pa
+
+    return pa.table({column.name: _array(columns[column.name], column.type) for column in schema.columns})
+
+
+def _array(values: Sequence[Any], kind: str) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    if kind in ("string", "long", "boolean"):
+        return buffers.array(values, kind)
+    if kind == "date":
+        values = [None if value is None else (value - date(1970, 1, 1)).days for value in values]
+    numbers = np.array([0 if value is None else value for value in values], _NUMPY[kind])
+    is_valid = np.array([value is not None for value in values], np.bool_)
+    array = buffers.from_numpy(numbers, is_valid)
+    return array.view(pa.date32()) if kind == "date" else array
 
 
 def _parquet(rows: pa.Table) -> bytes:
