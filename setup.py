@@ -123,7 +123,13 @@ setup(
     ],
     extras_require={
         "sql": ["duckdb>=2.0", "fsspec>=2024.6"],  # queries, the page with the answer, notebooks without Spark
+        "plot": ["resvg-py>=0.3"],  # pictures as PNG
+        "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
         "test": [
+            "ipykernel>=6.29",
+            "nbclient>=0.10",
+            "playwright>=1.50",
+            "resvg-py>=0.3",
             "duckdb>=2.0",
             "fsspec>=2024.6",
             "hypothesis>=6.130",

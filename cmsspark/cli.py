@@ -37,6 +37,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "sql": ("cmsspark.commands.sql", "command", "Ask the stored tables in SQL, once or at a prompt."),
     "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
+    "plot": ("cmsspark.commands.plot", "command", "Write the pictures of a day or period as PNG and SVG files."),
+    "site": ("cmsspark.commands.site", "command", "Write a static web site of all stored days, weeks and months."),
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),

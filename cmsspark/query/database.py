@@ -168,6 +168,8 @@ class Database:
             yield from self._parts.of(job, name)
 
     def _create_views(self) -> None:
+        from cmsspark.query.part_system import NO_DAY
+
         for schema in (stored_table(name) for name in self._tables):
             self._system.put(schema, [])
             keys = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
@@ -175,7 +177,7 @@ class Database:
             columns = ", ".join(f'"{name}"' for name in schema.names)
             self._connection.execute(
                 f"CREATE VIEW {schema.name} AS SELECT {columns} FROM read_parquet('{self._system.protocol}://"  # noqa: S608
-                f"{schema.name}/*', hive_partitioning = true, hive_types = {{{types}}})"
+                f"{schema.name}/*', hive_partitioning = true, hive_types = {{{types}}}) WHERE {keys[-1]} > '{NO_DAY}'"
             )
         self._system.put_rows(days_schema(), _days_columns([]))
         self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
@@ -211,7 +213,10 @@ class Database:
                 self._system.failures.pop(name, None)
                 is_gone = failure.where is not None and "No such file" in str(failure.found)
                 return _FileGone(failure) if is_gone else failure
-        if (part := self._system.part_in(text)) is not None:
+        part = self._system.part_in(text)
+        if part is None and not isinstance(error, statements.wrong_query()):
+            part = self._system.damaged_part()
+        if part is not None:
             return DataError(
                 "a part of the stored table cannot be read",
                 where=part,

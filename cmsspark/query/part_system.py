@@ -1,10 +1,11 @@
 """Stored tables as DuckDB sees them: a read-only file system with one folder a table, and nothing else in it.
 
 DuckDB opens ``cmsstore://TABLE/day=2026-01-15/RUN/part-…`` and nothing else, as queries have no access to files. The
-names carry the interval as Hive partitions, so that DuckDB leaves out days before it opens their files, whatever the
-condition on ``day`` looks like. Each folder begins with an empty file that has the table's columns: a table has its
-types even where no day is stored. Parts in CSV, and parts with columns of an older schema, are given as Parquet with
-the columns of today. Remote parts are read in ranges, through :mod:`cmsspark.storage`.
+names carry the interval as Hive partitions, so that DuckDB leaves out days before it opens their files. Each folder
+begins with a file of nulls that has the table's columns: a table has its types even where no day is stored. That file
+has as many rows as a usual part, from which DuckDB estimates how large the table is; its partition is before all days,
+and the views leave it out. Parts in CSV, and parts with columns of an older schema, are given as Parquet with the
+columns of today. Remote parts are read in ranges, through :mod:`cmsspark.storage`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 PROTOCOL: Final = "cmsstore"
 #: Bytes of converted parts that are kept.
 _KEPT_BYTES: Final = 256_000_000
+#: Parts that are looked at where DuckDB does not say which one it could not read.
+_RECENT: Final = 1_000
 #: Of the file with a table's columns and no rows; it is before all days.
-_NO_DAY: Final = "0001-01-01"
+NO_DAY: Final = "0001-01-01"
 #: Types of numpy for those of schemas that :func:`cmsspark.buffers.array` does not make.
 _NUMPY: Final = {"date": "int32", "int": "int32", "double": "float64"}
 _NAME: Final = re.compile(PROTOCOL + r"://[^\s'\"]+\.parquet")
@@ -68,12 +71,15 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         self._schemas: dict[str, Table] = {}
         self._converted: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
+        self._recent: deque[str] = deque(maxlen=_RECENT)
         #: The error of each file that could not be opened, by its location.
         self.failures: dict[str, CmssparkError] = {}
 
     def put(self, schema: Table, stored: list[StoredInterval]) -> None:
         """Replace the files of a table by those of ``stored``."""
-        contents = {_schema_file(schema): _Content(0, content=empty_parquet(schema))}
+        files = sum(len(one.parts) for one in stored)
+        usual = sum(one.rows for one in stored) // files if files else 0
+        contents = {_schema_file(schema): _Content(0, content=null_rows(schema, usual))}
         for one in stored:
             folder = f"{schema.name}/{_partitions(one)}/{quote(one.run, safe='') or 'damaged'}"
             if one.fault is not None:
@@ -103,6 +109,21 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             return None
         return content.part or (content.stored.parts[0].path if content.stored.parts else content.stored.table)
 
+    def damaged_part(self) -> str | None:
+        """The first of the parts that were opened lately that cannot be read; None where all can."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from cmsspark.pipeline.catalogue_snapshots import open_part
+
+        for part in dict.fromkeys(self._recent):
+            try:
+                with open_part(self._files, part) as stream:
+                    pq.read_table(stream)
+            except (pa.ArrowException, OSError, CmssparkError):
+                return part
+        return None
+
     # What DuckDB calls.
 
     def glob(self, path: str, **_: Any) -> list[str]:
@@ -119,7 +140,11 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         content = self._require(path)
-        size = len(content.content) if content.content is not None else content.size
+        size = content.size
+        if content.content is not None:
+            size = len(content.content)
+        elif content.stored is not None and content.stored.is_converted:
+            size = self._open(path).seek(0, io.SEEK_END)
         return {"name": path, "size": size, "type": "file"}
 
     def modified(self, path: str) -> Any:
@@ -130,6 +155,8 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         content = self._require(path)
         if mode != "rb":
             raise PermissionError(f"{path} is read only")
+        if content.part:
+            self._recent.append(content.part)
         try:
             return self._opened(_plain(path), content)
         except CmssparkError as error:
@@ -137,7 +164,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             raise OSError(f"{_plain(path)} cannot be opened") from None
         except OSError as error:
             self.failures[_plain(path)] = unreadable(content.part, error)
-            raise
+            raise OSError(f"{_plain(path)} cannot be opened") from None
 
     def _opened(self, name: str, content: _Content) -> IO[bytes]:
         if content.content is not None:
@@ -146,7 +173,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         assert stored is not None
         if stored.fault is not None:
             raise stored.fault
-        if stored.fmt != "parquet" or stored.has_own_schema:
+        if stored.is_converted:
             return io.BytesIO(self._as_parquet(name, content, stored))
         if is_local(content.part):
             return LocalPart(local_path(content.part))  # type: ignore[return-value]
@@ -206,9 +233,11 @@ def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
         raise unreadable(path, error) from None
 
 
-def empty_parquet(schema: Table) -> bytes:
-    """A Parquet file with a table's columns and no rows."""
-    return _parquet(table_of(schema, {name: [] for name in schema.names}))
+def null_rows(schema: Table, count: int) -> bytes:
+    """A Parquet file of a few hundred bytes with a table's columns and ``count`` rows of nulls."""
+    import pyarrow as pa
+
+    return _parquet(pa.table([pa.nulls(count, field.type) for field in schema.arrow()], schema=schema.arrow()))
 
 
 def table_of(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
@@ -249,7 +278,7 @@ def _partitions(stored: StoredInterval) -> str:
 
 def _schema_file(schema: Table) -> str:
     names = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
-    return f"{schema.name}/{'/'.join(f'{name}={_NO_DAY}' for name in names)}/columns.parquet"
+    return f"{schema.name}/{'/'.join(f'{name}={NO_DAY}' for name in names)}/columns.parquet"
 
 
 def _plain(path: str) -> str:

@@ -210,7 +210,7 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     return CurrentTable(join(path, table), manifest)
 
 
-def run_table(files: Files, fout: str, job: str, table: str, day: date, run: str) -> CurrentTable:
+def run_table(files: Files, fout: str, job: str, table: str, day: Interval, run: str) -> CurrentTable:
     """The result of ``table`` in a run of ``day``, current or not; ``run`` is the beginning of its id.
 
     Raises InputMissing (66) with the stored runs where none or several match; DataError (65) for a damaged one.
