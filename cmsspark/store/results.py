@@ -154,11 +154,16 @@ class StagedRun:
 
 
 def stage(
-    files: Files, fout: str, job: str, interval: Interval, before_commit: Callable[[], None] | None = None
+    files: Files,
+    fout: str,
+    job: str,
+    interval: Interval,
+    before_commit: Callable[[], None] | None = None,
+    began_ms: int | None = None,
 ) -> StagedRun:
-    """Begin a run of ``job`` for ``interval`` in the store ``fout``."""
+    """Begin a run of ``job`` for ``interval`` in the store ``fout``; ``began_ms``: its start, by default now."""
     folder = _interval_folder(fout, job, interval)
-    run = StagedRun(files, folder, clock.new_run_id(), job, interval, before_commit=before_commit)
+    run = StagedRun(files, folder, clock.new_run_id(began_ms), job, interval, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
 
