@@ -120,7 +120,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
         made, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
         steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")
     period = ("--from", first.isoformat(), "--to", day.isoformat())
-    commands = [("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
+    commands: list[tuple[str, ...]] = [("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
     if days <= STORY_DAYS:
         commands.insert(0, ("run_spark", "dbs_phedex.py", *_common(paths, day), "--root", str(paths.cms)))
         commands.insert(1, ("cmsspark", "period", *period, "--fout", str(paths.store)))
@@ -227,7 +227,7 @@ def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) 
     from cmsspark.demo import show
 
     _, stored = find("data_aggregation", day, str(paths.store), None)
-    streams = stored.manifest["reconciliation"]
+    streams = stored.manifest.reconciliation
     _title("Every record is counted in exactly one row")
     _lines(show.reconciliation(streams))
     differences = show.differences(wanted, streams)
@@ -327,7 +327,7 @@ def _next(paths: DemoPaths, day: date) -> list[str]:
         f"  export CMSSPARK_SETTINGS={paths.settings}",
         f"  cmsspark path data_aggregation --date {day}        # to read it with pandas, DuckDB or Spark",
         f"  cmsspark manifest data_aggregation --date {day}    # its inputs and counts",
-        '  cmsspark sql "describe data_aggregation"            # any question, in SQL',
+        '  cmsspark sql "describe data_aggregation"                 # any question, in SQL',
         f"  run_spark dbs_phedex.py --date {day}               # replicas by dataset and site",
         "  run_spark --list                                       # all jobs",
     ]

@@ -94,7 +94,7 @@ def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours
     began_ms = min(days.start_ms(day + timedelta(days=1)) + hours * _HOUR_MS, clock.now_ms())
     streams = [stream for stream in STREAMS if stream not in without]
     done = store_day(past, store, key.key_id, day, partials, began_ms=began_ms, streams=streams, **manifest)
-    return str(done.manifest["run"])
+    return done.manifest.run
 
 
 def next_lines(first: date, day: date, story: Story) -> list[str]:
@@ -114,5 +114,5 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
         ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
         ('cmsspark sql "select day, sum(nacc) from data_aggregation group by day order by day"', "any question"),
     ]
-    width = max(len(command) for command, _ in lines)
+    width = max(len(command) for command, _ in lines if len(command) < 70)
     return [f"  {command:<{width}}  # {about}" for command, about in lines]

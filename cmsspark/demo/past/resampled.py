@@ -41,8 +41,6 @@ class ResampledPast:
         import pyarrow.compute as pc
 
         rows = self.rows
-        if without:
-            rows = rows.filter(pc.invert(pc.is_in(rows["stream"], buffers.array(list(without), "string"))))
         rng = np.random.default_rng([self.seed, day.toordinal()])
         before = buffers.to_numpy(rows["nacc"], np.int64)
         nacc = rng.poisson(before * self._moves(rows, day) * share * activity(day) / activity(self.day))
@@ -58,7 +56,10 @@ class ResampledPast:
             values = np.round(buffers.to_numpy(rows[name], np.float64) * ratio, 3)
             columns[name] = buffers.from_numpy(values, _is_valid(rows[name]))
         made = pa.table({name: columns[name] for name in schema.names}, schema=schema.arrow())
-        return made.filter(buffers.flags(is_kept))
+        made = made.filter(buffers.flags(is_kept))
+        # After all was drawn: a day without a stream has the same rows of the others.
+        left_out = pc.is_in(made["stream"], buffers.array(list(without), "string"))
+        return made.filter(pc.invert(left_out)) if without else made
 
     def _moves(self, rows: pa.Table, day: date) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """How much more or less than usual each row's dataset is read on a day; 1 on the counted day."""
