@@ -122,8 +122,16 @@ setup(
         "xxhash>=3.4",
     ],
     extras_require={
+        "sql": ["duckdb>=2.0", "fsspec>=2024.6"],  # queries, the page with the answer, notebooks without Spark
+        "plot": ["resvg-py>=0.3"],  # pictures as PNG
+        "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
         "test": [
-            "duckdb>=1.3",
+            "ipykernel>=6.29",
+            "nbclient>=0.10",
+            "playwright>=1.50",
+            "resvg-py>=0.3",
+            "duckdb>=2.0",
+            "fsspec>=2024.6",
             "hypothesis>=6.130",
             "psutil>=6",
             "pytest>=8.3",

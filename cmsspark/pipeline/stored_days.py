@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.manifests import Manifest
@@ -27,6 +27,8 @@ JOB: Final = "data_aggregation"
 TABLE: Final = "partials"
 #: Rows of a batch: a hundred bytes each.
 BATCH_ROWS: Final = 8_000_000
+#: A day or a period.
+When = TypeVar("When")
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def find_days(files: Files, fout: str, period: Period) -> StoredDays:
             stored[day] = results.current(files, fout, JOB, TABLE, day)
         except InputMissing:
             missing.append(day)
-    return StoredDays(period, files, fout, stored, tuple(missing), _partial(stored))
+    manifests = {day: table.manifest for day, table in stored.items()}
+    return StoredDays(period, files, fout, stored, tuple(missing), partial_reasons(manifests))
 
 
 def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
@@ -178,20 +181,20 @@ class CurrentRuns:
         return self._runs[day]
 
 
-def _partial(stored: dict[date, CurrentTable]) -> dict[date, str]:
-    """The days that lack a stream of the period's other days, or whose manifest is partial, with the reason."""
-    lacking = {day: set(table.manifest.missing_streams) for day, table in stored.items()}
-    streams = {day: set(table.manifest.streams) - lacking[day] for day, table in stored.items()}
+def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
+    """The days that lack a stream of the other days, or whose manifest is partial, with the reason."""
+    lacking = {day: set(manifest.missing_streams) for day, manifest in manifests.items()}
+    streams = {day: set(manifest.streams) - lacking[day] for day, manifest in manifests.items()}
     every = set().union(*streams.values())
     partial = {}
-    for day, table in stored.items():
+    for day, manifest in manifests.items():
         without = sorted((every - streams[day]) | lacking[day]) if streams[day] else []
         reasons = [f"without {', '.join(without)}"] if without else []
-        if table.manifest.damaged:
+        if manifest.damaged:
             reasons.append("damaged files")
-        if any(source.is_tmp for source in table.manifest.inputs):
+        if any(source.is_tmp for source in manifest.inputs):
             reasons.append("a folder that was still being written")
-        if reasons or table.manifest.partial:
+        if reasons or manifest.partial:
             partial[day] = "; ".join(reasons) or "as its manifest says"
     return partial
 
