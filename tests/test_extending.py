@@ -180,11 +180,10 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from cmsspark import days
-from cmsspark.pipeline.dump_day import DumpJob, Tables
+from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame
 
     from cmsspark.kernel.dump_frames import Frames
 
@@ -200,12 +199,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return counts.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
 
 
-def build_in_spark(tables: Tables, day: date) -> DataFrame:
-    """The same rows."""
-    raise NotImplementedError
-
-
-JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build, build_in_spark)
+JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build)
 command = JOB.command()
 '''
 JOB_LINE = '    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), runs_in_processes=True)\n'

@@ -123,7 +123,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
         "first_day": days.period.first.isoformat(),
         "last_day": days.period.last.isoformat(),
         # A run of a day that changes makes the period stale.
-        "days": {day.isoformat(): table.manifest.get("run") for day, table in days.there.items()},
+        "days": {day.isoformat(): results.rows_of(table.manifest) for day, table in days.there.items()},
         "missing_days": [day.isoformat() for day in days.missing],
         "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
         "partial": days.is_partial,
@@ -131,7 +131,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
             {
                 "table": f"{stored.TABLE} of {day}",
                 "folder": table.path,
-                "files": [[str(table.manifest.get("run")), table.manifest["tables"][stored.TABLE].get("bytes"), None]],
+                "files": [[results.rows_of(table.manifest), table.manifest["tables"][stored.TABLE].get("bytes"), None]],
             }
             for day, table in days.there.items()
         ],

@@ -166,7 +166,7 @@ class Planner:
     def _is_published(self, job: Job, day: date, manifest: Mapping[str, Any]) -> bool:
         if self.published is None:
             return True
-        run = manifest.get("run")
+        run = results.rows_of(manifest)
         published = (entry for entry in self.published if entry.stored_run == run and entry.day == day)
         return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
 

@@ -206,12 +206,19 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     from cmsspark.pipeline.stored_rows import stored_rows
 
     stored = _stored(request, spec.table.name)
-    source = f"{stored.manifest.get('run')} {spec.producer} {spec.type} {request.limit or ''}".strip()
+    source = rows_source(stored, spec, request.limit)
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(spec, rows, stored.manifest, source=source, limit=request.limit)
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
+
+
+def rows_source(stored: CurrentTable, spec: DocumentSpec, limit: int | None) -> str:
+    """What documents are made from: the run that made the rows, and what else of their content may differ."""
+    from cmsspark.store.results import rows_of
+
+    return f"{rows_of(stored.manifest)} {spec.producer} {spec.type} {limit or ''}".strip()
 
 
 def _result(outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None) -> PublishResult:
@@ -244,6 +251,7 @@ def _print(result: PublishResult) -> None:
 def record_publication(request: PublishRequest, results: list[PublishResult]) -> None:
     """Record the outcome of each table in the run history; an error there is ignored."""
     from cmsspark.pipeline.run_context import note_published
+    from cmsspark.store.results import rows_of
 
     if request.limit is not None:
         return
@@ -252,7 +260,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         if result.snapshot is not None:
             run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
         elif result.spooled is not None:
-            run = str(_stored(request, result.table).manifest.get("run"))
+            run = rows_of(_stored(request, result.table).manifest)
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused

@@ -146,7 +146,7 @@ def _ended(run: Run) -> Run:
 def _fields_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     tables = manifest.get("tables") or {}
     return {
-        "stored_run": manifest.get("run"),
+        "stored_run": results.rows_of(manifest),
         "rows": next((table.get("rows") for table in tables.values()), None),
         "is_partial": bool(manifest.get("partial")),
         "fingerprint": fingerprint(manifest),
@@ -166,7 +166,8 @@ def fingerprint(manifest: Mapping[str, Any]) -> str:
 
 def from_manifest(manifest: Mapping[str, Any], fout: str) -> Run:
     """A run as its manifest describes it. Raises KeyError and ValueError for another document."""
-    stored = str(manifest["run"])
+    # A compacted run is the run whose rows it has.
+    stored = str(manifest.get(results.ROWS_OF) or manifest["run"])
     began_ms = clock.run_began_ms(stored)
     seconds = manifest.get("seconds")
     run = Run(stored, str(manifest["job"]), date.fromisoformat(manifest["day"]), State.DONE, fout, 0, exit_code=0)
