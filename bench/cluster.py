@@ -195,7 +195,7 @@ def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str]) -> list[Result]:
         for way in ("cold", "warm"):
             for one in (bench.by_processes, bench.on_yarn):
                 results.append(one(day, job, way))
-                print(table(_HEAD, [results[-1].cells()], whole=(0,)), flush=True)
+                print("\n".join(table(_HEAD, [results[-1].cells()], whole=(0,))), flush=True)
         if told := bench.differences(job):
             sys.exit("\n".join(told))
     return results
@@ -244,7 +244,7 @@ def main() -> None:
             results += measure_day(bench, day, given.jobs.split(","))
     finally:
         daemons.remove()
-    print(table(_HEAD, [one.cells() for one in results], whole=(0,)))
+    print("\n".join(table(_HEAD, [one.cells() for one in results], whole=(0,))))
     if given.doc:
         write(given.doc, written(results, given.cpus))
 
