@@ -51,8 +51,8 @@ class HadoopFiles:
     def list_dir(self, path: str) -> list[Entry]:
         entry = self.stat(path)
         if entry is None or not entry.is_dir:
-            found = "nothing of that name" if entry is None else "a file of that name"
-            raise InputMissing("a folder is wanted", where=path, found=found)
+            actual = "nothing of that name" if entry is None else "a file of that name"
+            raise InputMissing("a folder is wanted", where=path, found=actual)
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
             statuses = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(
@@ -65,7 +65,7 @@ class HadoopFiles:
         )
 
     def _texts(self, statuses: Any, getter: str, kind: str) -> list[str]:
-        """A value of each status as text. The JVM joins them: a call for each value takes a minute for a large folder."""
+        """A value of each status as text. The JVM joins them: a call for each value of a large folder takes long."""
         if statuses.isEmpty():
             return []
         java = self._jvm.java

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ DBS: Final = {
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_events.yaml``: one row for each dataset name; datasets without files have counts of 0."""
-    import polars as pl
-
     from cmsspark.kernel import dump_frames
 
     rows = (
@@ -47,8 +44,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         .join(dump_frames.releases(frames), "dataset_name", "left")
         .sort("dataset_name")
     )
-    made = dump_frames.with_derived(rows, "primary_name", "processing_name", "data_tier")
-    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    return dump_frames.as_table(rows, JOB.name, day)
 
 
 JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build)

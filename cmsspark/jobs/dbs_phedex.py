@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ DBS: Final = {
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_phedex.yaml``. Joins go to tables with each dataset once and keep every replica row."""
-    import polars as pl
-
     from cmsspark.kernel import dump_frames
 
     rows = (
@@ -38,8 +35,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         .join(dump_frames.releases(frames), "dataset_name", "left")
         .sort("dataset_name", "site_name", "kind")
     )
-    made = dump_frames.with_derived(rows, "site_tier", "primary_name", "processing_name", "data_tier")
-    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    return dump_frames.as_table(rows, JOB.name, day)
 
 
 JOB: Final = DumpJob("dbs_phedex", DBS, replicas=True, build=build)

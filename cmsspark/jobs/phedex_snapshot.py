@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
@@ -16,13 +15,10 @@ if TYPE_CHECKING:
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/phedex.yaml``."""
-    import polars as pl
-
     from cmsspark.kernel import dump_frames
 
     rows = frames["presence"].sort("dataset_name", "site_name", "kind")
-    made = dump_frames.with_derived(rows, "site_tier", "primary_name", "processing_name", "data_tier")
-    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    return dump_frames.as_table(rows, JOB.name, day)
 
 
 JOB: Final = DumpJob("phedex", {}, replicas=True, build=build)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
@@ -17,6 +16,8 @@ DBS: Final = {
     "DATASETS": ("dataset_id", "dataset"),
     "FILES": ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size"),
 }
+#: What a row stands for.
+KEYS: Final = ("site_tier", "kind", "data_tier")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
@@ -29,27 +30,26 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.kernel import dump_frames
 
-    keys = ("site_tier", "kind", "data_tier")
     here = frames["presence"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
-    rows = dump_frames.with_derived(here, "site_tier", "primary_name", "processing_name", "data_tier")
-    rows = _with_replica_events(rows.join(frames["contents"], "dataset_name", "left"))
-    replicas = rows.group_by(keys).agg(
+    rows = dump_frames.with_derived(here, KEYS).join(frames["contents"], "dataset_name", "left")
+    rows = _with_replica_events(rows)
+    replicas = rows.group_by(KEYS).agg(
         pl.col("site_name").drop_nulls().n_unique().cast(pl.Int64).alias("site_count"),
         dump_frames.exact_sum("replica_events"),
         dump_frames.exact_sum("present_bytes").alias("replica_bytes"),
         dump_frames.exact_sum("present_file_count").alias("replica_file_count"),
     )
     once = (
-        rows.unique(("dataset_name", *keys))
-        .group_by(keys)
+        rows.unique(("dataset_name", *KEYS))
+        .group_by(KEYS)
         .agg(
             pl.len().cast(pl.Int64).alias("dataset_count"),
             pl.col("file_count").is_null().sum().cast(pl.Int64).alias("unknown_dataset_count"),
             dump_frames.exact_sum("events"),
         )
     )
-    summed = dump_frames.in_64_bits(replicas.join(once, keys, nulls_equal=True)).sort(keys)
-    return summed.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    summed = dump_frames.in_64_bits(replicas.join(once, KEYS, nulls_equal=True)).sort(KEYS)
+    return dump_frames.as_table(summed, JOB.name, day)
 
 
 def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:

@@ -24,7 +24,7 @@ def stored_rows(current: CurrentTable, table: Table) -> Iterator[Row]:
     Parts of a store that is not local are fetched one after another, without a Spark job. Raises DataError (65) where
     a part cannot be read.
     """
-    fmt = current.manifest["tables"][table.name].get("format", "parquet")
+    fmt = current.manifest.tables[table.name].format
     files: Files = LocalFiles()
     if not is_local(current.path):
         from cmsspark.runners.session import small_session

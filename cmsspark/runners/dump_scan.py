@@ -57,7 +57,7 @@ def read_frames(
     frames = {
         name: dump_frames.frame_of(pieces[name] or [source.columns.empty_table()]) for name, source in small.items()
     }
-    known, names = dump_frames.known_in(frames)
+    known, names = dump_frames.datasets_in(frames)
     large = {name: source for name, source in sources.items() if not is_small(name)}
     if large:
         count = keys or key_count(sum(source.weight for source in large.values()))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark import clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing
+from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval
 from cmsspark.storage import Files, join
 from cmsspark.store import lease, results
@@ -61,14 +62,13 @@ def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFil
     """
     manifest, folder = _current(files, fout, job, interval)
     tables = {}
-    for table, entry in manifest["tables"].items():
-        if entry.get("format", "parquet") != "parquet":
+    for table, entry in manifest.tables.items():
+        if entry.format != "parquet":
             return None
-        count = entry.get("files") or len(parts_of(files, join(folder, table)))
-        tables[table] = (int(count), file_count(int(entry["rows"])))
+        tables[table] = (entry.files or len(parts_of(files, join(folder, table))), file_count(entry.rows))
     if all(now <= then for now, then in tables.values()):
         return None
-    return ManyFiles(job, interval, str(manifest["run"]), tables)
+    return ManyFiles(job, interval, manifest.run, tables)
 
 
 def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles | None:
@@ -87,25 +87,23 @@ def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles 
         manifest, folder = _current(files, fout, job, interval)
         staged = results.stage(files, fout, job, interval, held.check)
         try:
-            for table, entry in manifest["tables"].items():
-                staged.take_table(_rows(files, join(folder, table), table, int(entry["rows"])), table, entry)
+            for table, entry in manifest.tables.items():
+                rows = _rows(files, join(folder, table), table, entry.rows)
+                staged.take_table(rows, table, manifest.document["tables"][table])
             _copy_pages(files, folder, staged)
-            staged.commit(_manifest(manifest, found, staged))
+            staged.commit(_manifest(manifest, found))
         except BaseException:
             staged.abandon()
             raise
     return found
 
 
-def _manifest(manifest: Mapping[str, Any], found: ManyFiles, staged: StagedRun) -> dict[str, Any]:
+def _manifest(manifest: Manifest, found: ManyFiles) -> dict[str, Any]:
     """The manifest of the old run, without what the new one says of itself."""
-    own = ("run", "tables", "store_version", "cmsspark_version")
     before = {table: now for table, (now, _) in found.tables.items()}
-    made_by = {"cmsspark_version": manifest["cmsspark_version"]} if "cmsspark_version" in manifest else {}
     return {
-        **{name: value for name, value in manifest.items() if name not in own},
-        **made_by,
-        ROWS_OF: results.rows_of(manifest),
+        **{name: value for name, value in manifest.document.items() if name not in ("run", "tables", "store_version")},
+        ROWS_OF: manifest.rows_run,
         "compacted": {"run": found.run, "files": before, "at": clock.iso()},
     }
 
@@ -135,7 +133,7 @@ def _copy_pages(files: Files, folder: str, staged: StagedRun) -> None:
             files.write_bytes(join(staged.folder, entry.name), files.read_bytes(entry.path))
 
 
-def _current(files: Files, fout: str, job: str, interval: Interval) -> tuple[dict[str, Any], str]:
+def _current(files: Files, fout: str, job: str, interval: Interval) -> tuple[Manifest, str]:
     """The manifest and the folder of the current run."""
     folder = join(fout, job, interval.isoformat())
     pointer = join(folder, "CURRENT")
@@ -144,9 +142,7 @@ def _current(files: Files, fout: str, job: str, interval: Interval) -> tuple[dic
     try:
         run = json.loads(files.read_bytes(pointer))["run"]
         path = join(folder, "runs", run)
-        manifest = json.loads(files.read_bytes(join(path, "manifest.json")))
-        manifest["tables"].items()
-        manifest["run"]
+        manifest = Manifest.of(json.loads(files.read_bytes(join(path, "manifest.json"))))
     except (ValueError, KeyError, TypeError, AttributeError, CmssparkError) as error:
         raise DataError(
             f"the current run of {job} of {interval} cannot be read",

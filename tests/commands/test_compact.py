@@ -68,12 +68,12 @@ def test_a_compacted_day_has_the_rows_of_the_old_run_in_one_sorted_file(store: P
     assert in_order(after) == in_order(before)
     assert after["dataset_name"].to_pylist() == sorted(after["dataset_name"].to_pylist())
     assert len(list(Path(done.path).iterdir())) == 1
-    entry = done.manifest["tables"][TABLE]
-    assert (entry["rows"], entry["files"], entry["format"]) == (9, 1, "parquet")
-    assert entry["bytes"] == sum(part.stat().st_size for part in Path(done.path).iterdir())
-    assert done.manifest["rows_of"] == done.manifest["compacted"]["run"] == "r1"
-    assert done.manifest["compacted"]["files"] == {TABLE: 9}
-    assert done.manifest["reconciliation"]["aaa"]["matched"] == 10
+    entry = done.manifest.tables[TABLE]
+    assert (entry.rows, entry.files, entry.format) == (9, 1, "parquet")
+    assert entry.bytes == sum(part.stat().st_size for part in Path(done.path).iterdir())
+    assert done.manifest.rows_run == done.manifest.document["compacted"]["run"] == "r1" != done.manifest.run
+    assert done.manifest.document["compacted"]["files"] == {TABLE: 9}
+    assert done.manifest.reconciliation["aaa"]["matched"] == 10
     assert Path(done.path).parent.joinpath("report.html").read_text() == "<p>the day</p>"
     assert said(store) == "nothing to compact\n"
 
@@ -112,11 +112,14 @@ def test_a_compacted_day_is_not_sent_again_and_stays_published(store: Path, tmp_
 
 
 def test_documents_that_wait_are_resumed_after_a_compaction(store: Path) -> None:
-    from cmsspark.pipeline.publication import rows_source
+    from cmsspark.pipeline.publication import PublishRequest, source_of
 
-    before = rows_source(current(store), SPEC, None)
+    request = PublishRequest.__new__(PublishRequest)
+    request.__dict__.update(limit=None, is_again=False)
+    before = source_of(current(store), SPEC, request)
+    assert before.startswith("r1 ")
     said(store)
-    assert rows_source(current(store), SPEC, None) == before
+    assert source_of(current(store), SPEC, request) == before
 
 
 def test_periods_of_a_compacted_day_are_up_to_date(store: Path) -> None:
@@ -133,10 +136,10 @@ def test_a_run_compacted_twice_still_names_the_run_that_made_its_rows(store: Pat
     first = current(store)
     spread(Path(first.path))
     manifest = Path(first.path).parent / "manifest.json"
-    manifest.write_text(json.dumps({**first.manifest, "tables": {TABLE: {"rows": 9, "files": 9}}}))
+    manifest.write_text(json.dumps({**first.manifest.document, "tables": {TABLE: {"rows": 9, "files": 9}}}))
     said(store)
-    assert current(store).manifest["rows_of"] == "r1"
-    assert current(store).manifest["compacted"]["run"] == first.manifest["run"]
+    assert current(store).manifest.rows_of == "r1"
+    assert current(store).manifest.document["compacted"]["run"] == first.manifest.run
 
 
 def test_prune_removes_the_old_run_and_never_the_compacted_one(store: Path) -> None:
@@ -144,9 +147,7 @@ def test_prune_removes_the_old_run_and_never_the_compacted_one(store: Path) -> N
     for run in (store / TABLE / DAY.isoformat() / "runs").iterdir():
         os.utime(run, (1_760_000_000, 1_760_000_000))
     prune(LocalFiles(), str(store), 1_770_000_000_000, remove=True)
-    assert [run.name for run in (store / TABLE / DAY.isoformat() / "runs").iterdir()] == [
-        current(store).manifest["run"]
-    ]
+    assert [run.name for run in (store / TABLE / DAY.isoformat() / "runs").iterdir()] == [current(store).manifest.run]
     assert pq.read_table(current(store).path).num_rows == 9
 
 
@@ -178,14 +179,14 @@ def test_another_row_read_back_keeps_the_old_day(store: Path, monkeypatch: pytes
     monkeypatch.setattr(results, "write_part", lambda rows, part: write(rows.slice(1), part))
     with pytest.raises(OutputError, match="9 rows of data_aggregation were written"):
         compact(LocalFiles(), str(store))
-    assert current(store).manifest["run"] == "r1"
+    assert current(store).manifest.run == "r1"
 
 
 def test_a_day_that_another_process_works_on_is_left_out(store: Path) -> None:
     with lease.hold(LocalFiles(), lease.folder_of(str(store), TABLE, DAY), "the day"):
         shown = said(store)
     assert "left out: data_aggregation of 2026-01-15: another process is working on" in shown
-    assert current(store).manifest["run"] == "r1"
+    assert current(store).manifest.run == "r1"
 
 
 def test_a_damaged_day_fails_and_the_others_are_compacted(store: Path) -> None:
@@ -195,8 +196,8 @@ def test_a_damaged_day_fails_and_the_others_are_compacted(store: Path) -> None:
     with pytest.raises(DataError, match="part-00003"):
         compact(LocalFiles(), str(store))
     found = results.current(LocalFiles(), str(store), TABLE, TABLE, date(2026, 1, 16))
-    assert found.manifest["tables"][TABLE]["files"] == 1
-    assert current(store).manifest["run"] == "r1"
+    assert found.manifest.tables[TABLE].files == 1
+    assert current(store).manifest.run == "r1"
 
 
 def test_rows_that_are_not_all_there_fail(store: Path) -> None:

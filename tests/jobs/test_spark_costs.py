@@ -151,8 +151,8 @@ def test_a_job_on_dumps_takes_two_jobs_and_a_file(
     found = jobs_of(spark, lambda: dump_day.run(job, request, lambda _: None))
     assert (len(found.jobs), found.stages) == (jobs, stages)
     assert sum(found.tasks) <= 40
-    (table,) = results.current(LocalFiles(), request.fout, job.name, job.name, DAY).manifest["tables"].values()
-    assert table["files"] == 1 and table["rows"] > 3
+    (table,) = results.current(LocalFiles(), request.fout, job.name, job.name, DAY).manifest.tables.values()
+    assert table.files == 1 and table.rows > 3
     csv = replace(request, fmt="csv")
     # Tasks write the table, and nobody counts it with Spark.
     assert len(jobs_of(spark, lambda: dump_day.run(job, csv, lambda _: None)).jobs) == jobs + 1
