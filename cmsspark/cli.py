@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "plot": ("cmsspark.commands.plot", "command", "Write the pictures of a day or period as PNG and SVG files."),
     "site": ("cmsspark.commands.site", "command", "Write a static web site of all stored days, weeks and months."),
+    "compact": ("cmsspark.commands.compact", "command", "Store days that have many small files with few files."),
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),
