@@ -101,7 +101,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["cmsspark", "cmsspark.*"]),
-    package_data={"": ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]},
+    package_data={"": ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js", "*.svg", "*.LICENSE.txt"]},
     cmdclass={"build_ext": BuildWhatChanged, "build_py": BuildWithResources},
     ext_modules=extensions(),
     zip_safe=False,
@@ -123,10 +123,14 @@ setup(
     ],
     extras_require={
         "sql": ["duckdb>=2.0", "fsspec>=2024.6"],  # queries, the page with the answer, notebooks without Spark
+        "dashboard": ["duckdb>=2.0", "fsspec>=2024.6", "flask>=3.1", "waitress>=3.0.1"],  # web pages over a store
         "test": [
             "duckdb>=2.0",
             "fsspec>=2024.6",
             "hypothesis>=6.130",
+            "flask>=3.1",
+            "playwright>=1.50",  # drives the distribution's Chromium
+            "waitress>=3.0.1",
             "psutil>=6",
             "pytest>=8.3",
             "build>=1.2",

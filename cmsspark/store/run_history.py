@@ -123,6 +123,17 @@ class RunHistory:
                 self._db.close()
                 raise
 
+    @classmethod
+    def to_read(cls, path: Path) -> RunHistory:
+        """A run history that nothing is written to. Raises FileNotFoundError where there is none."""
+        if not path.is_file():
+            raise FileNotFoundError(path)
+        history = cls.__new__(cls)
+        history.path = path
+        with history._guard():
+            history._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+        return history
+
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -246,6 +257,26 @@ class RunHistory:
                 raise
             self._db.execute("COMMIT")
         return added
+
+
+@contextmanager
+def read_history(state_dir: Path) -> Iterator[RunHistory | None]:
+    """The run history to read only; None where there is none yet. Raises RunHistoryDamaged (65)."""
+    try:
+        history = RunHistory.to_read(state_dir / FILE)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield history
+    finally:
+        history.close()
+
+
+def as_of_now(run: Run, now_ms: int) -> Run:
+    """The run; one whose process has ended meanwhile is INTERRUPTED, as :meth:`RunHistory.sweep` would write."""
+    is_over = run.state is State.RUNNING and _is_over(run, now_ms)
+    return replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY)) if is_over else run
 
 
 @contextmanager
