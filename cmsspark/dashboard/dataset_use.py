@@ -13,7 +13,7 @@ from cmsspark.dashboard import user_sets
 from cmsspark.dashboard.segment_build import SUMS
 from cmsspark.dashboard.selection import Selection
 from cmsspark.dashboard.snapshot import Snapshot, day_number, day_of
-from cmsspark.dashboard.use import Series
+from cmsspark.dashboard.use import Series, with_zeros
 
 _SUMS: Final = ", ".join(f"sum({name})" for name in SUMS)
 
@@ -113,7 +113,7 @@ def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int |
     return counts, None if is_mixed else int(over_all.counts()[0])
 
 
-def series_by_stream(result: DatasetUse, chosen: Selection, measure: str) -> Series:
+def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, measure: str) -> Series:
     """A measure over time by stream."""
     buckets = chosen.buckets()
     position = {day: number for number, day in enumerate(buckets)}
@@ -122,6 +122,8 @@ def series_by_stream(result: DatasetUse, chosen: Selection, measure: str) -> Ser
     for row in result.by_day:
         if row[column] is not None:
             values.setdefault(row[1], [None] * len(buckets))[position[row[0]]] = int(row[column])
+    if measure == "nacc":
+        with_zeros(snapshot, chosen, values)
     return Series(buckets, values)
 
 

@@ -18,8 +18,15 @@ def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str
     """The chart of a series: stacked where its groups add up, else lines."""
     label, unit, factor = MEASURES[measure]
     labels = [label_of(day, chosen.step) for day in series.buckets]
+    is_stack = series.is_additive and len(series.values) > 1
+    has_any = [any(value is not None for value in column) for column in zip(*series.values.values(), strict=True)]
+    # In a stack a group without a value lies flat; where no group has one, no day is stored.
     values = {
-        group: [None if value is None else value * factor for value in row] for group, row in series.values.items()
+        group: [
+            (0 if is_stack and there else None) if value is None else value * factor
+            for value, there in zip(row, has_any, strict=True)
+        ]
+        for group, row in series.values.items()
     }
     note = series.note
     if not series.is_additive and len(series.values) > 1:
@@ -32,10 +39,10 @@ def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str
     return Chart(
         name,
         f"{label} by {STEPS[chosen.step][1]}",
-        "stack" if series.is_additive and len(values) > 1 else "line",
+        "stack" if is_stack else "line",
         labels,
         values if by != "all" or not values else {label: next(iter(values.values()))},
-        unit,
+        "" if unit == "h" else unit,
         _X[chosen.step],
         label + (f" per {STEPS[chosen.step][1]}"),
         note=note,

@@ -97,7 +97,6 @@ def unused(
     Returns the day of the replica snapshot (None where none is stored), the bytes and number of all its replicas at the
     site, and for each unused one (dataset, bytes, newest replica ms, accesses elsewhere), the largest first.
     """
-
     replica_days = database.days("dbs_phedex")
     if not replica_days:
         return None, 0, 0, []
@@ -107,20 +106,15 @@ def unused(
         [replica_days[-1], site, kind],
     ).table
 
-    def make() -> tuple[int, list[tuple[Any, ...]]]:
-        import pyarrow.compute as pc
-
-        read, elsewhere = _read_lately(snapshot, site, weeks, replicas["dataset_name"].to_pylist())
-        rows = [
-            (name, size, newest, elsewhere.get(name, 0))
-            for name, size, newest in zip(*(column.to_pylist() for column in replicas.columns), strict=True)
-            if name not in read
-        ]
-        rows.sort(key=lambda row: (-row[1], row[0] or ""))
-        return int(pc.sum(replicas["present_bytes"].cast("decimal128(38, 0)")).as_py() or 0), rows
-
-    held, rows = make()
-    return replica_days[-1], held, replicas.num_rows, rows
+    columns = [column.to_pylist() for column in replicas.columns]
+    read, elsewhere = _read_lately(snapshot, site, weeks, columns[0])
+    rows = [
+        (name, size, newest, elsewhere.get(name, 0))
+        for name, size, newest in zip(*columns, strict=True)
+        if name not in read
+    ]
+    rows.sort(key=lambda row: (-row[1], row[0] or ""))
+    return replica_days[-1], sum(columns[1]), replicas.num_rows, rows
 
 
 def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:

@@ -19,7 +19,7 @@ MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
     "nacc": ("Accesses", "", 1),
     "users": ("Distinct users", "", 1),
     "read_bytes": ("Bytes read", "B", 1),
-    "cpu_ms": ("CPU time", "h", 1 / 3_600_000),
+    "cpu_ms": ("CPU hours", "h", 1 / 3_600_000),
 }
 #: Groups that a chart shows by name; the rest is one more group.
 SHOWN: Final = 7
@@ -78,8 +78,20 @@ def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | N
     by_group: dict[str, list[int | None]] = {}
     for day, name, value in rows:
         by_group.setdefault(name, [None] * len(buckets))[position[day]] = _whole(value)
+    if measure == "nacc":
+        with_zeros(snapshot, chosen, by_group)
     kept = {name: values for name, values in by_group.items() if any(value is not None for value in values)}
     return Series(buckets, _with_others(kept))
+
+
+def with_zeros(snapshot: Snapshot, chosen: Selection, by_group: dict[str, list[int | None]]) -> None:
+    """Write 0 accesses where a group has none in a step with a stored day; without one nothing is known."""
+    stored = {chosen.bucket_of(day) for day in snapshot.days if chosen.first <= day <= chosen.last}
+    is_stored = [bucket in stored for bucket in chosen.buckets()]
+    for name, values in by_group.items():
+        by_group[name] = [
+            0 if value is None and there else value for value, there in zip(values, is_stored, strict=True)
+        ]
 
 
 def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | None]]:
@@ -195,7 +207,8 @@ def _dataset_rows(snapshot: Snapshot, chosen: Selection) -> tuple[str, list[obje
         edge = where.replace("site_tier", derived("site_tier"))
         parts.append(
             f"SELECT dataset_name::dataset_name_enum AS dataset_name, {', '.join(SUMS)} "
-            f"FROM (SELECT dataset_name, {sums} FROM read_parquet(?, union_by_name = true) WHERE day BETWEEN ? AND ? AND {edge} GROUP BY 1)"
+            f"FROM (SELECT dataset_name, {sums} FROM read_parquet(?, union_by_name = true) "
+            f"WHERE day BETWEEN ? AND ? AND {edge} GROUP BY 1)"
         )
         values += [files, chosen.first, chosen.last, *parameters]
     sql = f"SELECT dataset_name, {sums} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1"

@@ -41,8 +41,8 @@ class Cell:
 class Table:
     """Rows under headings. ``name`` is that of its download; ``download`` makes all its rows, exact values, as Arrow.
 
-    ``row_count``: of all rows, where more exist than are shown. ``bars``: the position of the column that is drawn as
-    bars.
+    ``row_count``: of all rows, where ``rows`` has only some. ``limit``: the rows that the page shows at most. ``bars``:
+    the position of the column that is drawn as bars.
     """
 
     name: str
@@ -53,13 +53,19 @@ class Table:
     row_count: int | None = None
     empty: str = "Nothing was found."
     bars: int | None = None
+    limit: int | None = None
+
+    @property
+    def visible(self) -> Sequence[Sequence[Any]]:
+        """The rows that the page shows."""
+        return self.rows[: self.limit]
 
     @property
     def shown(self) -> str:
         """How many of its rows are shown."""
         count = len(self.rows) if self.row_count is None else self.row_count
-        if count > len(self.rows):
-            return f"{len(self.rows):,} of {count:,} rows; the downloads have all"
+        if count > len(self.visible):
+            return f"{len(self.visible):,} of {count:,} rows; the downloads have all"
         return f"{count:,} row{'' if count == 1 else 's'}"
 
     def share(self, row: Sequence[Any]) -> int:

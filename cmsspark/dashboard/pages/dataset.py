@@ -19,7 +19,6 @@ _USE: Final = (
     Column("remote_nacc", "Remote", "count", "remote accesses; – where no log can say"),
     Column("read_bytes", "Read", "bytes"),
     Column("cpu_ms", "CPU hours", "ms"),
-    Column("wc_ms", "Wall-clock hours", "ms"),
 )
 _REPLICAS: Final = (
     Column("site_name", "Site"),
@@ -49,7 +48,7 @@ def view(request: PageRequest) -> Content:
         shown(name),
         [
             Section("In total", [_figures(used, chosen, facts)]),
-            Section(f"{MEASURES[measure][0]} over time", [_history(used, chosen, measure)]),
+            Section(f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]),
             Section("Where it is read", [_by(used.by_site, "site", "Site", request)], is_half=True),
             Section("With what", [_by(used.by_app, "app", "Application", None)], is_half=True),
             Section("Replicas beside accesses", [replicas]),
@@ -84,8 +83,8 @@ def _figures(used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figu
         Figure("Distinct users", si(used.all_users), "each person once"),
         Figure("Bytes read", si(read, "B"), f"{read:,} B" if read is not None else ""),
         Figure(
-            "CPU time",
-            si(None if cpu is None else cpu / 3_600_000, "h"),
+            "CPU hours",
+            si(None if cpu is None else cpu / 3_600_000),
             f"{cpu / 1000:,.3f} s" if cpu is not None else "",
         ),
         Figure("Last access", last.isoformat() if last else "none", "on any stored day"),
@@ -100,12 +99,14 @@ def _figures(used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figu
     return Figures(figures)
 
 
-def _history(used: DatasetUse, chosen: Selection, measure: str) -> Any:
+def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:
     if measure == "users":
         note = "" if None not in used.users else "Users of two pseudonym keys cannot be told apart."
         series = Series(chosen.buckets(), {"": used.users}, is_additive=False, note=note)
         return chart_of("history", series, "users", chosen, "all")
-    return chart_of("history", dataset_use.series_by_stream(used, chosen, measure), measure, chosen, "stream")
+    return chart_of(
+        "history", dataset_use.series_by_stream(request.snapshot, used, chosen, measure), measure, chosen, "stream"
+    )
 
 
 def _by(rows: list[tuple[Any, ...]], name: str, heading: str, request: PageRequest | None) -> Table:

@@ -87,8 +87,8 @@ def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -
                 f"{sums['read_bytes']:,} B" if sums["read_bytes"] is not None else "no stream here logs bytes",
             ),
             Figure(
-                "CPU time",
-                si(None if cpu is None else cpu / 3_600_000, "h"),
+                "CPU hours",
+                si(None if cpu is None else cpu / 3_600_000),
                 f"{cpu / 1000:,.3f} s, CRAB only" if cpu is not None else "no stream here logs CPU",
             ),
         ]
@@ -106,9 +106,10 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
     users = use.users_of_datasets(request.snapshot, chosen, [ranking.names[number] for number in positions[:limit]])
     period = {"from": chosen.first, "to": chosen.last}
     rows = []
+    total = sum(value or 0 for value in ranking.sums["nacc"])
     for number, count in zip(positions[:limit], users, strict=True):
         name = ranking.names[number]
-        rows.append((Cell(name, request.link("dataset", name=name, **period)), *_values(ranking, number, count)))
+        rows.append((Cell(name, request.link("dataset", name=name, **period)), *_values(ranking, number, count, total)))
     return Table(
         "datasets",
         _COLUMNS,
@@ -121,9 +122,8 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
     )
 
 
-def _values(ranking: DatasetRanking, number: int, users: int | None) -> tuple[Any, ...]:
+def _values(ranking: DatasetRanking, number: int, users: int | None, total: int) -> tuple[Any, ...]:
     nacc = ranking.sums["nacc"][number] or 0
-    total = sum(value or 0 for value in ranking.sums["nacc"])
     remote, known = ranking.sums["remote_nacc"][number], ranking.sums["remote_known_nacc"][number]
     return (
         nacc,

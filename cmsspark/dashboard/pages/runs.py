@@ -33,6 +33,8 @@ from cmsspark.store.run_history import Run
 
 #: Days that are shown without a period in the address, and at most.
 _DAYS, _MOST = 35, 400
+#: Rows of the reconciliation that the page shows.
+_SHOWN: Final = 40
 _CLASSES: Final = {"green": "good", "yellow": "warn", "blue": "info", "red": "bad", "white": "none"}
 
 
@@ -120,6 +122,7 @@ def _reconciliation(index: RunIndex) -> Table:
         columns,
         rows,
         "Records of each stream and day by bin",
+        limit=_SHOWN,
         empty="No run of this period has a reconciliation.",
     )
 

@@ -103,8 +103,8 @@ def _figures(snapshot: Any, chosen: Selection, site: str, tiers: list[tuple[Any,
             Figure("Remote share", share, f"{remote or 0:,} of {known or 0:,}"),
             Figure("Bytes read", si(read, "B"), f"{read:,} B" if read is not None else ""),
             Figure(
-                "CPU time",
-                si(None if cpu is None else cpu / 3_600_000, "h"),
+                "CPU hours",
+                si(None if cpu is None else cpu / 3_600_000),
                 f"{cpu / 1000:,.3f} s" if cpu is not None else "",
             ),
         ]

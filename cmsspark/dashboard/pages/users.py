@@ -33,7 +33,7 @@ def view(request: PageRequest) -> Content:
             Figure("Distinct users", si(sums["users"]), "over the whole period, each person once"),
             Figure("Accesses", si(sums["nacc"]), f"{sums['nacc'] or 0:,}"),
             Figure(
-                "CPU time", si(None if hours is None else hours / 3_600_000, "h"),
+                "CPU hours", si(None if hours is None else hours / 3_600_000),
                 f"{hours / 1000:,.3f} s" if hours is not None else "no stream here logs CPU",
             ),
         ]

@@ -29,7 +29,7 @@
       const line = colour(`--c${one.name === "other" ? 7 : number % 7}`);
       return {
         label: one.name, data: one.values, borderColor: line, backgroundColor: stacked ? `${line}b3` : line,
-        borderWidth: stacked ? 1 : 2, borderDash: stacked ? [] : DASHES[number % 8], fill: stacked, spanGaps: false,
+        borderWidth: stacked ? 1 : 2, borderDash: stacked ? [] : DASHES[number % 8], fill: stacked ? (number ? "-1" : "origin") : false, spanGaps: false,
         pointStyle: POINTS[number % 8], pointRadius: data.labels.length > 60 ? 0 : 2.5, pointHoverRadius: 5, tension: 0,
       };
     });
