@@ -54,6 +54,9 @@ class Keeper:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=30)
+        if self._snapshot is not None:
+            self._snapshot.con.close()
+            self._snapshot = None
 
     def wait(self, seconds: float) -> bool:
         """Wait for the first snapshot; False where it takes longer."""

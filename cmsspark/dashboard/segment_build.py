@@ -193,7 +193,7 @@ def _insert(con: duckdb.DuckDBPyConnection, one: StoredInterval, names: str) -> 
 
     if one.fault is not None:
         raise one.fault
-    if one.fmt != "parquet" or one.has_own_schema:
+    if one.is_converted:
         con.register("day_rows", _converted(one))
         con.execute(f"INSERT INTO stored SELECT {names} FROM day_rows")
         con.unregister("day_rows")

@@ -22,7 +22,8 @@ The interface for commands, notebooks and web pages::
   partial.
 - A view holds the current run of each day, or each period, and no other run. Each query first looks which runs are
   current, unless it did so in the last ``max_age_s`` seconds: days that are stored meanwhile are there.
-- Any condition on ``day`` (comparison, ``between``, ``in``, a function, a join) leaves out files before they open.
+- Conditions on ``day`` leave out files before they open: comparisons, ``between``, ``in``, ``date_trunc`` and functions
+  of text, subqueries, joins. Behind arithmetic and date parts (``month(day) = 1``) DuckDB opens each file's footer.
 - A query is one statement that reads. It reaches no files, no network, no settings and no Python variables, and writes
   nothing. ``is_private=False`` leaves out tables with a row for each person.
 - One ``Database`` serves many threads; each query has its own cursor. Errors are those of :mod:`cmsspark.errors`:

@@ -131,7 +131,7 @@ class Database:
                             self._system.put(stored_table(table), self._parts.of(job, table))
                 self._refreshed[job.name] = now
             if is_changed or not self._system.glob(f"{DAYS}/*"):
-                self._system.put_rows(DAYS, _days_table(list(self._all_stored())))
+                self._system.put_rows(days_schema(), _days_columns(list(self._all_stored())))
 
     def stored(self, table: str) -> list[StoredInterval]:
         """The stored days or periods of a table, oldest first, as the last refresh found them."""
@@ -168,6 +168,8 @@ class Database:
             yield from self._parts.of(job, name)
 
     def _create_views(self) -> None:
+        from cmsspark.query.part_system import NO_DAY
+
         for schema in (stored_table(name) for name in self._tables):
             self._system.put(schema, [])
             keys = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
@@ -175,11 +177,10 @@ class Database:
             columns = ", ".join(f'"{name}"' for name in schema.names)
             self._connection.execute(
                 f"CREATE VIEW {schema.name} AS SELECT {columns} FROM read_parquet('{self._system.protocol}://"  # noqa: S608
-                f"{schema.name}/*', hive_partitioning = true, hive_types = {{{types}}})"
+                f"{schema.name}/*', hive_partitioning = true, hive_types = {{{types}}}) WHERE {keys[-1]} > '{NO_DAY}'"
             )
-        self._system.put_rows(DAYS, _days_table([]))
+        self._system.put_rows(days_schema(), _days_columns([]))
         self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
-        self._system.put_rows(DAYS, _days_table([]))
 
     def _run(
         self, statement: str, parameters: Parameters | None, max_rows: int | None, max_seconds: float | None
@@ -212,7 +213,10 @@ class Database:
                 self._system.failures.pop(name, None)
                 is_gone = failure.where is not None and "No such file" in str(failure.found)
                 return _FileGone(failure) if is_gone else failure
-        if (part := self._system.part_in(text)) is not None:
+        part = self._system.part_in(text)
+        if part is None and not isinstance(error, statements.wrong_query()):
+            part = self._system.damaged_part()
+        if part is not None:
             return DataError(
                 "a part of the stored table cannot be read",
                 where=part,
@@ -311,25 +315,20 @@ def days_schema() -> Table:
     return described_table("schemas/views/stored_days.yaml")
 
 
-def _days_table(stored: list[StoredInterval]) -> pa.Table:
-    """``schemas/views/stored_days.yaml`` of all stored intervals."""
-    import pyarrow as pa
-
-    rows = [
-        {
-            "table_name": one.table,
-            "day": one.interval if isinstance(one.interval, date) else None,
-            "period": None if isinstance(one.interval, date) else str(one.interval),
-            "first_day": one.first_day,
-            "last_day": one.last_day,
-            "run": one.run,
-            "made_ms": one.made_ms,
-            "row_count": one.rows,
-            "stored_bytes": one.bytes,
-            "is_partial": bool(one.partial_reason),
-            "partial_reason": one.partial_reason or None,
-            "is_damaged": one.fault is not None,
-        }
-        for one in stored
-    ]
-    return pa.Table.from_pylist(rows, days_schema().arrow())
+def _days_columns(stored: list[StoredInterval]) -> dict[str, list[Any]]:
+    """The columns of ``schemas/views/stored_days.yaml`` of all stored intervals."""
+    is_day = [isinstance(one.interval, date) for one in stored]
+    return {
+        "table_name": [one.table for one in stored],
+        "day": [one.interval if day else None for one, day in zip(stored, is_day, strict=True)],
+        "period": [None if day else str(one.interval) for one, day in zip(stored, is_day, strict=True)],
+        "first_day": [one.first_day for one in stored],
+        "last_day": [one.last_day for one in stored],
+        "run": [one.run for one in stored],
+        "made_ms": [one.made_ms for one in stored],
+        "row_count": [one.rows for one in stored],
+        "stored_bytes": [one.bytes for one in stored],
+        "is_partial": [bool(one.partial_reason) for one in stored],
+        "partial_reason": [one.partial_reason or None for one in stored],
+        "is_damaged": [one.fault is not None for one in stored],
+    }

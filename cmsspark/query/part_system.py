@@ -1,10 +1,11 @@
 """Stored tables as DuckDB sees them: a read-only file system with one folder a table, and nothing else in it.
 
 DuckDB opens ``cmsstore://TABLE/day=2026-01-15/RUN/part-…`` and nothing else, as queries have no access to files. The
-names carry the interval as Hive partitions, so that DuckDB leaves out days before it opens their files, whatever the
-condition on ``day`` looks like. Each folder begins with an empty file that has the table's columns: a table has its
-types even where no day is stored. Parts in CSV, and parts with columns of an older schema, are given as Parquet with
-the columns of today. Remote parts are read in ranges, through :mod:`cmsspark.storage`.
+names carry the interval as Hive partitions, so that DuckDB leaves out days before it opens their files. Each folder
+begins with a file of nulls that has the table's columns: a table has its types even where no day is stored. That file
+has as many rows as a usual part, from which DuckDB estimates how large the table is; its partition is before all days,
+and the views leave it out. Parts in CSV, and parts with columns of an older schema, are given as Parquet with the
+columns of today. Remote parts are read in ranges, through :mod:`cmsspark.storage`.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from __future__ import annotations
 import io
 import re
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from fsspec import AbstractFileSystem
 
+from cmsspark import buffers
 from cmsspark.errors import CmssparkError
 from cmsspark.periods import Period
 from cmsspark.pipeline.stored_columns import part_rows
 from cmsspark.pipeline.stored_rows import unreadable
+from cmsspark.query.part_readers import LocalPart, RemotePart
 from cmsspark.query.stored_parts import StoredInterval
 from cmsspark.schemas import Table
 from cmsspark.storage import Files, is_local, local_path
@@ -35,8 +39,12 @@ if TYPE_CHECKING:
 PROTOCOL: Final = "cmsstore"
 #: Bytes of converted parts that are kept.
 _KEPT_BYTES: Final = 256_000_000
+#: Parts that are looked at where DuckDB does not say which one it could not read.
+_RECENT: Final = 1_000
 #: Of the file with a table's columns and no rows; it is before all days.
-_NO_DAY: Final = "0001-01-01"
+NO_DAY: Final = "0001-01-01"
+#: Types of numpy for those of schemas that :func:`cmsspark.buffers.array` does not make.
+_NUMPY: Final = {"date": "int32", "int": "int32", "double": "float64"}
 _NAME: Final = re.compile(PROTOCOL + r"://[^\s'\"]+\.parquet")
 
 
@@ -63,12 +71,15 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         self._schemas: dict[str, Table] = {}
         self._converted: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
+        self._recent: deque[str] = deque(maxlen=_RECENT)
         #: The error of each file that could not be opened, by its location.
         self.failures: dict[str, CmssparkError] = {}
 
     def put(self, schema: Table, stored: list[StoredInterval]) -> None:
         """Replace the files of a table by those of ``stored``."""
-        contents = {_schema_file(schema): _Content(0, content=empty_parquet(schema))}
+        files = sum(len(one.parts) for one in stored)
+        usual = sum(one.rows for one in stored) // files if files else 0
+        contents = {_schema_file(schema): _Content(0, content=null_rows(schema, usual))}
         for one in stored:
             folder = f"{schema.name}/{_partitions(one)}/{quote(one.run, safe='') or 'damaged'}"
             if one.fault is not None:
@@ -81,9 +92,10 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         self._schemas[schema.name] = schema
         self._tables[schema.name] = contents
 
-    def put_rows(self, name: str, rows: pa.Table) -> None:
-        """Replace the files of a table that is not stored by ``rows``."""
-        self._tables[name] = {f"{name}/rows.parquet": _Content(0, content=_parquet(rows))}
+    def put_rows(self, schema: Table, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Replace the rows of a table that is not stored."""
+        content = _parquet(table_of(schema, columns))
+        self._tables[schema.name] = {f"{schema.name}/rows.parquet": _Content(0, content=content)}
 
     def paths(self, table: str) -> list[str]:
         """The locations of a table's files, for error messages and tests."""
@@ -96,6 +108,21 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         if content is None or content.stored is None:
             return None
         return content.part or (content.stored.parts[0].path if content.stored.parts else content.stored.table)
+
+    def damaged_part(self) -> str | None:
+        """The first of the parts that were opened lately that cannot be read; None where all can."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from cmsspark.pipeline.catalogue_snapshots import open_part
+
+        for part in dict.fromkeys(self._recent):
+            try:
+                with open_part(self._files, part) as stream:
+                    pq.read_table(stream)
+            except (pa.ArrowException, OSError, CmssparkError):
+                return part
+        return None
 
     # What DuckDB calls.
 
@@ -113,12 +140,14 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         content = self._require(path)
-        size = len(content.content) if content.content is not None else content.size
+        size = content.size
+        if content.content is not None:
+            size = len(content.content)
+        elif content.stored is not None and content.stored.is_converted:
+            size = self._open(path).seek(0, io.SEEK_END)
         return {"name": path, "size": size, "type": "file"}
 
     def modified(self, path: str) -> Any:
-        from datetime import UTC, datetime
-
         # A path names one run, which never changes.
         return datetime.fromtimestamp(0, UTC)
 
@@ -126,6 +155,8 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         content = self._require(path)
         if mode != "rb":
             raise PermissionError(f"{path} is read only")
+        if content.part:
+            self._recent.append(content.part)
         try:
             return self._opened(_plain(path), content)
         except CmssparkError as error:
@@ -133,7 +164,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             raise OSError(f"{_plain(path)} cannot be opened") from None
         except OSError as error:
             self.failures[_plain(path)] = unreadable(content.part, error)
-            raise
+            raise OSError(f"{_plain(path)} cannot be opened") from None
 
     def _opened(self, name: str, content: _Content) -> IO[bytes]:
         if content.content is not None:
@@ -142,13 +173,10 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         assert stored is not None
         if stored.fault is not None:
             raise stored.fault
-        if stored.fmt != "parquet" or stored.has_own_schema:
+        if stored.is_converted:
             return io.BytesIO(self._as_parquet(name, content, stored))
         if is_local(content.part):
-            # DuckDB reads large pieces at offsets of its own: a buffer would copy them once more.
-            return open(local_path(content.part), "rb", buffering=0)
-        from cmsspark.query.remote_part import RemotePart
-
+            return LocalPart(local_path(content.part))  # type: ignore[return-value]
         return RemotePart(self._files, content.part, content.size)  # type: ignore[return-value]
 
     def _as_parquet(self, name: str, content: _Content, stored: StoredInterval) -> bytes:
@@ -205,9 +233,32 @@ def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
         raise unreadable(path, error) from None
 
 
-def empty_parquet(schema: Table) -> bytes:
-    """A Parquet file with a table's columns and no rows."""
-    return _parquet(schema.arrow().empty_table())
+def null_rows(schema: Table, count: int) -> bytes:
+    """A Parquet file of a few hundred bytes with a table's columns and ``count`` rows of nulls."""
+    import pyarrow as pa
+
+    return _parquet(pa.table([pa.nulls(count, field.type) for field in schema.arrow()], schema=schema.arrow()))
+
+
+def table_of(schema: Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """Python values as a table with the columns of ``schema``, without pandas, which pyarrow would import."""
+    import pyarrow as pa
+
+    return pa.table({column.name: _array(columns[column.name], column.type) for column in schema.columns})
+
+
+def _array(values: Sequence[Any], kind: str) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    if kind in ("string", "long", "boolean"):
+        return buffers.array(values, kind)
+    if kind == "date":
+        values = [None if value is None else (value - date(1970, 1, 1)).days for value in values]
+    numbers = np.array([0 if value is None else value for value in values], _NUMPY[kind])
+    is_valid = np.array([value is not None for value in values], np.bool_)
+    array = buffers.from_numpy(numbers, is_valid)
+    return array.view(pa.date32()) if kind == "date" else array
 
 
 def _parquet(rows: pa.Table) -> bytes:
@@ -227,7 +278,7 @@ def _partitions(stored: StoredInterval) -> str:
 
 def _schema_file(schema: Table) -> str:
     names = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
-    return f"{schema.name}/{'/'.join(f'{name}={_NO_DAY}' for name in names)}/columns.parquet"
+    return f"{schema.name}/{'/'.join(f'{name}={NO_DAY}' for name in names)}/columns.parquet"
 
 
 def _plain(path: str) -> str:

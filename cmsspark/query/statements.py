@@ -54,6 +54,17 @@ def mentioned(sql: str, names: Iterable[str]) -> list[str]:
     return list(names) if not found or words & _INDIRECT else found
 
 
+def wrong_query() -> tuple[type[Exception], ...]:
+    """DuckDB's errors that only a query causes, and no file."""
+    import duckdb
+
+    return (
+        *(duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException),
+        *(duckdb.OutOfRangeException, duckdb.PermissionException, duckdb.InterruptException),
+        *(duckdb.OutOfMemoryException, duckdb.TransactionException),
+    )
+
+
 def as_ours(error: Exception, sql: str = "") -> CmssparkError:
     """The error of a query. The error of a damaged store is not made here."""
     import duckdb

@@ -49,6 +49,11 @@ class StoredInterval:
     fault: CmssparkError | None = None
 
     @property
+    def is_converted(self) -> bool:
+        """Whether its files are given as others than they are: CSV, and columns of another version of the schema."""
+        return self.fault is None and (self.fmt != "parquet" or self.has_own_schema)
+
+    @property
     def first_day(self) -> date:
         """Its first day."""
         return first_day(self.interval)
@@ -148,9 +153,8 @@ class StoredParts:
                 current = results.current(self.files, self.fout, job.name, table, interval)
                 kept = _slim(current.manifest)
                 tables[table] = self._table(current, stored_table(table), interval)
-            except InputMissing as error:
-                if kept or table == job.tables[0]:
-                    tables[table] = StoredInterval(table, interval, run, fault=_damaged(error))
+            except InputMissing:
+                continue  # this run has no such table
             except CmssparkError as error:
                 tables[table] = StoredInterval(table, interval, run, fault=error)
         return _StoredRun(run, kept, tables)
@@ -214,7 +218,3 @@ def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun
 def _around(day: date, manifests: Mapping[Interval, dict[str, Any]]) -> dict[Interval, dict[str, Any]]:
     near: list[Interval] = [day + timedelta(days=number) for number in range(-_AROUND_DAYS, _AROUND_DAYS + 1)]
     return {other: manifests[other] for other in near if other in manifests}
-
-
-def _damaged(error: InputMissing) -> DataError:
-    return DataError(error.wanted, where=error.where, found=error.found, next_step="run the day's job again")

@@ -87,9 +87,12 @@ class StagedRun:
         return self._add_table(schema, fmt, written_rows, read_back)
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
-        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process."""
+        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process.
+
+        Texts may be plain or dictionary arrays: the files are the same.
+        """
         schema = stored_table(table)
-        if not rows.schema.equals(schema.arrow()):
+        if not _plain_texts(rows.schema).equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
         folder = self.table_path(table)
         self.files.make_dirs(folder)
@@ -207,7 +210,7 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     return CurrentTable(join(path, table), manifest)
 
 
-def run_table(files: Files, fout: str, job: str, table: str, day: date, run: str) -> CurrentTable:
+def run_table(files: Files, fout: str, job: str, table: str, day: Interval, run: str) -> CurrentTable:
     """The result of ``table`` in a run of ``day``, current or not; ``run`` is the beginning of its id.
 
     Raises InputMissing (66) with the stored runs where none or several match; DataError (65) for a damaged one.
@@ -273,6 +276,13 @@ def _stored_summary(files: Files, fout: str, job: str) -> str:
     days = [entry.name for entry in folders if files.stat(join(entry.path, "CURRENT")) is not None]
     shown = ", ".join(days[-10:])
     return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
+
+
+def _plain_texts(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in schema]
+    return pa.schema(plain)
 
 
 def _check_columns(rows: DataFrame, schema: Table) -> None:
