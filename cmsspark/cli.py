@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "command",
         "List, rotate and forget the keys that names are replaced with.",
     ),
+    "dashboard": ("cmsspark.commands.dashboard", "command", "Serve web pages over the stored days, on this host."),
     "plot": ("cmsspark.commands.plot", "command", "Write the pictures of a day or period as PNG and SVG files."),
     "site": ("cmsspark.commands.site", "command", "Write a static web site of all stored days, weeks and months."),
     "compact": ("cmsspark.commands.compact", "command", "Store days that have many small files with few files."),
