@@ -11,7 +11,6 @@ import click
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame
 
 
 def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,23 +65,13 @@ class NamePatterns:
             rows = rows.filter(~name.str.contains(_expression(self.antipatterns)).fill_null(False))
         return rows
 
-    def select_in_spark(self, rows: DataFrame) -> DataFrame:
-        """The same in Spark."""
-        from pyspark.sql import functions as F
-
-        for names, stays in ((self.patterns, True), (self.antipatterns, False)):
-            if names:
-                matches = F.coalesce(F.col("dataset_name").rlike(_expression(names)), F.lit(False))
-                rows = rows.where(matches if stays else ~matches)
-        return rows
-
 
 def _split(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def _expression(patterns: tuple[str, ...]) -> str:
-    """A regular expression that Python, Rust and Java read alike."""
+    """A regular expression that Python and Rust read alike."""
     return r"^(?:" + "|".join(_one(pattern) for pattern in patterns) + r")$"
 
 
