@@ -105,6 +105,9 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             store_of(options["fout"], settings)
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
+    if command.mode == "client" and archive is None:
+        start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
+        class_archive.note_start(host, java, settings.cache_dir, start)
     return run(command, environ)
 
 
