@@ -93,7 +93,7 @@ class StoredDays:
 
     def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
         """The partials' rows, some days at a time. Raises DataError (65) where a day's are damaged or not all there."""
-        with ProgressLine(f"reading {self.period}", len(self.there), "days") as line:
+        with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
             for batch in self._batched():
                 yield self._read(batch, columns)
                 line.add(len(batch))

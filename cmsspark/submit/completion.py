@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import shell_complete
@@ -76,7 +76,7 @@ def _wrapper_options(taken: set[str]) -> list[click.Parameter]:
             continue
         names = [name for name in (option.name, option.short) if name]
         if option.name in _CHOICES:
-            kind: click.ParamType | None = click.Choice(_CHOICES[option.name])
+            kind: Any = click.Choice(_CHOICES[option.name])
         elif option.metavar in ("FILE", "LIST"):
             kind = click.Path()
         else:

@@ -153,7 +153,9 @@ def _root(settings: Settings) -> Finding:
     from cmsspark.sources.layout import Layout
 
     layout = Layout.load(settings.sources, settings.root)
-    missing, present, remote = [], [], []
+    missing: list[str] = []
+    present: list[str] = []
+    remote: list[str] = []
     for source, locations in layout.locations.items():
         local = [Path(local_path(location.folder)) for location in locations if is_local(location.folder)]
         if len(local) < len(locations):
