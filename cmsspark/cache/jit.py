@@ -6,7 +6,7 @@ The same functions run without it, some hundred times slower: tests compare both
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cmsspark.errors import UsageError
 
@@ -27,12 +27,13 @@ def jit(function: Function) -> Function:
     """
     if not IS_COMPILED:
         return function
+    compiled: Any
     try:
-        compiled: Function = _njit(cache=True, nogil=True)(function)
+        compiled = _njit(cache=True, nogil=True)(function)
     except RuntimeError:
         # Code that travels in a zip has no folder for it: each process compiles its own.
         compiled = _njit(nogil=True)(function)
-    return compiled
+    return cast(Function, compiled)
 
 
 def require_compiler() -> None:

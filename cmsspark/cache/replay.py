@@ -95,7 +95,7 @@ class Simulation:
     @cached_property
     def is_first(self) -> Array:
         """Whether each request is the first of its object."""
-        return bounds.first_requests(self.trace.objects, len(self.trace.sizes)) == 1
+        return np.asarray(bounds.first_requests(self.trace.objects, len(self.trace.sizes)) == 1)
 
     @cached_property
     def scores(self) -> Array:
@@ -108,7 +108,7 @@ class Simulation:
         """uint8, 1 where a request hits. Raises UsageError (2) for another name."""
         trace = self.trace
         if policy in PLAIN:
-            return PLAIN[policy](trace.objects, trace.sizes, capacity)
+            return np.asarray(PLAIN[policy](trace.objects, trace.sizes, capacity))
         if policy in ("learned", "learned-per-byte"):
             scores = self.scores if policy == "learned" else self.scores / trace.sizes
             return scored.least_score(trace.objects, trace.sizes, capacity, self.periods, scores)

@@ -43,8 +43,8 @@ def least_capacity(trace: Trace, target: float, policy: str = "lru") -> int | No
     """The least cache, in bytes, in which the policy misses at most ``target`` of the requested bytes; None where even
     an infinite cache misses more.
 
-    For LRU exact above the largest object. Otherwise found by bisection to a hundredth: the misses of other policies need
-    not fall with the size, so a smaller cache may reach the target, too.
+    For LRU exact above the largest object. Otherwise found by bisection to a hundredth: the misses of other policies
+    need not fall with the size, so a smaller cache may reach the target, too.
     """
     simulation = Simulation(trace)
     requested = trace.requested_bytes
