@@ -46,3 +46,8 @@ def site_and_kind(node: str) -> tuple[str, str]:
         if node.endswith(suffix):
             return node.removesuffix(suffix), kind
     return node, "disk"
+
+
+def block_dataset(block: str) -> str:
+    """The dataset of a block named ``dataset#uuid``."""
+    return block.partition("#")[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.names import DERIVED, site_and_kind
+from cmsspark.names import DERIVED, block_dataset, site_and_kind
 from cmsspark.runners.dump_tables import replica_rows
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
@@ -84,3 +84,4 @@ def test_names_fall_into_parts() -> None:
     parts = [DERIVED[name] for name in ("primary_name", "processing_name", "data_tier")]
     assert [part.of("/a/b/RAW") for part in parts] == ["a", "b", "RAW"]
     assert [part.of("/a") for part in parts] == ["a", None, None]
+    assert block_dataset("/a/b/RAW#1-2") == "/a/b/RAW"
