@@ -6,8 +6,12 @@ size determines their unit.
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from datetime import date, timedelta
+from types import ModuleType
+from typing import Any
 
 from cmsspark import clock
 from cmsspark.errors import UsageError
@@ -76,3 +80,14 @@ def day_name(number: int) -> str:
 def compact(day: date) -> str:
     """The day as ``20260115``."""
     return f"{day:%Y%m%d}"
+
+
+class _DaysModule(ModuleType):
+    """Makes ``cmsspark.days()`` list the stored days: the package has a function and a module of this name."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> list[date]:
+        stored: list[date] = importlib.import_module("cmsspark.notebook").days(*arguments, **options)
+        return stored
+
+
+sys.modules[__name__].__class__ = _DaysModule

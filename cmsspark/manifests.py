@@ -50,8 +50,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest. What a job of that kind does not write, or an old version did not, is empty or None.
 
     ``reconciliation``: by stream, the bins as :meth:`cmsspark.checks.reconciliation.StreamBins.as_dict` has them.
-    ``unmatched_prefixes``: by stream, [prefix, records]. ``days``: of a period, each day's run. ``document``: the
-    manifest as it stands in the file.
+    ``unmatched_prefixes``: by stream, [prefix, records]. ``rows_of``: of a compacted run, the run that made its rows.
+    ``days``: of a period, each day's run. ``document``: the manifest as it stands in the file.
     """
 
     document: dict[str, Any]
@@ -78,6 +78,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     versions: dict[str, Any] = {}
     seconds: float | None = None
+    rows_of: str | None = None
+
+    @property
+    def rows_run(self) -> str:
+        """The run that made the rows, in a compacted run another one. Who has published these rows, or made a period of
+        them, need not do it again.
+        """
+        return self.rows_of or self.run
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Manifest:

@@ -1,7 +1,7 @@
 """The dumps' tables as Polars frames: what DBS says of each dataset, and what lies where.
 
 FILES, BLOCKS and the replicas go through partitions on disk; the other tables are read whole. Joins go over keys made
-unique first, so that none multiplies rows. :mod:`cmsspark.runners.datasets` and ``replicas`` do the same in Spark.
+unique first, so that none multiplies rows. In Spark :mod:`cmsspark.runners.dump_scan` makes the same frames.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import polars as pl
 
 from cmsspark import days
 from cmsspark.errors import DataError
-from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_datasets
+from cmsspark.kernel.dataset_contents import DatasetContents, KnownDatasets, dataset_contents, known_datasets
 from cmsspark.kernel.exact_integers import rounded
 from cmsspark.kernel.partitions import ROWS
 from cmsspark.kernel.parts import Each, Part, read_whole
-from cmsspark.kernel.presence import presence, whole_milliseconds
+from cmsspark.kernel.presence import Presence, presence, whole_milliseconds
 from cmsspark.names import DERIVED, KINDS
 from cmsspark.schemas import stored_table
 
@@ -53,19 +53,23 @@ def read_frames(
     pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in small}
     for (name, _), tables in zip(small, each(read_whole, [part for _, part in small]), strict=True):
         pieces[name] += tables
-    frames = {name: _frame(tables) for name, tables in pieces.items()}
-    datasets, names = known_datasets([], [], 0), pl.Series(dtype=pl.String)
-    if "DATASETS" in frames:
-        datasets, names = _numbered_datasets(frames["DATASETS"])
+    frames = {name: frame_of(tables) for name, tables in pieces.items()}
+    datasets, names = datasets_in(frames)
     if "FILES" in parts:
-        frames["contents"] = _contents(parts["FILES"], datasets, names, folder, each, rows)
+        contents = dataset_contents(parts["FILES"], datasets, folder, each, rows=rows)
+        frames["contents"] = contents_frame(contents, names)
     if REPLICAS in parts:
         blocks = parts.get("BLOCKS")
         frames["presence"] = _presence(parts[REPLICAS], blocks, datasets, names, folder, each, rows)
     return frames
 
 
-def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
+def is_small(table: str) -> bool:
+    """Whether a table is read whole."""
+    return table not in _LARGE
+
+
+def frame_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
     import pyarrow as pa
 
     frame = pl.from_arrow(pa.concat_tables(tables))
@@ -73,19 +77,19 @@ def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
     return frame
 
 
-def _numbered_datasets(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
-    """The datasets that FILES and BLOCKS may name, and their names by number."""
-    ids = identities(datasets)
+def datasets_in(frames: Frames) -> tuple[KnownDatasets, pl.Series]:
+    """The datasets that FILES and BLOCKS may name, and their names by number; none where DATASETS was not read."""
+    if "DATASETS" not in frames:
+        return known_datasets([], [], 0), pl.Series(dtype=pl.String)
+    ids = identities(frames["DATASETS"])
     names = ids["dataset_name"].unique(maintain_order=True)
     numbered = ids.join(pl.DataFrame({"dataset_name": names}).with_row_index("number"), "dataset_name", "left")
     numbered_datasets = known_datasets(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
     return numbered_datasets, names
 
 
-def _contents(
-    files: Sequence[Part], datasets: KnownDatasets, names: pl.Series, folder: Path, each: Each, rows: int
-) -> pl.DataFrame:
-    contents = dataset_contents(files, datasets, folder, each, rows=rows)
+def contents_frame(contents: DatasetContents, names: pl.Series) -> pl.DataFrame:
+    """``contents``, as :func:`read_frames` describes it."""
     return pl.DataFrame(
         {
             "dataset_name": names,
@@ -112,6 +116,11 @@ def _presence(
         result = presence(
             replicas, folder, each, blocks=blocks, dbs_datasets=dbs_datasets, names=names.to_list(), rows=rows
         )
+    return presence_frame(result, counts_blocks=blocks is not None)
+
+
+def presence_frame(result: Presence, *, counts_blocks: bool) -> pl.DataFrame:
+    """``presence``, as :func:`read_frames` describes it."""
     columns = result.rows
     texts = {"dataset_name": (result.datasets, "dataset"), "site_name": (result.sites, "site"), "kind": (KINDS, "kind")}
     named = {
@@ -120,7 +129,7 @@ def _presence(
     numbers = {name: values for name, values in columns.items() if name.endswith(("_count", "_bytes"))}
     newest = _nullable(columns["newest_ms"], columns["has_newest"])
     frame = pl.DataFrame({**named, **numbers, "newest_replica_ms": newest})
-    if blocks is None:
+    if not counts_blocks:
         return frame.drop("block_count")
     # No dataset, no blocks of it.
     count = pl.when(pl.col("dataset_name").is_not_null()).then("block_count")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cmsspark.kernel.catalogue import Catalogue, Report, open_or_build
 from cmsspark.kernel.catalogue_build import Each, Part, build_catalogue, build_replicas
@@ -17,7 +16,8 @@ from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.phedex import disk_replicas_of
 from cmsspark.sources.registry import REPLICAS
-from cmsspark.storage import Files, is_local, local_path, unreadable
+from cmsspark.storage import Files, unreadable
+from cmsspark.store.part_files import open_part
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,3 @@ def _named(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def open_part(files: Files, path: str) -> IO[bytes]:
-    """The file, open on this host. A remote file is fetched, and deleted when it is closed."""
-    if is_local(path):
-        return open(local_path(path), "rb")
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
-        target = Path(folder) / "part"
-        files.fetch(path, target)
-        # The open file stays readable after its folder is removed.
-        return target.open("rb")

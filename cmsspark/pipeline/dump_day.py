@@ -23,6 +23,7 @@ from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, version
 from cmsspark.pipeline.request import JobRequest
 from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners.engines import PROCESSES, SPARK
+from cmsspark.schemas import stored_table
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Dump, Layout
 from cmsspark.storage import Files, LocalFiles
@@ -30,45 +31,41 @@ from cmsspark.store import results
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from cmsspark.kernel.dump_frames import Frames
+    from cmsspark.runners.dump_tables import TableSource
     from cmsspark.settings import Settings
-
-Tables = Mapping[str, "DataFrame"]
 
 
 @dataclass(frozen=True)
 class DumpJob:
     """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
 
-    ``build(frames, day)`` makes the job's table, which has its name, from the frames of
-    :func:`cmsspark.kernel.dump_frames.read_frames`. ``build_in_spark(tables, day)`` makes the same rows from the
-    dumps' tables as DataFrames; the replicas are ``tables["replicas"]`` there.
+    ``build(frames, day)`` makes the job's table, which has its name, from the frames that
+    :func:`cmsspark.kernel.dump_frames.read_frames` describes, whichever engine has read them.
     """
 
     name: str
     dbs: Mapping[str, tuple[str, ...]]
     replicas: bool
     build: Callable[[Frames, date], pl.DataFrame]
-    build_in_spark: Callable[[Tables, date], DataFrame]
 
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """The dumps for the day. Raises InputMissing (66) and NotReady (75)."""
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
         return [*chosen, folders.choose_phedex_dump(files, layout, day)] if self.replicas else chosen
 
-    def tables(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, DataFrame]:
-        """The tables that ``build_in_spark`` takes."""
-        from cmsspark.runners import dump_tables
+    def sources(self, spark: SparkSession, dumps: list[Dump], feed: str = "auto") -> dict[str, TableSource]:
+        """The sources of the tables in Spark, by the tables' names."""
+        from cmsspark.kernel.presence import REPLICA_COLUMNS
+        from cmsspark.runners.dump_tables import table_source
 
-        read: dict[str, DataFrame] = {}
-        for dump in dumps:
-            if dump.kind == "phedex":
-                read["replicas"] = dump_tables.replica_rows(spark, dump)
-            else:
-                read |= {name: dump_tables.dump_table(spark, dump, name, columns) for name, columns in self.dbs.items()}
-        return read
+        return {
+            name: table_source(spark, dump, name, self.dbs[name] if dump.kind == "dbs" else REPLICA_COLUMNS, feed)
+            for dump in dumps
+            for name in (self.dbs if dump.kind == "dbs" else dump.tables)
+        }
 
     def command(self) -> click.Command:
         """The job's click command."""
@@ -145,6 +142,8 @@ def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
 
 
 def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+    from cmsspark.kernel import dump_frames
+    from cmsspark.runners import dump_scan
     from cmsspark.runners.session import cause_of, session
 
     spark = session(f"cmsspark {work.job.name}")
@@ -153,8 +152,12 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     chosen = dumps or work.job.choose(files, work.layout, work.request.day)
 
     def write(staged: results.StagedRun) -> int:
-        rows = work.job.build_in_spark(work.job.tables(spark, chosen), work.request.day)
-        return staged.write(rows, work.job.name, work.request.fmt)
+        frames = dump_scan.read_frames(spark, work.job.sources(spark, chosen))
+        schema = stored_table(work.job.name)
+        rows = dump_frames.to_arrow(work.job.build(frames, work.request.day), schema.arrow())
+        if work.request.fmt == "parquet":
+            return staged.write_arrow(rows, schema.name)
+        return staged.write(dump_scan.as_dataframe(spark, rows, schema), schema.name, work.request.fmt)
 
     try:
         return work.store(files, chosen, SPARK, write)

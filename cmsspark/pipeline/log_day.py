@@ -91,9 +91,12 @@ class Work:
         """Count, check and store."""
 
         def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
-            counted = runner.run(stream_files(self.inputs), self.context())
+            context = self.context()
+            counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened else None
             outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
+            # Of the key that was used: the file may have changed since.
+            outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id
             done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
             counted.close()
             return done
@@ -125,7 +128,7 @@ class Work:
 
     def context(self) -> TaskContext:
         """The context of all tasks."""
-        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE)
+        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
         opened = self.opened
         catalogue = str(opened.catalogue) if opened else None
         replicas = str(opened.replicas) if opened and opened.replicas else None

@@ -167,7 +167,7 @@ class Planner:
     def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
-        published = (entry for entry in self.published if entry.stored_run == manifest.run and entry.day == day)
+        published = (entry for entry in self.published if entry.stored_run == manifest.rows_run and entry.day == day)
         return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
 
 

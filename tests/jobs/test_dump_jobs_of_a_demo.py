@@ -177,22 +177,6 @@ def test_dbs_events_and_phedex_of_a_demo_have_the_totals_that_duckdb_counts(
     assert set(manifest["dumps"]) == {"phedex"}
 
 
-@pytest.mark.parametrize(
-    "job", [dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex_snapshot.JOB], ids=lambda job: job.name
-)
-def test_no_plan_has_a_cartesian_product_or_reads_columns_that_the_job_does_not_name(
-    spark: Any, demo: Path, job: DumpJob
-) -> None:
-    dumps = job.choose(LocalFiles(), Layout.load({}, str(demo)), DAY)
-    tables = job.tables(spark, dumps)
-    for name, columns in job.dbs.items():
-        assert tables[name].columns == list(columns)
-    plan = job.build_in_spark(tables, DAY)._jdf.queryExecution().executedPlan().toString()
-    assert "CartesianProduct" not in plan
-    assert "BroadcastNestedLoopJoin" not in plan
-    assert "PythonUDF" not in plan
-
-
 def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
     engine: str, tmp_path: Path, settings: Settings
 ) -> None:
