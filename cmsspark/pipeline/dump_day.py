@@ -56,7 +56,7 @@ class DumpJob:
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """The dumps for the day. Raises InputMissing (66) and NotReady (75)."""
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
-        return [*chosen, folders.choose_phedex_dump(files, layout, day)] if self.replicas else chosen
+        return [*chosen, folders.choose_replica_dump(files, layout, day)] if self.replicas else chosen
 
     def tables(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, DataFrame]:
         """The tables that ``build_in_spark`` takes."""
@@ -97,7 +97,7 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
     requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
     """
     log = log or (lambda text: click.echo(text, err=True))
-    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
+    layout = Layout.of(request.settings, request.root)
     is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)

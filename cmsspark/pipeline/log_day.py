@@ -43,7 +43,7 @@ def run(request: DayRequest, log: Any = None) -> results.CurrentTable:
     """
     log = log or (lambda text: click.echo(text, err=True))
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
-    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
+    layout = Layout.of(request.settings, request.root)
     is_local = is_all_local(layout, request.sources, request.fout)
     choice = engine.choose(request, layout)
     engine.check_session(choice)
@@ -153,7 +153,7 @@ def _session(job: str) -> SparkSession:
 def _snapshots(request: DayRequest, inputs: Inputs, log: Any, each: Each = map) -> catalogue_snapshots.Snapshots:
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
-    opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, each)
+    opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.replicas, cache, each)
     if opened.built:
         trim()
         log(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
