@@ -35,7 +35,11 @@ _SLICE: Final = 1_000_000
 
 
 def read_frames(
-    parts: Mapping[str, Sequence[Part]], folder: Path, each: Each = map, rows: int = ROWS
+    parts: Mapping[str, Sequence[Part]],
+    folder: Path,
+    each: Each = map,
+    rows: int = ROWS,
+    storage: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, pl.DataFrame]:
     """The frames that jobs build on, from the parts of the dumps' tables by name.
 
@@ -43,23 +47,30 @@ def read_frames(
     ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``. Replicas give
     ``presence``: ``dataset_name``, ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
     ``present_block_count``, ``full_block_count``, ``newest_replica_ms`` and, with BLOCKS, ``block_count`` and
-    ``is_complete``. ``folder`` takes some 60 bytes for each row of these three meanwhile.
-    Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts raise.
+    ``is_complete``. ``storage``: the site and kind of each node of Rucio's. ``folder`` takes some 60 bytes for each row
+    of these three meanwhile. Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts raise.
     """
-    small = [(name, part) for name in parts if name not in _LARGE for part in parts[name]]
-    pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in small}
-    for (name, _), tables in zip(small, each(read_whole, [part for _, part in small]), strict=True):
-        pieces[name] += tables
-    frames = {name: _frame(tables) for name, tables in pieces.items()}
+    frames = read_tables({name: parts[name] for name in parts if name not in _LARGE}, each)
     known, names = (
-        _known(frames["DATASETS"]) if "DATASETS" in frames else (known_datasets([], [], 0), pl.Series(dtype=pl.String))
+        known_of(frames["DATASETS"])
+        if "DATASETS" in frames
+        else (known_datasets([], [], 0), pl.Series(dtype=pl.String))
     )
     if "FILES" in parts:
         frames["contents"] = _contents(parts["FILES"], known, names, folder, each, rows)
     if REPLICAS in parts:
         blocks = parts.get("BLOCKS")
-        frames["presence"] = _presence(parts[REPLICAS], blocks, known, names, folder, each, rows)
+        frames["presence"] = _presence(parts[REPLICAS], blocks, known, names, folder, each, rows, storage)
     return frames
+
+
+def read_tables(parts: Mapping[str, Sequence[Part]], each: Each = map) -> dict[str, pl.DataFrame]:
+    """Tables as they are."""
+    some = [(name, part) for name in parts for part in parts[name]]
+    pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in some}
+    for (name, _), tables in zip(some, each(read_whole, [part for _, part in some]), strict=True):
+        pieces[name] += tables
+    return {name: _frame(tables) for name, tables in pieces.items()}
 
 
 def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
@@ -70,7 +81,7 @@ def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
     return found
 
 
-def _known(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
+def known_of(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
     """The datasets that FILES and BLOCKS may name, and their names by number."""
     ids = identities(datasets)
     names = ids["dataset_name"].unique(maintain_order=True)
@@ -88,8 +99,8 @@ def _contents(
             "dataset_name": names,
             "file_count": found.files,
             "invalid_file_count": found.invalid_files,
-            "events": _nullable(found.events, found.has_events),
-            "dataset_bytes": _nullable(found.bytes, found.has_bytes),
+            "events": nullable(found.events, found.has_events),
+            "dataset_bytes": nullable(found.bytes, found.has_bytes),
         }
     )
 
@@ -102,18 +113,20 @@ def _presence(
     folder: Path,
     each: Each,
     rows: int,
+    storage: Mapping[str, tuple[str, str]] | None,
 ) -> pl.DataFrame:
     if blocks is None:
-        found = presence(replicas, folder, each, rows=rows)
+        found = presence(replicas, folder, each, rows=rows, storage=storage)
     else:
-        found = presence(replicas, folder, each, blocks=blocks, known=known, names=names.to_list(), rows=rows)
+        of_dbs: dict[str, Any] = {"blocks": blocks, "known": known, "names": names.to_list()}
+        found = presence(replicas, folder, each, **of_dbs, rows=rows, storage=storage)
     columns = found.rows
     texts = {"dataset_name": (found.datasets, "dataset"), "site_name": (found.sites, "site"), "kind": (KINDS, "kind")}
     named = {
         name: pl.Series(values, dtype=pl.String).gather(columns[column]) for name, (values, column) in texts.items()
     }
     numbers = {name: values for name, values in columns.items() if name.endswith(("_count", "_bytes"))}
-    newest = _nullable(columns["newest_ms"], columns["has_newest"])
+    newest = nullable(columns["newest_ms"], columns["has_newest"])
     frame = pl.DataFrame({**named, **numbers, "newest_replica_ms": newest})
     if blocks is None:
         return frame.drop("block_count")
@@ -123,7 +136,8 @@ def _presence(
     return frame.with_columns(count).with_columns(is_complete.fill_null(value=False).alias("is_complete"))
 
 
-def _nullable(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> pl.Series:
+def nullable(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> pl.Series:
+    """``values``, null where they are not ``there``."""
     return pl.DataFrame({"values": values, "there": there}).select(pl.when("there").then("values")).to_series()
 
 
@@ -185,9 +199,49 @@ def attributes(frames: Frames) -> pl.DataFrame:
     if "creation_date" in rows.columns:
         seconds = rows["creation_date"]
         created, is_time = whole_milliseconds(seconds.fill_null(0.0).to_numpy())
-        rows = rows.with_columns(_nullable(created, is_time & seconds.is_not_null().to_numpy()).alias("created_ms"))
+        rows = rows.with_columns(nullable(created, is_time & seconds.is_not_null().to_numpy()).alias("created_ms"))
         columns.append(pl.col("created_ms"))
     return rows.select(columns)
+
+
+def by_dataset(presence: pl.DataFrame) -> pl.DataFrame:
+    """What is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``, ``sites`` (sorted,
+    joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``, ``newest_replica_ms`` (or null).
+
+    ``presence``: of :func:`read_frames`; rows with nothing there, or of no dataset, do not count. Raises DataError
+    (65).
+    """
+    there = presence.filter(
+        ((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0)) & pl.col("dataset_name").is_not_null()
+    )
+    of_kinds = [
+        pl.when(pl.col("kind") == kind).then(pl.col("present_bytes")).alias(f"{kind}_bytes") for kind in KINDS[:2]
+    ]
+    sites = pl.col("site_name").drop_nulls().unique()
+    summed = (
+        there.with_columns(of_kinds)
+        .group_by("dataset_name")
+        .agg(
+            sites.len().cast(pl.Int64).alias("site_count"),
+            sites.sort().str.join(",").alias("sites"),
+            *(exact_sum(name) for name in ("disk_bytes", "tape_bytes", "present_file_count")),
+            pl.col("newest_replica_ms").max(),
+        )
+    )
+    return in_64_bits(summed).with_columns(pl.col("disk_bytes", "tape_bytes").fill_null(0))
+
+
+def campaign() -> pl.Expr:
+    """``campaign``: the second part of a dataset's name up to its first dash, from ``processing_name``."""
+    return pl.col("processing_name").str.split("-").list.first().fill_null("").alias("campaign")
+
+
+def month(column: str) -> pl.Expr:
+    """The month (``2026-01``, UTC) of Unix seconds; null where there are none, or none of a year from 1 to 9999."""
+    seconds = pl.col(column)
+    is_time = seconds.is_between(-62_135_596_800, 253_402_300_799)
+    whole = pl.when(is_time).then(seconds).floor().cast(pl.Int64)
+    return pl.from_epoch(whole, "s").dt.strftime("%Y-%m")
 
 
 def with_derived(rows: pl.DataFrame, *names: str) -> pl.DataFrame:
@@ -205,7 +259,7 @@ def whole(values: pl.Series, what: str) -> pl.Series:
     found, fits = rounded(values.fill_null(0.0).to_numpy())
     if not fits.all():
         raise _too_large(what)
-    return _nullable(found, values.is_not_null().to_numpy())
+    return nullable(found, values.is_not_null().to_numpy())
 
 
 def exact_sum(name: str) -> pl.Expr:

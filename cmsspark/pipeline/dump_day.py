@@ -6,15 +6,17 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cmsspark import days
 from cmsspark.compiled import unavailable_reason
+from cmsspark.errors import InputMissing
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline import engine
 from cmsspark.pipeline.job_index import JOBS, Job
@@ -24,7 +26,9 @@ from cmsspark.pipeline.request import JobRequest
 from cmsspark.pipeline.run_context import RunContext, running
 from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources import folders
+from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import Dump, Layout
+from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import Files, LocalFiles
 from cmsspark.store import results
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cmsspark.kernel.dump_frames import Frames
+    from cmsspark.kernel.parts import Each, Part
     from cmsspark.settings import Settings
 
 Tables = Mapping[str, "DataFrame"]
@@ -44,29 +49,69 @@ class DumpJob:
 
     ``build(frames, day)`` makes the job's table, which has its name, from the frames of
     :func:`cmsspark.kernel.dump_frames.read_frames`. ``build_in_spark(tables, day)`` makes the same rows from the
-    dumps' tables as DataFrames; the replicas are ``tables["replicas"]`` there.
+    dumps' tables as DataFrames; the replicas are ``tables["replicas"]`` there. Without it Spark makes the frames, and
+    ``build`` the rows.
+
+    ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
+    (``rse_sums``, ``last_access``, ``differences``), which makes Rucio's the only replicas that it takes. ``reads``:
+    instead of ``read_frames``, with the same arguments. ``more(files, request)``: frames from elsewhere.
+    ``manifest(frames)``: entries of the manifest. ``block_contents``: what FILES comes to by block instead of by
+    dataset, of ``all`` files or ``valid`` ones. ``options``: options of its command beside those of all jobs;
+    ``configured``: the job for their values.
     """
 
     name: str
     dbs: Mapping[str, tuple[str, ...]]
     replicas: bool
     build: Callable[[Frames, date], pl.DataFrame]
-    build_in_spark: Callable[[Tables, date], DataFrame]
+    build_in_spark: Callable[[Tables, date], DataFrame] | None = None
+    rucio: tuple[str, ...] = ()
+    rucio_frames: tuple[str, ...] = ()
+    is_of_rucio: bool = False
+    reads: Callable[..., dict[str, pl.DataFrame]] | None = None
+    more: Callable[[Files, JobRequest], dict[str, pl.DataFrame]] | None = None
+    manifest: Callable[[Frames], dict[str, Any]] | None = None
+    block_contents: str | None = None
+    options: tuple[Callable[[Any], Any], ...] = ()
+    configured: Callable[[Mapping[str, Any], Settings], DumpJob] | None = None
 
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
-        """The dumps for the day. Raises InputMissing (66) and NotReady (75)."""
+        """The dumps for the day. Raises InputMissing (66), also where Rucio does not serve the day and the job needs
+        it, and NotReady (75).
+        """
+        if (self.is_of_rucio or self.rucio_frames) and layout.epochs.source(REPLICAS_ROLE, day) != "rucio":
+            raise InputMissing(
+                f"{self.name} of {day} needs the dumps of Rucio",
+                found=layout.epochs.why(REPLICAS_ROLE, day),
+                next_step="give a later day; dbs_phedex says for all days what lies where",
+            )
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
-        return [*chosen, folders.choose_replica_dump(files, layout, day)] if self.replicas else chosen
+        tables = (*DUMPS["rucio"].for_streams, *self.rucio)
+        return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
 
-    def tables(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, DataFrame]:
-        """The tables that ``build_in_spark`` takes."""
+    def read(
+        self,
+        parts: Mapping[str, Sequence[Part]],
+        folder: Path,
+        each: Each,
+        storage: Mapping[str, tuple[str, str]] | None,
+    ) -> dict[str, pl.DataFrame]:
+        """The frames that ``build`` takes, from the parts of the dumps' tables."""
+        if self.reads is not None:
+            return self.reads(parts, folder, each, storage=storage)
+        from cmsspark.kernel import dump_frames
+
+        return dump_frames.read_frames(parts, folder, each, storage=storage)
+
+    def tables(self, spark: SparkSession, dumps: Sequence[Dump]) -> dict[str, DataFrame]:
+        """The tables that ``build_in_spark`` takes, but for those of Rucio (:mod:`cmsspark.pipeline.dump_spark`)."""
         from cmsspark.runners import dump_tables
 
         read: dict[str, DataFrame] = {}
         for dump in dumps:
             if dump.kind == "phedex":
                 read["replicas"] = dump_tables.replica_rows(spark, dump)
-            else:
+            elif dump.kind == "dbs":
                 read |= {name: dump_tables.dump_table(spark, dump, name, columns) for name, columns in self.dbs.items()}
         return read
 
@@ -78,8 +123,11 @@ class DumpJob:
         @engine_option
         def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
             settings = settings_of(settings_file)
-            run(self, dump_request(JOBS[self.name], options, settings, store_of(fout, settings)))
+            job = self if self.configured is None else self.configured(options, settings)
+            run(job, dump_request(JOBS[self.name], options, settings, store_of(fout, settings)))
 
+        for option in self.options:
+            command = option(command)
         return command
 
 
@@ -122,7 +170,11 @@ class _Work:
     run_context: RunContext
 
     def store(
-        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], int]
+        self,
+        files: Files,
+        dumps: list[Dump],
+        engine_name: str,
+        write: Callable[[results.StagedRun], tuple[int, dict[str, Any]]],
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
         log, name, day = self.run_context.log, self.job.name, self.request.day
@@ -131,9 +183,11 @@ class _Work:
             for text in dump.warnings:
                 log(f"warning: {text}")
         with self.run_context.staged(files) as staged:
-            count = write(staged)
+            count, more = write(staged)
             check_unchanged(files, dumps)
-            done = staged.commit(_manifest(dumps, day, engine_name, self.run_context.seconds()))
+            epochs = self.layout.epochs.of_day(day, [dump.kind for dump in dumps])
+            manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
+            done = staged.commit({**manifest, "epochs": epochs, **more})
         log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.run_context.seconds():.1f} s")
         return done
 
@@ -144,9 +198,13 @@ def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
 
     with local.worker_pool() as workers:
 
-        def write(staged: results.StagedRun) -> int:
+        def write(staged: results.StagedRun) -> tuple[int, dict[str, Any]]:
+            more = work.job.more(LocalFiles(), work.request) if work.job.more else {}
             with spill_folder(work.request.settings.cache_dir) as folder:
-                return write_by_processes(work.job, work.request.day, dumps, folder, workers.map, staged)
+                rses_file = work.request.settings.rses
+                return write_by_processes(
+                    work.job, work.request.day, dumps, folder, workers.map, staged, rses_file, more
+                )
 
         return work.store(LocalFiles(), dumps, PROCESSES, write)
 
@@ -159,9 +217,11 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     work.run_context.lock(files)
     chosen = dumps or work.job.choose(files, work.layout, work.request.day)
 
-    def write(staged: results.StagedRun) -> int:
-        rows = work.job.build_in_spark(work.job.tables(spark, chosen), work.request.day)
-        return staged.write(rows, work.job.name, work.request.fmt)
+    def write(staged: results.StagedRun) -> tuple[int, dict[str, Any]]:
+        from cmsspark.pipeline.dump_spark import write_by_spark
+
+        more = work.job.more(files, work.request) if work.job.more else {}
+        return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
 
     try:
         return work.store(files, chosen, SPARK, write)

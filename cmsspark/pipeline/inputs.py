@@ -58,7 +58,9 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
             left_out = f"{served} is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
             warnings.append(f"{left_out}: {error.wanted}")
     accepted = accepted_files(request.accept_damaged, streams)
-    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted)
+    names = [*(source.stream for source in streams), *([replicas.kind] if replicas else [])]
+    epochs = layout.epochs.of_day(request.day, names)
+    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, epochs)
     for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
     return inputs

@@ -153,7 +153,10 @@ def _session(job: str) -> SparkSession:
 def _snapshots(request: DayRequest, inputs: Inputs, log: Any, each: Each = map) -> catalogue_snapshots.Snapshots:
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
-    opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.replicas, cache, each)
+    rses_file = request.settings.rses
+    opened = catalogue_snapshots.open_snapshots(
+        inputs.files, inputs.dbs, inputs.replicas, cache, each, rses_file=rses_file
+    )
     if opened.built:
         trim()
         log(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")

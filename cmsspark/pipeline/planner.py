@@ -152,7 +152,11 @@ class Planner:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:
             return [readiness.missing(_one_line(error), self.now_ms)]
-        return [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        verdicts = [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        for dump in (dump for dump in dumps if dump.kind == "rucio"):
+            newest = max(file.mtime_ms for files in dump.tables.values() for file in files)
+            verdicts.append(readiness.judge_writing(dump.kind, newest, self.now_ms, self.rules))
+        return verdicts
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:
         if not job.streams:

@@ -69,6 +69,8 @@ class Inputs:
     warnings: list[str] = field(default_factory=list)
     #: Files that are read as far as they are intact.
     accepted: frozenset[str] = frozenset()
+    #: The source of each role that the run has (rule 28).
+    epochs: dict[str, str] = field(default_factory=dict)
 
     @property
     def dumps(self) -> list[Dump]:

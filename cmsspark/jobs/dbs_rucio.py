@@ -1,0 +1,14 @@
+"""``dbs_rucio``: what lies where by Rucio, by dataset, site and kind of storage, with what DBS says of the dataset.
+
+The table of ``dbs_phedex``, which reads Rucio, too, on the days that Rucio serves; this one reads nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from cmsspark.jobs import dbs_phedex
+
+JOB: Final = replace(dbs_phedex.JOB, name="dbs_rucio", is_of_rucio=True)
+command = JOB.command()
