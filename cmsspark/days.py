@@ -6,9 +6,13 @@ size determines their unit.
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from calendar import monthrange
 from datetime import date, timedelta
+from types import ModuleType
+from typing import Any
 
 from cmsspark import clock
 from cmsspark.errors import UsageError
@@ -91,3 +95,14 @@ def months_before(day: date, months: int) -> date:
 def compact(day: date) -> str:
     """The day as ``20260115``."""
     return f"{day:%Y%m%d}"
+
+
+class _DaysModule(ModuleType):
+    """Makes ``cmsspark.days()`` list the stored days: the package has a function and a module of this name."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> list[date]:
+        stored: list[date] = importlib.import_module("cmsspark.notebook").days(*arguments, **options)
+        return stored
+
+
+sys.modules[__name__].__class__ = _DaysModule

@@ -54,6 +54,7 @@ class Files(Protocol):
     def list_dir(self, path: str) -> list[Entry]: ...
     def read_bytes(self, path: str, limit: int | None = None) -> bytes: ...
     def read_end(self, path: str, count: int) -> bytes: ...
+    def read_range(self, path: str, offset: int, count: int) -> bytes: ...
     def write_bytes(self, path: str, content: bytes) -> None: ...
     def create(self, path: str, content: bytes) -> bool: ...
     def replace(self, source: str, target: str) -> None: ...
@@ -127,6 +128,13 @@ class LocalFiles:
         path = local_path(path)
         with _reading(path), open(path, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - count))
+            return stream.read(count)
+
+    def read_range(self, path: str, offset: int, count: int) -> bytes:
+        """At most ``count`` bytes from ``offset`` on; fewer at the end of the file."""
+        path = local_path(path)
+        with _reading(path), open(path, "rb") as stream:
+            stream.seek(offset)
             return stream.read(count)
 
     def write_bytes(self, path: str, content: bytes) -> None:
@@ -215,8 +223,8 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
             "access is refused", where=path, found=error.strerror, next_step="ask its owner for permission"
         )
     if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
-        found = "a loop of links" if error.errno == errno.ELOOP else error.strerror
-        return InputMissing("a file or folder is wanted", where=path, found=found)
+        actual = "a loop of links" if error.errno == errno.ELOOP else error.strerror
+        return InputMissing("a file or folder is wanted", where=path, found=actual)
     if error.errno in AWAY:
         return NotReady(
             "the file system did not answer as it should",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
@@ -22,18 +21,10 @@ DBS: Final = {
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/catalogue_check.yaml``."""
-    import polars as pl
+    from cmsspark.kernel import dump_frames
 
-    rows = frames["differences"].sort("difference", "dataset_name")
-    return rows.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
-
-
-def _reads(*_: Any, **__: Any) -> dict[str, pl.DataFrame]:
-    """No frame: both catalogues are compared on disk."""
-    return {}
+    return dump_frames.as_table(frames["differences"].sort("difference", "dataset_name"), JOB.name, day)
 
 
-JOB: Final = DumpJob(
-    "catalogue_check", DBS, replicas=True, build=build, reads=_reads, rucio_frames=("rse_sums", "differences")
-)
+JOB: Final = DumpJob("catalogue_check", DBS, replicas=True, build=build, rucio_frames=("rse_sums", "differences"))
 command = JOB.command()

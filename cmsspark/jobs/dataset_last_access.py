@@ -46,14 +46,13 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
     dated = rows.with_columns(last_access=pl.max_horizontal(of_rucio, "log_last_access"))
     last, newest = pl.col("last_access"), pl.col("newest_replica_ms")
     state = pl.when(last.is_null()).then(pl.lit("never")).when(last < cutoff).then(pl.lit("unread"))
-    named = dump_frames.with_derived(dated.with_columns(state=state.otherwise(pl.lit("read"))), "data_tier")
+    named = dump_frames.with_derived(dated.with_columns(state=state.otherwise(pl.lit("read"))), ("data_tier",))
     is_old = newest.is_null() | (newest < days.start_ms(cutoff))
-    return named.with_columns(
+    rows = named.with_columns(
         pl.col("data_tier").fill_null(""),
         is_candidate=(pl.col("state") != "read") & is_old,
-        day=pl.lit(day),
-        timestamp=pl.lit(days.start_ms(day), pl.Int64),
     )
+    return dump_frames.as_table(rows, JOB.name, day)
 
 
 def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 from cmsspark.settings import EVENT_COUNTS_WITHOUT, Settings
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from cmsspark.kernel.dump_frames import Frames
-    from cmsspark.kernel.parts import Each, Part
 
 DBS: Final = {
     "DATASETS": ("dataset_id", "dataset", "is_dataset_valid"),
@@ -31,21 +28,6 @@ DBS: Final = {
     ),
 }
 _KEYS: Final = ("month", "data_tier", "campaign")
-
-
-def read(
-    parts: Mapping[str, Sequence[Part]], folder: Path, each: Each, *, is_valid_only: bool, storage: Any = None
-) -> dict[str, pl.DataFrame]:
-    """DATASETS and BLOCKS as they are, and ``block_contents`` of FILES."""
-    del storage
-    from cmsspark.kernel import dump_frames
-    from cmsspark.kernel.block_contents import block_contents
-
-    frames = dump_frames.read_tables({name: parts[name] for name in ("DATASETS", "BLOCKS")}, each)
-    known, _ = dump_frames.known_of(frames["DATASETS"])
-    ids = frames["BLOCKS"]["block_id"].drop_nulls().unique().sort().to_list()
-    found = block_contents(parts["FILES"], ids, known, folder, each, is_valid_only=is_valid_only)
-    return {**frames, "block_contents": found}
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
@@ -62,7 +44,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         )
     )
     counts = [pl.col(name).fill_null(0) for name in ("file_count", "bytes")]
-    return summed.with_columns(*counts, day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64)).sort(_KEYS)
+    return dump_frames.as_table(summed.with_columns(counts).sort(_KEYS), JOB.name, day)
 
 
 def blocks_of(frames: Frames) -> pl.DataFrame:
@@ -83,7 +65,7 @@ def blocks_of(frames: Frames) -> pl.DataFrame:
         .join(datasets.select("dataset_name"), "dataset_name")
         .join(frames["block_contents"], "block_id", "left")
     )
-    named = dump_frames.with_derived(rows, "data_tier", "processing_name")
+    named = dump_frames.with_derived(rows, ("data_tier", "processing_name"))
     return named.with_columns(
         dump_frames.month("creation_date").alias("month"),
         pl.col("data_tier").fill_null(""),
@@ -108,7 +90,6 @@ def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
     """The job for its options and the settings."""
     return replace(
         JOB,
-        reads=partial(read, is_valid_only=options["valid_files"]),
         block_contents="valid" if options["valid_files"] else "all",
         more=partial(_more, settings.event_counts_without),
     )
@@ -119,7 +100,6 @@ JOB: Final = DumpJob(
     DBS,
     replicas=False,
     build=build,
-    reads=partial(read, is_valid_only=False),
     block_contents="all",
     more=partial(_more, EVENT_COUNTS_WITHOUT),
     manifest=_manifest,

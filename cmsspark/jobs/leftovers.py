@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
@@ -40,17 +39,16 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         .when(~is_there & (access_type == "VALID") & pl.col("is_valid") & has_valid_file).then(pl.lit("missing"))
     )  # fmt: skip
     chosen = rows.with_columns(state=state).filter(pl.col("state").is_not_null()).sort("state", "dataset_name")
-    named = dump_frames.with_derived(chosen, "data_tier", "processing_name")
-    return named.with_columns(
+    named = dump_frames.with_derived(chosen, ("data_tier", "processing_name"))
+    rows = named.with_columns(
         pl.col("data_tier").fill_null(""),
         dump_frames.campaign(),
         *(pl.col(name).fill_null(0) for name in ("site_count", "disk_bytes", "tape_bytes")),
         pl.col("present_file_count").fill_null(0).alias("file_count"),
         pl.col("file_count").alias("dbs_file_count"),
         pl.col("dataset_bytes").alias("dbs_bytes"),
-        day=pl.lit(day),
-        timestamp=pl.lit(days.start_ms(day), pl.Int64),
     )
+    return dump_frames.as_table(rows, JOB.name, day)
 
 
 JOB: Final = DumpJob("leftovers", DBS, replicas=True, build=build)

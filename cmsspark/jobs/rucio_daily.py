@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
@@ -16,10 +15,9 @@ if TYPE_CHECKING:
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/rucio_daily.yaml``."""
-    import polars as pl
+    from cmsspark.kernel import dump_frames
 
-    rows = frames["rse_sums"].sort("rse", "dataset_name")
-    return rows.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    return dump_frames.as_table(frames["rse_sums"].sort("rse", "dataset_name"), JOB.name, day)
 
 
 JOB: Final = DumpJob("rucio_daily", {}, replicas=True, build=build, rucio_frames=("rse_sums",))

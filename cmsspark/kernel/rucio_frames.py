@@ -13,7 +13,7 @@ import polars as pl
 from cmsspark.kernel.block_replicas import COUNTS, LARGEST, SUMS, Arrays, FilePartitions
 from cmsspark.kernel.catalogue import Hashes, name_hash
 from cmsspark.kernel.catalogue_differences import DIFFERENCES, catalogue_differences
-from cmsspark.kernel.dump_frames import exact_sum, in_64_bits, known_of, one_each, read_tables
+from cmsspark.kernel.dump_frames import datasets_in, exact_sum, in_64_bits, one_each, read_tables
 from cmsspark.kernel.parts import Each, Part
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def differences(
     ``parts``: of FILES, BLOCKS and DATASETS of DBS. See :mod:`cmsspark.kernel.catalogue_differences`.
     """
     frames = read_tables({name: parts[name] for name in ("BLOCKS", "DATASETS")}, each)
-    known, names = known_of(frames["DATASETS"])
+    known, names = datasets_in(frames)
     of_dbs = one_each(frames["BLOCKS"], "block_id", "block_name").drop_nulls().sort("block_id")
     rucio_names = pl.Series(values=blocks, dtype=pl.String)
     datasets = rucio_names.str.extract(r"^([^#]*)", 1).unique(maintain_order=True)

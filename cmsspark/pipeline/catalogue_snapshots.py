@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ from cmsspark.sources.dumps import Dump
 from cmsspark.sources.phedex import disk_replicas_of
 from cmsspark.sources.registry import REPLICAS
 from cmsspark.sources.rses import load_sites
-from cmsspark.storage import Files, is_local, local_path, unreadable
+from cmsspark.storage import Files, unreadable
+from cmsspark.store.part_files import open_part
 
 #: Makes parts of (``block_name``, ``site``), the replicas of blocks on disk; rows lie in a folder meanwhile.
 DiskReplicas = Callable[[Path], list[Part]]
@@ -113,7 +113,7 @@ def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
 def _parts_of_rucio(files: Files, rucio: Dump, each: Each, rses_file: str | None, spill: Path) -> list[Part]:
     """Block replicas on disk, from the replicas of files."""
     # Nothing that depends on the day is used.
-    found = read_rucio(rucio, date.min, spill, each, rses_file=rses_file, opened=partial(_opened, files))
+    found = read_rucio(rucio, date.min, spill, each, rses_file=rses_file, opened=partial(opened, files))
     return [partial(_on_disk, found.rses.storage(), part) for part in found.replicas.parts]
 
 
@@ -129,7 +129,8 @@ def _on_disk(storage: dict[str, tuple[str, str]], part: Part) -> Iterator[Any]:
 
 
 @contextmanager
-def _opened(files: Files, path: str) -> Iterator[IO[bytes]]:
+def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
+    """A file of a dump, open on this host. Raises an error that names it."""
     with _named(path), open_part(files, path) as stream:
         yield stream
 
@@ -157,14 +158,3 @@ def _named(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def open_part(files: Files, path: str) -> IO[bytes]:
-    """The file, open on this host. A remote file is fetched, and deleted when it is closed."""
-    if is_local(path):
-        return open(local_path(path), "rb")
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
-        target = Path(folder) / "part"
-        files.fetch(path, target)
-        # The open file stays readable after its folder is removed.
-        return target.open("rb")

@@ -6,10 +6,9 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,12 +17,12 @@ from cmsspark import days
 from cmsspark.compiled import unavailable_reason
 from cmsspark.errors import InputMissing
 from cmsspark.file_systems import files_for
-from cmsspark.pipeline import engine
 from cmsspark.pipeline.job_index import JOBS, Job
+from cmsspark.pipeline.job_run import begin
 from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of
-from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, is_all_local, versions
+from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, versions
 from cmsspark.pipeline.request import JobRequest
-from cmsspark.pipeline.run_context import RunContext, running
+from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources import folders
 from cmsspark.sources.epochs import REPLICAS_ROLE
@@ -34,44 +33,41 @@ from cmsspark.store import results
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from cmsspark.kernel.dump_frames import Frames
-    from cmsspark.kernel.parts import Each, Part
+    from cmsspark.runners.dump_tables import TableSource
     from cmsspark.settings import Settings
 
-Tables = Mapping[str, "DataFrame"]
+
+#: The rows of a table that was written, and entries of the manifest.
+Written = tuple[int, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class DumpJob:
     """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
 
-    ``build(frames, day)`` makes the job's table, which has its name, from the frames of
-    :func:`cmsspark.kernel.dump_frames.read_frames`. ``build_in_spark(tables, day)`` makes the same rows from the
-    dumps' tables as DataFrames; the replicas are ``tables["replicas"]`` there. Without it Spark makes the frames, and
-    ``build`` the rows.
+    ``build(frames, day)`` makes the job's table, which has its name, from the frames that
+    :func:`cmsspark.kernel.dump_frames.read_frames` describes, whichever engine has read them.
 
     ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
-    (``rse_sums``, ``last_access``, ``differences``), which makes Rucio's the only replicas that it takes. ``reads``:
-    instead of ``read_frames``, with the same arguments. ``more(files, request)``: frames from elsewhere.
-    ``manifest(frames)``: entries of the manifest. ``block_contents``: what FILES comes to by block instead of by
-    dataset, of ``all`` files or ``valid`` ones. ``options``: options of its command beside those of all jobs;
-    ``configured``: the job for their values.
+    (``rse_sums``, ``last_access``, ``differences``). A job with these, or with ``is_of_rucio``, takes no other
+    replicas. ``block_contents``: what FILES comes to by block instead of by dataset, of ``all`` files or ``valid``
+    ones. ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of the manifest. ``options``:
+    options of its command beside those of all jobs; ``configured``: the job for their values.
     """
 
     name: str
     dbs: Mapping[str, tuple[str, ...]]
     replicas: bool
     build: Callable[[Frames, date], pl.DataFrame]
-    build_in_spark: Callable[[Tables, date], DataFrame] | None = None
     rucio: tuple[str, ...] = ()
     rucio_frames: tuple[str, ...] = ()
     is_of_rucio: bool = False
-    reads: Callable[..., dict[str, pl.DataFrame]] | None = None
+    block_contents: str = ""
     more: Callable[[Files, JobRequest], dict[str, pl.DataFrame]] | None = None
     manifest: Callable[[Frames], dict[str, Any]] | None = None
-    block_contents: str | None = None
     options: tuple[Callable[[Any], Any], ...] = ()
     configured: Callable[[Mapping[str, Any], Settings], DumpJob] | None = None
 
@@ -89,31 +85,19 @@ class DumpJob:
         tables = (*DUMPS["rucio"].for_streams, *self.rucio)
         return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
 
-    def read(
-        self,
-        parts: Mapping[str, Sequence[Part]],
-        folder: Path,
-        each: Each,
-        storage: Mapping[str, tuple[str, str]] | None,
-    ) -> dict[str, pl.DataFrame]:
-        """The frames that ``build`` takes, from the parts of the dumps' tables."""
-        if self.reads is not None:
-            return self.reads(parts, folder, each, storage=storage)
-        from cmsspark.kernel import dump_frames
+    def sources(self, spark: SparkSession, dumps: list[Dump], feed: str = "auto") -> dict[str, TableSource]:
+        """The sources of the tables in Spark, by the tables' names; those of Rucio are made elsewhere
+        (:mod:`cmsspark.pipeline.dump_spark`).
+        """
+        from cmsspark.kernel.presence import REPLICA_COLUMNS
+        from cmsspark.runners.dump_tables import table_source
 
-        return dump_frames.read_frames(parts, folder, each, storage=storage)
-
-    def tables(self, spark: SparkSession, dumps: Sequence[Dump]) -> dict[str, DataFrame]:
-        """The tables that ``build_in_spark`` takes, but for those of Rucio (:mod:`cmsspark.pipeline.dump_spark`)."""
-        from cmsspark.runners import dump_tables
-
-        read: dict[str, DataFrame] = {}
-        for dump in dumps:
-            if dump.kind == "phedex":
-                read["replicas"] = dump_tables.replica_rows(spark, dump)
-            elif dump.kind == "dbs":
-                read |= {name: dump_tables.dump_table(spark, dump, name, columns) for name, columns in self.dbs.items()}
-        return read
+        return {
+            name: table_source(spark, dump, name, self.dbs[name] if dump.kind == "dbs" else REPLICA_COLUMNS, feed)
+            for dump in dumps
+            if dump.kind != "rucio"
+            for name in (self.dbs if dump.kind == "dbs" else dump.tables)
+        }
 
     def command(self) -> click.Command:
         """The job's click command."""
@@ -144,19 +128,12 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
     Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73); UsageError (2) where processes are
     requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
     """
-    log = log or (lambda text: click.echo(text, err=True))
-    layout = Layout.of(request.settings, request.root)
-    is_local = is_all_local(layout, request.sources, request.fout)
-    choice = engine.choose(request, layout)
-    engine.check_session(choice)
-    with running(request.settings, request.fout, job.name, request.day, log) as run_context:
-        # Missing local input, and another process that works on the day, are errors before a JVM starts.
-        if is_local:
-            run_context.lock(LocalFiles())
-        dumps = job.choose(LocalFiles(), layout, request.day) if is_local else []
-        start = _run_by_processes if choice.engine == PROCESSES else _run_in_spark
-        done = start(_Work(job, request, layout, run_context), dumps)
-        run_context.manifest = done.manifest
+    with begin(request, log) as job_run:
+        # Missing local input is an error before a JVM starts.
+        dumps = job.choose(LocalFiles(), job_run.layout, request.day) if job_run.is_local else []
+        start = _run_by_processes if job_run.engine == PROCESSES else _run_in_spark
+        done = start(_Work(job, request, job_run.layout, job_run.run_context), dumps)
+        job_run.run_context.manifest = done.manifest
         return done
 
 
@@ -170,11 +147,7 @@ class _Work:
     run_context: RunContext
 
     def store(
-        self,
-        files: Files,
-        dumps: list[Dump],
-        engine_name: str,
-        write: Callable[[results.StagedRun], tuple[int, dict[str, Any]]],
+        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], Written]
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
         log, name, day = self.run_context.log, self.job.name, self.request.day
@@ -198,18 +171,19 @@ def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
 
     with local.worker_pool() as workers:
 
-        def write(staged: results.StagedRun) -> tuple[int, dict[str, Any]]:
+        def write(staged: results.StagedRun) -> Written:
             more = work.job.more(LocalFiles(), work.request) if work.job.more else {}
-            with spill_folder(work.request.settings.cache_dir) as folder:
-                rses_file = work.request.settings.rses
+            settings = work.request.settings
+            with spill_folder(settings.cache_dir) as folder:
                 return write_by_processes(
-                    work.job, work.request.day, dumps, folder, workers.map, staged, rses_file, more
+                    work.job, work.request.day, dumps, folder, workers.map, staged, settings.rses, more
                 )
 
         return work.store(LocalFiles(), dumps, PROCESSES, write)
 
 
 def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+    from cmsspark.pipeline.dump_spark import write_by_spark
     from cmsspark.runners.session import cause_of, session
 
     spark = session(f"cmsspark {work.job.name}")
@@ -217,9 +191,7 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     work.run_context.lock(files)
     chosen = dumps or work.job.choose(files, work.layout, work.request.day)
 
-    def write(staged: results.StagedRun) -> tuple[int, dict[str, Any]]:
-        from cmsspark.pipeline.dump_spark import write_by_spark
-
+    def write(staged: results.StagedRun) -> Written:
         more = work.job.more(files, work.request) if work.job.more else {}
         return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
 

@@ -47,13 +47,8 @@ class DumpTable(Protocol):
     def manifest(self) -> Callable[[Frames], dict[str, Any]] | None: ...
     @property
     def rucio_frames(self) -> tuple[str, ...]: ...
-    def read(
-        self,
-        parts: Mapping[str, Sequence[Part]],
-        folder: Path,
-        each: Each,
-        storage: Mapping[str, tuple[str, str]] | None,
-    ) -> dict[str, pl.DataFrame]: ...
+    @property
+    def block_contents(self) -> str: ...
 
 
 def parts_of(job: DumpTable, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
@@ -107,7 +102,12 @@ def write_by_processes(
     from cmsspark.kernel import dump_frames
 
     storage = None if found is None else found.rses.storage()
-    frames = job.read(parts, folder, each, storage)
+    if job.block_contents:
+        frames = _block_frames(job, parts, folder, each)
+    elif "differences" in job.rucio_frames:
+        frames = {}
+    else:
+        frames = dump_frames.read_frames(parts, folder, each, storage=storage)
     if found is not None and job.rucio_frames:
         frames |= _rucio_frames(job, found, sums, parts, folder, each)
     trim()
@@ -115,6 +115,19 @@ def write_by_processes(
     rows = dump_frames.to_arrow(job.build(frames, day), stored_table(job.name).arrow())
     of_job = job.manifest(frames) if job.manifest else {}
     return staged.write_arrow(rows, job.name), ({} if found is None else {"rucio": found.as_dict()}) | of_job
+
+
+def _block_frames(job: DumpTable, parts: dict[str, list[Part]], folder: Path, each: Each) -> dict[str, pl.DataFrame]:
+    """DATASETS and BLOCKS as they are, and ``block_contents`` of FILES."""
+    from cmsspark.kernel import dump_frames
+    from cmsspark.kernel.block_contents import block_contents
+
+    frames = dump_frames.read_tables({name: parts[name] for name in ("DATASETS", "BLOCKS")}, each)
+    known, _ = dump_frames.datasets_in(frames)
+    ids = frames["BLOCKS"]["block_id"].drop_nulls().unique().sort().to_list()
+    is_valid_only = job.block_contents == "valid"
+    frames["block_contents"] = block_contents(parts["FILES"], ids, known, folder, each, is_valid_only=is_valid_only)
+    return frames
 
 
 def _rucio_frames(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from cmsspark.pipeline.catalogue_snapshots import open_part
+from cmsspark.pipeline.catalogue_snapshots import opened
 from cmsspark.pipeline.rucio_parts import read_rses
-from cmsspark.runners import datasets, replicas
+from cmsspark.runners import dbs_rows, dump_scan
+from cmsspark.runners.dump_tables import dump_table
 from cmsspark.schemas import stored_table
 from cmsspark.sources.dumps import Dump
+from cmsspark.sources.registry import REPLICAS
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:
@@ -34,73 +35,56 @@ def write_by_spark(
     more: Mapping[str, pl.DataFrame],
 ) -> tuple[int, dict[str, Any]]:
     """Write the job's table into the run; return its rows, and entries of the manifest. Raises DataError (65)."""
-    tables = job.tables(spark, dumps)
+    from cmsspark.kernel import dump_frames
+
     rucio: RucioTables | None = None
-    rse_counts = None
+    manifest: dict[str, Any] = {}
     for dump in (dump for dump in dumps if dump.kind == "rucio"):
         from cmsspark.runners.rucio_tables import rucio_tables
 
-        rses, rse_counts = read_rses(dump, request.settings.rses, partial(_opened, files))
+        rses, rse_counts = read_rses(dump, request.settings.rses, partial(opened, files))
         rucio = rucio_tables(spark, dump, rses, request.day)
-        tables["replicas"] = rucio.replicas()
-    manifest: dict[str, Any] = {}
-    if rucio is not None:
         # Before the table: it says whether too many rows are damaged.
-        counts = rucio.counts() | ({"RSES": rse_counts} if rse_counts else {})
+        counts = rucio.counts() | {"RSES": rse_counts}
         of_tables = {table: counts[table].as_dict() for table in sorted(counts)}
         manifest["rucio"] = {"tables": of_tables, "unattached_blocks": rucio.unattached()}
-    if job.build_in_spark is not None:
-        rows = job.build_in_spark(tables, request.day)
-        written = staged.write(rows, job.name, request.fmt)
-    else:
-        written, of_job = _write_frames(job, request, tables, rucio, staged, more)
-        manifest |= of_job
+    frames = {**_frames(job, spark, dumps, rucio), **more}
     if rucio is not None:
         rucio.close()
-    return written, manifest
-
-
-def _write_frames(
-    job: DumpJob,
-    request: JobRequest,
-    tables: dict[str, DataFrame],
-    rucio: RucioTables | None,
-    staged: StagedRun,
-    more: Mapping[str, pl.DataFrame],
-) -> tuple[int, dict[str, Any]]:
-    """Collect the frames that ``build`` takes, which have a row for a dataset or so, and write its rows."""
-    from cmsspark.kernel import dump_frames
-
-    frames = {**_frames(job, tables), **more}
-    if rucio is not None and job.rucio_frames:
-        frames |= _rucio_frames(job, rucio, tables)
-    rows = dump_frames.to_arrow(job.build(frames, request.day), stored_table(job.name).arrow())
-    of_job = job.manifest(frames) if job.manifest else {}
+    schema = stored_table(job.name)
+    rows = dump_frames.to_arrow(job.build(frames, request.day), schema.arrow())
+    manifest |= job.manifest(frames) if job.manifest else {}
     if request.fmt == "parquet":
-        return staged.write_arrow(rows, job.name), of_job
-    spark = next(iter(tables.values())).sparkSession
-    frame = spark.createDataFrame(rows.to_pylist(), stored_table(job.name).spark())
-    return staged.write(frame, job.name, request.fmt), of_job
+        return staged.write_arrow(rows, schema.name), manifest
+    return staged.write(dump_scan.as_dataframe(spark, rows, schema), schema.name, request.fmt), manifest
 
 
-def _frames(job: DumpJob, tables: dict[str, DataFrame]) -> dict[str, pl.DataFrame]:
-    """The frames of :func:`cmsspark.kernel.dump_frames.read_frames`."""
-    if "differences" in job.rucio_frames:
-        return {}
-    frames = {name: collected(rows) for name, rows in tables.items() if name not in ("FILES", "replicas")}
-    if "FILES" in tables:
-        known = datasets.identities(tables["DATASETS"])
-        if job.block_contents is None:
-            frames["contents"] = collected(datasets.contents(tables["FILES"], known))
-        else:
-            of_blocks = datasets.block_contents(tables["FILES"], tables["BLOCKS"], known, job.block_contents == "valid")
-            frames["block_contents"] = collected(of_blocks)
-    if "replicas" in tables:
-        frames["presence"] = collected(replicas.presence(tables["replicas"]))
-    return frames
+def _frames(
+    job: DumpJob, spark: SparkSession, dumps: Sequence[Dump], rucio: RucioTables | None
+) -> dict[str, pl.DataFrame]:
+    """The frames of :func:`cmsspark.kernel.dump_frames.read_frames`, and what the job reads instead or beside them."""
+    dbs = {
+        name: dump_table(spark, dump, name, columns)
+        for dump in dumps
+        for name, columns in (job.dbs.items() if dump.kind == "dbs" else ())
+    }
+    if job.block_contents:
+        is_valid_only = job.block_contents == "valid"
+        known = dbs_rows.identities(dbs["DATASETS"])
+        of_blocks = dbs_rows.block_contents(dbs["FILES"], dbs["BLOCKS"], known, is_valid_only=is_valid_only)
+        frames = {name: collected(dbs[name]) for name in ("DATASETS", "BLOCKS")}
+        return {**frames, "block_contents": collected(of_blocks)}
+    sources = job.sources(spark, list(dumps))
+    if rucio is None:
+        return dump_scan.read_frames(spark, sources)
+    frames = {}
+    if "differences" not in job.rucio_frames:
+        sources[REPLICAS] = rucio.source()
+        frames = dump_scan.read_frames(spark, sources, storage=rucio.rses.storage())
+    return frames | (_rucio_frames(job, rucio, dbs) if job.rucio_frames else {})
 
 
-def _rucio_frames(job: DumpJob, rucio: RucioTables, tables: dict[str, DataFrame]) -> dict[str, pl.DataFrame]:
+def _rucio_frames(job: DumpJob, rucio: RucioTables, tables: Mapping[str, DataFrame]) -> dict[str, pl.DataFrame]:
     """The frames that only Rucio gives."""
     import numpy as np
     import polars as pl
@@ -159,8 +143,3 @@ def _encoded(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         yield pa.record_batch([pa.array([encode_rows(pa.Table.from_batches([batch]))], pa.binary())], names=["packed"])
 
-
-@contextmanager
-def _opened(files: Files, path: str) -> Iterator[IO[bytes]]:
-    with open_part(files, path) as stream:
-        yield stream

@@ -9,7 +9,7 @@ import numpy as np
 
 from cmsspark.buffers import from_numpy
 from cmsspark.kernel.catalogue import check_hash, hashes_in
-from cmsspark.runners import datasets
+from cmsspark.runners import dbs_rows
 from cmsspark.runners.rucio_tables import FILE
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _dbs_files(tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return each name of FILES once, of known datasets, with the larger file_id (rule 18)."""
     from pyspark.sql import functions as F
 
-    known = datasets.identities(tables["DATASETS"])
+    known = dbs_rows.identities(tables["DATASETS"])
     named = tables["FILES"].where(F.col("logical_file_name").isNotNull())
     hashed = named.select(
         "logical_file_name", "file_id", "dataset_id", "block_id", "is_file_valid", F.col("file_size").cast("double")
@@ -71,7 +71,7 @@ def _dbs_files(tables: Mapping[str, DataFrame]) -> DataFrame:
     rows = hashed.join(F.broadcast(known), "dataset_id", "inner")
     facts = F.struct("file_id", "dataset_id", "dataset_name", "block_id", "is_file_valid", "size")
     unique = rows.groupBy("hash", "check").agg(F.max(facts).alias("file")).select("hash", "check", "file.*")
-    return unique.join(datasets.one_each(tables["BLOCKS"], "block_id", "block_name"), "block_id", "left")
+    return unique.join(dbs_rows.one_each(tables["BLOCKS"], "block_id", "block_name"), "block_id", "left")
 
 
 def _hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

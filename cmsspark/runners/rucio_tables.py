@@ -20,6 +20,7 @@ from cmsspark.buffers import array, from_numpy
 from cmsspark.errors import DataError, NotReady
 from cmsspark.kernel.catalogue import hashes_in, name_hash, replica_keys
 from cmsspark.names import block_dataset
+from cmsspark.runners.dump_tables import TableSource
 from cmsspark.runners.read_exact_files import read_exact_files
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.rses import Rses
@@ -149,41 +150,49 @@ class RucioTables:
     """A Rucio dump as DataFrames.
 
     ``files``: (``hash``, ``check``) once each, ``block_name``, ``bytes`` (null: unknown), and rows of other kinds.
-    ``unique``: each (file, RSE) once, with ``rse``, ``bytes``, ``created_ms``, ``accessed_ms``, and counts.
     ``sums``: by (``rse``, ``block_name``: null for files in no block), persisted, with counts. ``totals``: of each
     block ``block_files``, ``block_bytes``, persisted, with counts and attachments.
     """
 
     rses: Rses
     files: DataFrame
-    unique: DataFrame
     sums: DataFrame
     totals: DataFrame
     dids: DataFrame | None
+    #: Bytes of the replicas of blocks, about.
+    weight: int
 
-    def replicas(self) -> DataFrame:
-        """Return the replicas of blocks, with the columns of :func:`cmsspark.runners.dump_tables.replica_rows`."""
+    def source(self) -> TableSource:
+        """Return the replicas of blocks as a table of ``REPLICA_COLUMNS``, with ``created_ms`` in the place of seconds.
+        """
+        import pyarrow as pa
         from pyspark.sql import functions as F
 
         totals = self.totals.where(F.col("kind") == FILE).select("block_name", "block_files", "block_bytes")
         sums = self.sums.where((F.col("kind") == FILE) & F.col("block_name").isNotNull())
-        places = self.sums.sparkSession.createDataFrame(
-            [(rse.name, rse.site, rse.kind) for rse in self.rses.rses], "rse string, site_name string, kind string"
-        )
-        rows = sums.drop("kind").join(totals, "block_name", "inner").join(F.broadcast(places), "rse", "inner")
-        return rows.select(
-            F.substring_index("block_name", "#", 1).alias("dataset_name"),
-            "block_name",
-            F.col("rse").alias("node_name"),
-            "site_name",
-            "kind",
-            "block_files",
-            "block_bytes",
-            F.col("files").alias("node_files"),
-            F.col("bytes").alias("node_bytes"),
-            "created_ms",
-            F.lit(None).cast("long").alias("updated_ms"),
-        )
+        rows = sums.drop("kind").join(totals, "block_name", "inner")
+        columns = {
+            "dataset_name": F.substring_index("block_name", "#", 1),
+            "block_name": F.col("block_name"),
+            "node_name": F.col("rse"),
+            "block_files": F.col("block_files"),
+            "block_bytes": F.col("block_bytes"),
+            "br_node_files": F.col("files"),
+            "br_node_bytes": F.col("bytes"),
+            "created_ms": F.col("created_ms"),
+        }
+        schema = pa.schema([(name, pa.string() if name.endswith("_name") else pa.int64()) for name in columns])
+        named = rows.select(*(column.alias(name) for name, column in columns.items()))
+        return TableSource(named, iter, schema, self.weight)
+
+    def disk_replicas(self) -> DataFrame:
+        """Return (``block_name``, ``site``) of the replicas of blocks on disk, each once."""
+        from pyspark.sql import functions as F
+
+        places = [(rse.name, rse.site) for rse in self.rses.rses if rse.kind == "disk"]
+        on_disk = self.sums.sparkSession.createDataFrame(places, "rse string, site string")
+        sums = self.sums.where((F.col("kind") == FILE) & F.col("block_name").isNotNull())
+        return sums.join(F.broadcast(on_disk), "rse", "inner").select("block_name", "site").distinct()
 
     def dataset_sums(self) -> DataFrame:
         """Return the sums by (``node_name``, ``dataset_name``), as in ``kernel.block_replicas``."""
@@ -276,7 +285,9 @@ def rucio_tables(spark: SparkSession, dump: Dump, rses: Rses, day: date) -> Ruci
     sums = _sums(placed.join(blocks, ["hash", "check"], "left"), day)
     dids = _accesses(read_rows(spark, dump, "DIDS", rses), blocks) if "DIDS" in dump.tables else None
     kept = [rows.persist(StorageLevel.MEMORY_AND_DISK) if rows is not None else None for rows in (sums, totals, dids)]
-    return RucioTables(rses, sized, placed, kept[0] or sums, kept[1] or totals, kept[2])
+    # A block has a hundred files or so, in Avro packed to a fraction of the rows' size.
+    weight = sum(file.size for file in dump.tables["REPLICAS"]) // 10
+    return RucioTables(rses, sized, kept[0] or sums, kept[1] or totals, kept[2], weight)
 
 
 def _once(rows: DataFrame) -> DataFrame:

@@ -37,7 +37,7 @@ class DamagedBlock(ValueError):
 
 def blocks(content: bytes, codec: str) -> list[Block]:
     """A container's blocks. Raises :class:`DamagedBlock`."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     at = first_block(content)
     sync = content[at - SYNC : at]
     while at < len(content):
@@ -47,8 +47,8 @@ def blocks(content: bytes, codec: str) -> list[Block]:
         if content[at : at + SYNC] != sync:
             raise DamagedBlock(f"the block at byte {begin} is not followed by the file's sync marker")
         at += SYNC
-        found.append(block)
-    return found
+        blocks.append(block)
+    return blocks
 
 
 def block_at(numbers: bytes, begin: int, codec: str) -> Block:
