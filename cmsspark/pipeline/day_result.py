@@ -153,6 +153,7 @@ def _manifest(
         "generations": {stream: dict(counts.generations) for stream, counts in bins.items() if counts.generations},
         "reduction_factor": round(read / rows, 3) if rows else None,
         "dumps": dumps_summary(inputs.dumps),
+        "epochs": inputs.epochs,
         "inputs": [input_summary(source) for source in inputs.streams],
         "identical_files": _identical(inputs),
         **outcome.manifest,

@@ -19,6 +19,7 @@ from cmsspark.pipeline.inputs import resolve, uses_index
 from cmsspark.pipeline.job_run import JobRun, begin
 from cmsspark.pipeline.overflow import reader_of
 from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.pipeline.rucio_parts import read_rses
 from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
@@ -79,7 +80,11 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
         spark = starting.result()
         log_page(spark, run_context.log)
     work = Work(request, inputs, opened, run_context)
-    return work.count(SparkRunner(spark, inputs.dumps, request.feed))
+    rses = None
+    if opened is None and inputs.replicas is not None and inputs.replicas.kind == "rucio":
+        opener = partial(catalogue_snapshots.opened, inputs.files)
+        rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
+    return work.count(SparkRunner(spark, inputs.dumps, request.feed, rses))
 
 
 @dataclass
@@ -151,7 +156,9 @@ def _snapshots(
 ) -> catalogue_snapshots.Snapshots:
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
-    opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, each)
+    opened = catalogue_snapshots.open_snapshots(
+        inputs.files, inputs.dbs, inputs.replicas, cache, each, rses_file=request.settings.rses
+    )
     if opened.built:
         trim()
         log(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")

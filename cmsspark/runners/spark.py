@@ -24,6 +24,7 @@ from cmsspark.runners.tasks import StreamFiles, TaskContext, total_weight
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.registry import REPLICAS
+from cmsspark.sources.rses import Rses
 from cmsspark.store.results import StagedRun, file_count
 
 if TYPE_CHECKING:
@@ -41,11 +42,15 @@ DRIVER_ROWS: Final = 1_000_000
 
 @dataclass(frozen=True)
 class SparkRunner:
-    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``."""
+    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``.
+
+    ``rses``: the storage elements of a dump of Rucio.
+    """
 
     session: SparkSession
     dumps: Sequence[Dump]
     feed: str = "auto"
+    rses: Rses | None = None
 
     def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
         """Count the files of all streams. Spark reads them when a row of the result is needed."""
@@ -54,7 +59,7 @@ class SparkRunner:
         has_catalogue = context.catalogue is not None
         scanned = scan(self.session, streams, self._shipped(context), self.feed)
         if not has_catalogue:
-            scanned = _attach_by_shuffle(self.session, scanned, {dump.kind: dump for dump in self.dumps})
+            scanned = _attach_by_shuffle(self.session, scanned, {dump.kind: dump for dump in self.dumps}, self.rses)
         partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
         return SparkResult(_persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=not has_catalogue))
 
@@ -146,7 +151,9 @@ def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
-def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) -> DataFrame:
+def _attach_by_shuffle(
+    spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rses: Rses | None
+) -> DataFrame:
     """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps."""
     from cmsspark.runners import shuffle_join
     from cmsspark.runners.dump_tables import dump_table, table_source
@@ -159,6 +166,11 @@ def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, 
     if "phedex" in dumps:
         snapshot = table_source(spark, dumps["phedex"], REPLICAS, phedex.COLUMNS)
         replicas = snapshot.mapped(shuffle_join.disk_replicas, shuffle_join.DISK_REPLICAS)
+    if "rucio" in dumps and rses is not None:
+        from cmsspark.runners.rucio_tables import rucio_tables
+
+        # Nothing that depends on the day is used.
+        replicas = rucio_tables(spark, dumps["rucio"], rses, date.min).disk_replicas()
     return shuffle_join.attach(
         hashed,
         files.mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES),

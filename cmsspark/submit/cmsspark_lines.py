@@ -198,7 +198,8 @@ class _Line:
         is_moved = bool(folder) and urlsplit(folder).path.rstrip("/") != CMS_FOLDER
         for source, locations in read_yaml("etc/sources.yaml").items():
             for name, location in locations.items():
-                before = location["folder"]
+                # Beside the sources there are the epochs, which have no folder.
+                before = location.get("folder", "")
                 path = before.replace("PROD_GLOBAL", f"PROD_{self.instance.upper()}")
                 if not before.startswith(f"{CMS_FOLDER}/") or (path == before and not is_moved):
                     continue
