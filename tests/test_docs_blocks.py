@@ -108,7 +108,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "monit.json": {"url": "https://127.0.0.1:1/x", "username": "u", "password": "p"},
     }  # fmt: skip
     for name, content in credentials.items():
-        (place / name).write_text(json.dumps({"producer": "cms", **content}))
+        (place / name).write_text(json.dumps(content))
         (place / name).chmod(0o600)
     (place / "my.yaml").write_text(next(block.text for block in of_language("yaml") if block.text.startswith("zmm:")))
     settings = {"root": "mirror", "store": "results", "state_dir": "state", "cache_dir": "cache",
@@ -195,8 +195,7 @@ def test_each_line_for_a_shell_works(block: Block, place: Path) -> None:
         if "@2026" in line:
             runs = sorted(path.name for path in (place / "results/data_aggregation/2026-01-15/runs").iterdir())
             line = re.sub(r"@\w+", f"@{runs[0]}", line)
-        ended = run(place, line.replace("…", ""), allowed_codes(line))
-        assert ended.stdout or ended.stderr, line
+        run(place, line.replace("…", ""), allowed_codes(line))
 
 
 @pytest.mark.parametrize("block", of_language("python"), ids=str)
