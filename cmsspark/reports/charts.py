@@ -30,7 +30,7 @@ _DAYS_HEIGHT: Final = 150
 #: Colours of a chart in a file of its own. ``etc/report.css`` has the same as variables, and those of dark pages.
 COLOURS: Final[Mapping[str, str]] = {
     "c1": "#0072b2", "c2": "#e69f00", "c3": "#009e73", "c4": "#cc79a7", "c5": "#56b4e9", "c6": "#d55e00",
-    "c7": "#7f7f7f", "h0": "#f0f4f8", "h1": "#d3e3f0", "h2": "#a9cbe3", "h3": "#76abd0", "h4": "#4488b8",
+    "c7": "#7f7f7f", "h0": "#f0f4f8", "h1": "#d3e3f0", "h2": "#a9cbe3", "h3": "#76abd0", "h4": "#3878aa",
     "h5": "#1f6499", "h6": "#0b3f6b", "track": "#eef0f3",
 }  # fmt: skip
 _TEXT_STYLE: Final = (
