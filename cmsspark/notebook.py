@@ -213,9 +213,10 @@ def accesses(
     )
     spark = session()
     files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.load(settings.sources, root or settings.root), files)
-    opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
-    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
+    inputs = resolve(request, Layout.of(settings, root), files)
+    cache = settings.cache_dir / "catalogue"
+    opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
+    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
     catalogue = ship(spark, opened.catalogue)
     replicas = ship(spark, opened.replicas) if opened.replicas else None
     context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)

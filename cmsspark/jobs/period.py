@@ -124,7 +124,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
         "first_day": days.period.first.isoformat(),
         "last_day": days.period.last.isoformat(),
         # A run of a day that changes makes the period stale.
-        "days": {day.isoformat(): table.manifest.run for day, table in days.partials.items()},
+        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
         "missing_days": [day.isoformat() for day in days.missing],
         "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
         "partial": days.is_partial,
@@ -132,7 +132,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
             {
                 "table": f"{stored.TABLE} of {day}",
                 "folder": table.path,
-                "files": [[table.manifest.run, table.manifest.tables[stored.TABLE].bytes, None]],
+                "files": [[table.manifest.rows_run, table.manifest.tables[stored.TABLE].bytes, None]],
             }
             for day, table in days.partials.items()
         ],

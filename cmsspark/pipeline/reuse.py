@@ -77,7 +77,9 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
         "unmatched_prefixes": _of(manifest.unmatched_prefixes, streams),
         "made_from": {"job": SOURCE, "run": manifest.run},
     }
-    entries |= {name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue")}
+    entries |= {
+        name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue", "pseudonym_key_id")
+    }
     starts = tuple(f"{stream}: fields are not" for stream in streams)
     warnings = [text for text in manifest.warnings if text.startswith(starts)]
     return DayOutcome(bins, entries, warnings, source=f"the run {manifest.run} of {SOURCE}")

@@ -175,10 +175,16 @@ class CurrentRuns:
             path = join(self._base, day.isoformat(), "CURRENT")
             try:
                 is_stored = self._files.stat(path) is not None
-                self._runs[day] = str(json.loads(self._files.read_bytes(path))["run"]) if is_stored else None
+                self._runs[day] = _rows_of(self._files.read_bytes(path)) if is_stored else None
             except (ValueError, KeyError, TypeError):
                 self._runs[day] = "damaged"
         return self._runs[day]
+
+
+def _rows_of(pointer: bytes) -> str:
+    """The run that made the rows of a day's current run. Raises ValueError, KeyError, TypeError for no CURRENT."""
+    document = json.loads(pointer)
+    return str(document.get(results.ROWS_OF) or document["run"])
 
 
 def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
@@ -203,5 +209,6 @@ def _two_keys(period: Period, users: str) -> DataError:
     return DataError(
         f"{period} has users under two pseudonym keys: one person would count as two",
         found=users,
-        next_step="run the days of the lost key again, if their logs are there; or ask for a period of one key",
+        next_step="ask for a period of one key (`cmsspark pseudonyms list` shows the days of each); or count days "
+        "again whose key is not listed, if their logs are there",
     )

@@ -115,7 +115,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from cmsspark.pipeline.catalogue_snapshots import open_part
+        from cmsspark.store.part_files import open_part
 
         for part in dict.fromkeys(self._recent):
             try:
@@ -217,7 +217,7 @@ def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from cmsspark.pipeline.catalogue_snapshots import open_part
+    from cmsspark.store.part_files import open_part
 
     wanted = schema.arrow()
     try:
