@@ -24,7 +24,7 @@ SERIES: Final = ("c1", "c2", "c3", "c4", "c5", "c6", "c7")
 _SHADES: Final = 7
 _PREFIXES: Final = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 #: Characters of a label that fit above a bar.
-_LABEL: Final = 58
+_LABEL: Final = 55
 _DAYS_HEIGHT: Final = 150
 
 #: Colours of a chart in a file of its own. ``etc/report.css`` has the same as variables, and those of dark pages.
@@ -164,7 +164,7 @@ def shares(
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: Mapping[tuple[str, str], float], *, what: str
 ) -> Chart:
-    """A cell for each row and column, darker for more, on a logarithmic scale, with its number in it."""
+    """A cell for each row and column, in a stronger colour for more, on a logarithmic scale, with its number in it."""
     left, head, high = 128, 74, 22
     width = (WIDTH - left) / max(len(columns), 1)
     shown = [value for value in (values.get((row, column)) for row in rows for column in columns) if value]
