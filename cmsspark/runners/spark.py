@@ -149,9 +149,7 @@ def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
-def _attach_by_shuffle(
-    spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rses: Rses | None
-) -> DataFrame:
+def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rses: Rses | None) -> DataFrame:
     """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps."""
     from cmsspark.runners import shuffle_join
     from cmsspark.runners.dump_tables import dump_table, table_source
