@@ -167,8 +167,11 @@ def test_hostile_names_are_text(dashboard: Running, page: str, name: str) -> Non
 
 @pytest.mark.parametrize(
     "query",
-    ["from=2026-13-01", "from='; DROP TABLE cube", "from=2026-01-15&to=2026-01-01", "step=year", "measure=1;select", "by=user", "top=-1", "top=1e9",
-     "from=0001-01-01&to=9999-12-31", "q=" + "a" * 2_000, "download=datasets&format=exe", "download=../x"],
+    [
+        "from=2026-13-01", "from='; DROP TABLE cube", "from=2026-01-15&to=2026-01-01", "step=year",
+        "measure=1;select", "by=user", "top=-1", "top=1e9", "from=0001-01-01&to=9999-12-31",
+        "q=" + "a" * 2_000, "download=datasets&format=exe", "download=../x",
+    ],
 )  # fmt: skip
 def test_wrong_parameters_are_refused_and_said(dashboard: Running, query: str) -> None:
     status, _, text = ask(dashboard, f"/popularity?{quote(query, safe='=&')}")
