@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from calendar import monthrange
 from datetime import date, timedelta
 from types import ModuleType
 from typing import Any
@@ -75,6 +76,20 @@ def day_name(number: int) -> str:
         return (_EPOCH + timedelta(days=number)).isoformat()
     except OverflowError:
         return "beyond 9999-12-31"
+
+
+def months_before(day: date, months: int) -> date:
+    """The day so many months before, at most the last one of its month; not before the year 1.
+
+    Example:
+        >>> months_before(date(2024, 3, 31), 1)
+        datetime.date(2024, 2, 29)
+    """
+    year, month = divmod(day.year * 12 + day.month - 1 - months, 12)
+    if year < 1:
+        return date.min
+    last = monthrange(year, month + 1)[1]
+    return date(year, month + 1, min(day.day, last))
 
 
 def compact(day: date) -> str:

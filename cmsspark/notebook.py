@@ -213,9 +213,10 @@ def accesses(
     )
     spark = session()
     files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.load(settings.sources, root or settings.root), files)
-    opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
-    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
+    inputs = resolve(request, Layout.of(settings, root), files)
+    cache = settings.cache_dir / "catalogue"
+    opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
+    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
     catalogue = ship(spark, opened.catalogue)
     replicas = ship(spark, opened.replicas) if opened.replicas else None
     context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)
@@ -247,7 +248,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     store = store_of(fout, settings_of(settings_file))
     current_table = current(files_for(store, spark), store, job_of_table(name).name, name, parse_day(day))
     read = spark.read.schema(stored_table(name).spark())
-    if current_table.manifest["tables"][name]["format"] == "csv":
+    if current_table.manifest.tables[name].format == "csv":
         return read.csv(spark_location(current_table.path), header=True, escape='"', multiLine=True)
     return read.parquet(spark_location(current_table.path))
 

@@ -77,7 +77,7 @@ def test_what_is_not_there_is_none_or_missing(tmp_path: Path) -> None:
     LOCAL.delete(str(tmp_path / "no"))
 
 
-def test_a_folder_is_listed_by_name_with_dangling_links_told(tmp_path: Path) -> None:
+def test_a_folder_is_listed_by_name_with_dangling_links_reported(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"xyz")
     (tmp_path / "a").mkdir()
     (tmp_path / "c").symlink_to(tmp_path / "nowhere")
@@ -192,8 +192,21 @@ def test_hadoop_tells_what_cannot_be_written(hadoop: Files, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("location", ["hdfs://no-such-name-service/x", "hdfs:///x", "nothing://x/y"])
-def test_a_location_that_needs_another_configuration_is_told(hadoop: Files, location: str) -> None:
+def test_a_location_that_needs_another_configuration_is_reported(hadoop: Files, location: str) -> None:
     with pytest.raises(SettingsError) as error:
         hadoop.stat(location)
     assert error.value.where == location
     assert "HADOOP_CONF_DIR" in str(error.value)
+
+
+def test_hadoop_lists_a_large_folder_by_few_calls(
+    spark: SparkSession, hadoop: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(500):
+        (tmp_path / f"part {number}").write_bytes(b"x" * number)
+    client = type(spark.sparkContext._gateway._gateway_client)
+    send, calls = client.send_command, []
+    monkeypatch.setattr(client, "send_command", lambda *given, **more: calls.append(1) or send(*given, **more))
+    listed = hadoop.list_dir(f"file://{tmp_path}")
+    assert sorted((entry.name, entry.size) for entry in listed) == sorted((f"part {n}", n) for n in range(500))
+    assert len(calls) < 200

@@ -60,13 +60,13 @@ class Readiness:
         return not self.reasons
 
 
-def together(verdicts: Iterable[Readiness]) -> Readiness:
+def together(parts: Iterable[Readiness]) -> Readiness:
     """All reasons and warnings; the next check is when the last reason may be gone."""
-    parts = list(verdicts)
-    retries = [verdict.retry_ms for verdict in parts if verdict.retry_ms is not None]
+    every = list(parts)
+    retries = [part.retry_ms for part in every if part.retry_ms is not None]
     return Readiness(
-        tuple(reason for verdict in parts for reason in verdict.reasons),
-        tuple(warning for verdict in parts for warning in verdict.warnings),
+        tuple(reason for part in every for reason in part.reasons),
+        tuple(warning for part in every for warning in part.warnings),
         max(retries, default=None),
     )
 
@@ -140,6 +140,19 @@ def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: 
         reason = f"{kind}: no complete dump dated after {day} yet, the best is of {dump_day}"
         return Readiness((reason,), (), min(now_ms + HOUR_MS, ends))
     return Readiness((), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",))
+
+
+def judge_writing(kind: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
+    """Whether a dump whose tables are written one by one (from about 04:00 UTC, Rucio's) is still being written: a file
+    of it is younger than ``quiet_minutes``.
+    """
+    quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
+    age_ms = now_ms - newest_ms
+    # A file from the future means a wrong clock, not that it is being written.
+    if not -quiet_ms < age_ms < quiet_ms:
+        return Readiness()
+    reason = f"{kind}: the last file of the dump was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
+    return Readiness((reason,), (), newest_ms + quiet_ms)
 
 
 def missing(text: str, now_ms: int) -> Readiness:

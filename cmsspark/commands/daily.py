@@ -209,7 +209,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     from cmsspark.pipeline.provenance import is_all_local
     from cmsspark.sources.folders import Layout
 
-    layout = Layout.load(settings.sources, root or settings.root)
+    layout = Layout.of(settings, root)
     if is_all_local(layout, layout.locations, fout):
         return LocalFiles()
     from cmsspark.runners.session import small_session
@@ -219,7 +219,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
 
 def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:
     for task in tasks:
-        reasons = "; ".join(task.verdict.reasons) or (task.error.wanted if task.error else "")
+        reasons = "; ".join(task.readiness.reasons) or (task.error.wanted if task.error else "")
         skipped = daily.state.record(task.day, task.job.name).skipped
         state = f"not ready: {reasons}" if reasons else "would be run" if task.runs else "would be published"
         if skipped is not None:

@@ -66,7 +66,7 @@ def _job_pages(files: Files, store: str, job: Job, out: Path) -> Iterator[SitePa
         title = use_pictures.title_of(job, interval)
         try:
             current = results.current(files, store, job.name, job.tables[0], interval)
-            marker = _MARKER.format(run=escape(str(current.manifest.get("run"))))
+            marker = _MARKER.format(run=escape(current.manifest.run))
             if not _is_made(out / path, marker):
                 folder = current.path.rsplit("/", 1)[0]
                 links = '<a href="../index.html">All days, weeks and months</a>'

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.errors import DataError, OutputError
+from cmsspark.manifests import Manifest
 from cmsspark.names import DERIVED
 from cmsspark.pipeline.stored_columns import part_rows
 from cmsspark.query.part_system import conformed_part
@@ -281,9 +282,8 @@ def _rows_of(one: StoredInterval) -> pa.Table:
         raise one.fault
     schema, files = stored_table(TABLE), LocalFiles()
     if one.fmt != "parquet":
-        current = CurrentTable(
-            local_path(one.parts[0].path).rpartition("/")[0], {"tables": {TABLE: {"format": one.fmt}}}
-        )
+        manifest = Manifest.of({"tables": {TABLE: {"format": one.fmt}}})
+        current = CurrentTable(local_path(one.parts[0].path).rpartition("/")[0], manifest)
         parts = [part_rows(files, current, schema, _STORED)] if one.parts else []
     elif one.is_converted:
         parts = [conformed_part(files, part.path, schema).select(list(_STORED)) for part in one.parts]

@@ -74,11 +74,20 @@ def _make_kept(day: date) -> None:
 
 
 def store_day(
-    history: Past, fout: str, key_id: str, day: date, partials: pa.Table | None = None, **manifest: Any
+    history: Past,
+    fout: str,
+    key_id: str,
+    day: date,
+    partials: pa.Table | None = None,
+    began_ms: int | None = None,
+    **manifest: Any,
 ) -> results.CurrentTable:
-    """Store one day, by default with the history's partials, and make it current. ``manifest``: what differs in it."""
+    """Store one day, by default with the history's partials, and make it current.
+
+    ``began_ms``: when its run began, by default now. ``manifest``: what differs in it.
+    """
     partials = history.partials(day, stored_table("partials")) if partials is None else partials
-    run = results.stage(LocalFiles(), fout, JOB, day)
+    run = results.stage(LocalFiles(), fout, JOB, day, began_ms=began_ms)
     try:
         run.write_arrow(report(partials, day), JOB)
         run.write_arrow(partials, "partials")

@@ -109,10 +109,10 @@ def write_piece(world: World, root: Path, seed: int, piece: Piece, layout: LogLa
 
 def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, piece: Piece, layout: LogLayout) -> int:
     size = 0
-    for form in ("raw", "enr"):
-        if layout.aaa in (form, "both"):
-            folder = root / f"project/monitoring/archive/xrootd/{form}/gled" / _slashed(piece.day)
-            size += _write_lines(folder, aaa_lines(activity, rng, enriched=form == "enr"), piece, layout)
+    for variant in ("raw", "enr"):
+        if layout.aaa in (variant, "both"):
+            folder = root / f"project/monitoring/archive/xrootd/{variant}/gled" / _slashed(piece.day)
+            size += _write_lines(folder, aaa_lines(activity, rng, enriched=variant == "enr"), piece, layout)
     return size
 
 

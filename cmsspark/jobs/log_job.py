@@ -12,7 +12,8 @@ import click
 
 from cmsspark.pipeline.job_index import Job
 from cmsspark.pipeline.options import StreamsType, engine_option, job_options, settings_of, store_of
-from cmsspark.sources.registry import STREAMS, streams_of_day
+from cmsspark.sources.epochs import Epochs
+from cmsspark.sources.registry import STREAMS
 
 if TYPE_CHECKING:
     from cmsspark.pipeline.request import DayRequest
@@ -32,7 +33,8 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
 
     day = options["day"]
     rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
-    rest["streams"] = options.get("streams") or streams_of_day(day, job.streams) or job.streams
+    epochs = Epochs.load(settings.sources, settings.where)
+    rest["streams"] = options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
     return DayRequest(job.name, day, fout, settings, tables=job.tables, **rest)
 
 

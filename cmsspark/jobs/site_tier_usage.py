@@ -5,15 +5,10 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
-from cmsspark.pipeline.dump_day import DumpJob, Tables
-from cmsspark.runners import datasets, replicas
-from cmsspark.runners.spark_columns import derived
-from cmsspark.schemas import stored_table
+from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import Column, DataFrame
 
     from cmsspark.kernel.dump_frames import Frames
 
@@ -21,6 +16,8 @@ DBS: Final = {
     "DATASETS": ("dataset_id", "dataset"),
     "FILES": ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size"),
 }
+#: What a row stands for.
+KEYS: Final = ("site_tier", "kind", "data_tier")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
@@ -33,27 +30,26 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.kernel import dump_frames
 
-    keys = ("site_tier", "kind", "data_tier")
     here = frames["presence"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
-    rows = dump_frames.with_derived(here, "site_tier", "primary_name", "processing_name", "data_tier")
-    rows = _with_replica_events(rows.join(frames["contents"], "dataset_name", "left"))
-    replicas = rows.group_by(keys).agg(
+    rows = dump_frames.with_derived(here, KEYS).join(frames["contents"], "dataset_name", "left")
+    rows = _with_replica_events(rows)
+    replicas = rows.group_by(KEYS).agg(
         pl.col("site_name").drop_nulls().n_unique().cast(pl.Int64).alias("site_count"),
         dump_frames.exact_sum("replica_events"),
         dump_frames.exact_sum("present_bytes").alias("replica_bytes"),
         dump_frames.exact_sum("present_file_count").alias("replica_file_count"),
     )
     once = (
-        rows.unique(("dataset_name", *keys))
-        .group_by(keys)
+        rows.unique(("dataset_name", *KEYS))
+        .group_by(KEYS)
         .agg(
             pl.len().cast(pl.Int64).alias("dataset_count"),
             pl.col("file_count").is_null().sum().cast(pl.Int64).alias("unknown_dataset_count"),
             dump_frames.exact_sum("events"),
         )
     )
-    summed = dump_frames.in_64_bits(replicas.join(once, keys, nulls_equal=True)).sort(keys)
-    return summed.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    summed = dump_frames.in_64_bits(replicas.join(once, KEYS, nulls_equal=True)).sort(KEYS)
+    return dump_frames.as_table(summed, JOB.name, day)
 
 
 def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
@@ -70,40 +66,5 @@ def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(events.alias("replica_events"))
 
 
-def build_in_spark(tables: Tables, day: date) -> DataFrame:
-    """The same rows as a DataFrame, where the dumps are a cluster's."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    known = datasets.identities(tables["DATASETS"])
-    present = replicas.presence(tables["replicas"]).where(
-        (F.col("present_bytes") > 0) | (F.col("present_file_count") > 0)
-    )
-    rows = present.withColumn("site_tier", derived("site_tier")).join(
-        datasets.contents(tables["FILES"], known), "dataset_name", "left"
-    )
-    of_dataset = Window.partitionBy("dataset_name", "site_tier", "kind").orderBy("site_name")
-    marked = rows.withColumn("is_first", F.row_number().over(of_dataset) == 1)
-    summed = marked.groupBy("site_tier", "kind", derived("data_tier")).agg(
-        F.count_distinct("site_name").alias("site_count"),
-        F.count_if("is_first").alias("dataset_count"),
-        F.count_if(F.col("is_first") & F.col("file_count").isNull()).alias("unknown_dataset_count"),
-        F.sum(F.when(F.col("is_first"), F.col("events"))).alias("events"),
-        F.sum(_events_there()).alias("replica_events"),
-        F.sum("present_bytes").alias("replica_bytes"),
-        F.sum("present_file_count").alias("replica_file_count"),
-    )
-    made = {"day": F.lit(day), "timestamp": F.lit(days.start_ms(day)).cast("long")}
-    return summed.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("site_tier_usage").names))
-
-
-def _events_there() -> Column:
-    """A dataset's events times the share of its bytes that is there; null where DBS knows no events or bytes of it."""
-    from pyspark.sql import functions as F
-
-    share = F.when(F.col("dataset_bytes") > 0, F.least(F.lit(1.0), F.col("present_bytes") / F.col("dataset_bytes")))
-    return F.round(F.col("events") * share).cast("long")
-
-
-JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build, build_in_spark=build_in_spark)
+JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build)
 command = JOB.command()

@@ -29,13 +29,13 @@ import xxhash
 from cmsspark.buffers import texts_of
 from cmsspark.compiled import compiled
 from cmsspark.errors import DataError, OutputError
+from cmsspark.kernel.exact_integers import Longs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 Hash = Callable[[bytes], int]
 
 _hashed: Final[Any] = compiled("hashed")
@@ -69,27 +69,27 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
         for chunk in column.chunks:
             names = chunk.to_pylist()
             parts.append(hashes_of((name.encode() for name in names), len(names), hash_name))
-    found: Hashes = np.concatenate(parts)
-    return found
+    hashes: Hashes = np.concatenate(parts)
+    return hashes
 
 
 def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
-    """What stands for a disk replica of each block (by its id) at the site beside it (by its name's hash)."""
+    """The key of a disk replica of each block (its id) at the site of the same row (the hash of its name)."""
     return _mixed(_mixed(blocks.astype(np.uint64)) ^ sites)
 
 
 def _mixed(numbers: Hashes) -> Hashes:
-    """Each number with its bits spread over all 64 (splitmix64's last steps); no two become one."""
+    """Each number with its bits spread over all 64 (the last steps of splitmix64). Distinct numbers stay distinct."""
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: Hashes = mixed ^ (mixed >> np.uint64(31))
-    return found
+    last: Hashes = mixed ^ (mixed >> np.uint64(31))
+    return last
 
 
 @dataclass
 class Report:
-    """What building a snapshot found in the dump's FILES, in rows."""
+    """Counts of rows of FILES that a build of a snapshot read."""
 
     files: int = 0
     null_lfns: int = 0
@@ -106,7 +106,7 @@ class Report:
 
 
 class Catalogue:
-    """A snapshot, opened: arrays are mapped, nothing is read before it is asked for."""
+    """An open snapshot. Its arrays are memory-mapped: a page is read when it is needed."""
 
     def __init__(self, folder: Path, hash_name: Hash = name_hash) -> None:
         self.folder = folder
@@ -130,23 +130,23 @@ class Catalogue:
         return self.lookup_hashes(hashes_of(names, len(names), self.hash_name), names.__getitem__)
 
     def lookup_hashes(self, wanted: Hashes, name: Callable[[int], bytes]) -> Numbers:
-        """As :meth:`lookup`, for hashes; ``name`` tells the name of a row where its hash does not suffice."""
+        """As :meth:`lookup`, for hashes; ``name`` returns the name of a row whose hash other names share."""
         count = len(wanted)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
-        pairs = self._found(wanted)
+        pairs = self._pairs_of(wanted)
         if self.colliding:
             for position in np.flatnonzero(np.isin(wanted, np.array(list(self.colliding), np.uint64))):
-                known = self.colliding[int(wanted[position])]
-                pairs[position] = known.get(check_hash(name(int(position))), NOT_THERE)
+                of_hash = self.colliding[int(wanted[position])]
+                pairs[position] = of_hash.get(check_hash(name(int(position))), NOT_THERE)
         return pairs
 
-    def _found(self, wanted: Hashes) -> Numbers:
-        """The pair of each hash, whatever other names share it."""
+    def _pairs_of(self, wanted: Hashes) -> Numbers:
+        """The pair of each hash, without a check for other names with that hash."""
         if _hashed is not None:
             bits = bits_of(len(self.hashes))
             try:
-                found = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+                pairs = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
             except ValueError as error:
                 raise DataError(
                     "a catalogue snapshot is damaged",
@@ -154,7 +154,7 @@ class Catalogue:
                     found=str(error),
                     next_step="delete that folder and run it again: it is built anew",
                 ) from None
-            return np.array(found)  # its own memory, which may be written
+            return np.array(pairs)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(wanted)
         in_order = wanted[order]
@@ -173,12 +173,12 @@ class Catalogue:
                 self._names = pa.ipc.open_file(source).read_all()["name"].combine_chunks()
         # pa.array would import pandas to ask whether these are of its kind: a third of a second in each worker.
         rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
-        found: list[str] = self._names.take(rows).to_pylist()
-        return found
+        names: list[str] = self._names.take(rows).to_pylist()
+        return names
 
 
 def bits_of(count: int) -> int:
-    """The first bits of hashes by which ``count`` of them are told apart into runs of some eight."""
+    """The number of first bits that divide ``count`` hashes into groups of about eight."""
     return max(1, min(32, (count // 8).bit_length()))
 
 
@@ -212,20 +212,20 @@ class Replicas:
         self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
     def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
-        """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) beside it."""
+        """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
         wanted = replica_keys(blocks, sites)
         places = np.searchsorted(self.hashes, wanted)
         places[places == len(self.hashes)] = 0
-        found: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
-        return found
+        is_replica: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
+        return is_replica
 
 
 def site_hashes(sites: Sequence[str]) -> Hashes:
     """The hash of each site's name."""
-    known = {site: name_hash(site.encode()) for site in set(sites)}
-    return np.fromiter(map(known.__getitem__, sites), np.uint64, len(sites))
+    hashes = {site: name_hash(site.encode()) for site in set(sites)}
+    return np.fromiter(map(hashes.__getitem__, sites), np.uint64, len(sites))
 
 
 def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Path], None]) -> tuple[Path, bool]:

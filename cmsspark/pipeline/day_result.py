@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmsspark import days, pseudonyms
+from cmsspark import days
 from cmsspark.checks import reconciliation
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import NotReady, OutputError
@@ -87,7 +87,7 @@ def store_day(
     warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.source, prefixes, quarantined)
     warnings += _leave_out_empty(request, inputs, outcome.bins)
     before = results.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
-    trailing = [manifest.get("reconciliation", {}) for manifest in before]
+    trailing = [manifest.reconciliation for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
@@ -97,7 +97,7 @@ def store_day(
     done = staged.commit({**manifest, "warnings": warnings})
     for text in warnings:
         run_context.log(f"warning: {text}")
-    run_context.log(reconciliation_table.table(done.manifest["reconciliation"]))
+    run_context.log(reconciliation_table.table(done.manifest.reconciliation))
     run_context.log(f"{request.job} of {request.day} stored in {done.path} after {run_context.seconds():.1f} s")
     return done
 
@@ -143,7 +143,6 @@ def _manifest(
     bins = outcome.bins
     read = sum(stream_bins.read for stream_bins in bins.values())
     rows = staged.tables[request.tables[0]]["rows"]
-    key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
     return {
         "streams": list(request.streams),
         "partial": bool(inputs.missing or outcome.manifest["damaged"] or outcome.manifest["outsized"])
@@ -154,9 +153,9 @@ def _manifest(
         "generations": {stream: dict(counts.generations) for stream, counts in bins.items() if counts.generations},
         "reduction_factor": round(read / rows, 3) if rows else None,
         "dumps": dumps_summary(inputs.dumps),
+        "epochs": inputs.epochs,
         "inputs": [input_summary(source) for source in inputs.streams],
         "identical_files": _identical(inputs),
-        "pseudonym_key_id": key.key_id,
         **outcome.manifest,
         "versions": versions(),
         "seconds": round(seconds, 1),

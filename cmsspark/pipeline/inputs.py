@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import date
 from typing import Final
 from urllib.parse import unquote
 
@@ -15,6 +14,7 @@ from cmsspark.errors import DataError, InputMissing, NotReady, SettingsError, Us
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.settings import Settings
 from cmsspark.sources import folders
+from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.storage import Files, is_local, local_path
@@ -43,20 +43,23 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
         raise InputMissing(
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
-    kept = _kept_dumps(request, layout, files)
+    served = layout.epochs.source(REPLICAS_ROLE, request.day)
+    kept = _kept_dumps(request, layout, files, ("dbs", served))
     dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
-    phedex = None
+    replicas = None
     if any(source.stream in STREAMS_NEEDING_REPLICAS for source in streams):
         try:
-            phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
+            replicas = kept.get(served) or folders.choose_replica_dump(files, layout, request.day)
         except (InputMissing, NotReady) as error:
             if not request.allow_missing:
                 raise
-            missing.append("phedex")
-            left_out = f"phedex is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
+            missing.append(served)
+            left_out = f"{served} is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
             warnings.append(f"{left_out}: {error.wanted}")
     accepted = accepted_files(request.accept_damaged, streams)
-    inputs = Inputs(files, streams, missing, dbs, phedex, warnings, accepted)
+    names = [*(source.stream for source in streams), *([replicas.kind] if replicas else [])]
+    epochs = layout.epochs.of_day(request.day, names)
+    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, epochs)
     for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
     return inputs
@@ -98,9 +101,7 @@ def index_dump_bytes(settings: Settings) -> int:
         ) from None
 
 
-def _kept_dumps(
-    request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str] = ("dbs", "phedex")
-) -> dict[str, Dump]:
+def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]) -> dict[str, Dump]:
     """The dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule 17).
 
     Dumps outside this run's folders are not kept: with another root all inputs are different.
@@ -112,11 +113,10 @@ def _kept_dumps(
     except (InputMissing, DataError):
         return {}
     kept = {}
-    for kind, dump in before.manifest.get("dumps", {}).items():
-        if kind not in kinds or not any(location.holds(dump["folder"]) for location in layout.locations[kind]):
+    for kind, dump in before.manifest.dumps.items():
+        if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
             continue
-        dump_day = date.fromisoformat(dump["day"]) if dump["day"] else None
-        kept_dump = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, DUMPS["dbs"].for_streams)
+        kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, DUMPS[kind].for_streams)
         if kept_dump is not None:
             kept[kind] = kept_dump
     return kept
@@ -134,7 +134,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
         fits = [path for path in listed if path in wanted or ("/" not in name and path.endswith(f"/{name}"))]
         if len(fits) != 1:
             raise UsageError(
-                f"--accept-damaged names {name!r}, a file of the day's logs is wanted",
+                f"--accept-damaged must name one file of the day's logs, not {name!r}",
                 where=", ".join(source.folder for source in streams),
                 found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
                 next_step="give the path that the error about its damage shows",

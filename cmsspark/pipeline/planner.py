@@ -15,11 +15,12 @@ from cmsspark.checks import readiness
 from cmsspark.checks.readiness import Listing, Readiness, Rules
 from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.job_index import Job
 from cmsspark.schemas import stored_table
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
-from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, streams_of_day
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.storage import Files
 from cmsspark.store import results
 from cmsspark.store.run_history import Published
@@ -39,7 +40,7 @@ class PlannedTask:
     why: str
     runs: bool = True
     options: tuple[str, ...] = ()
-    verdict: Readiness = field(default_factory=Readiness)
+    readiness: Readiness = field(default_factory=Readiness)
     error: CmssparkError | None = None
     #: A digest of the inputs, of this code's version, and of the options; empty where nothing is run.
     fingerprint: str = ""
@@ -63,44 +64,44 @@ class Planner:
             manifest = self._manifest(job, day)
             why = "missing" if manifest is None else self._stale(job, day, manifest)
             if why or force:
-                verdict, options = self._ready(job, day, manifest)
+                ready, options = self._ready(job, day, manifest)
                 digest = self._fingerprint(job, day, options)
-                return PlannedTask(day, job, why or "forced", True, options, verdict, fingerprint=digest)
+                return PlannedTask(day, job, why or "forced", True, options, ready, fingerprint=digest)
             if manifest and not self._is_published(job, day, manifest):
                 return PlannedTask(day, job, "unpublished", runs=False)
         except CmssparkError as error:
             return PlannedTask(day, job, "cannot be looked at", error=error)
         return None
 
-    def _manifest(self, job: Job, day: date) -> dict[str, Any] | None:
+    def _manifest(self, job: Job, day: date) -> Manifest | None:
         try:
             return results.current(self.files, self.fout, job.name, job.tables[0], day).manifest
         except (InputMissing, DataError):
             return None  # missing or damaged: the day is run again
 
-    def _stale(self, job: Job, day: date, manifest: Mapping[str, Any]) -> str:
+    def _stale(self, job: Job, day: date, manifest: Manifest) -> str:
         """The change since the day was counted: of a schema or a log, never only a better dump. Else empty."""
-        for table, entry in manifest["tables"].items():
-            if table in job.tables and entry.get("schema", "") not in ("", stored_table(table).fingerprint()):
+        for table, entry in manifest.tables.items():
+            if table in job.tables and entry.schema not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
-        read = {source.get("stream"): source for source in manifest.get("inputs", ())}
-        for stream in streams_of_day(day, job.streams):
+        for stream in self.layout.epochs.streams_of_day(day, job.streams):
             try:
                 now = self._resolve(stream, day)
             except (InputMissing, NotReady):
                 continue  # logs are deleted after a while; the result stays
-            if stream not in read:
+            read = manifest.input_of(stream)
+            if read is None:
                 return f"stale: {stream} has arrived"
-            if _file_keys(read[stream]["files"]) != _file_keys([[f.path, f.size, f.mtime_ms] for f in now.files]):
+            if _file_keys(read.files) != _file_keys([[f.path, f.size, f.mtime_ms] for f in now.files]):
                 return f"stale: the files of {stream} have changed"
-            if read[stream]["is_tmp"] and not now.is_tmp:
+            if read.is_tmp and not now.is_tmp:
                 return f"stale: {stream} is final now"
         return ""
 
     def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:
         """A digest of what a run would read: the same inputs fail in the same way."""
         streams, inputs = [], []
-        for stream in streams_of_day(day, job.streams):
+        for stream in self.layout.epochs.streams_of_day(day, job.streams):
             with suppress(InputMissing, NotReady):
                 inputs.append(_file_keys([[f.path, f.size, f.mtime_ms] for f in self._resolve(stream, day).files]))
                 streams.append(stream)
@@ -113,32 +114,32 @@ class Planner:
         is_allowed = self.policies.get(stream) == "tmp"
         return folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=is_allowed)
 
-    def _ready(self, job: Job, day: date, manifest: Mapping[str, Any] | None) -> tuple[Readiness, tuple[str, ...]]:
-        verdicts, options = [], set()
+    def _ready(self, job: Job, day: date, manifest: Manifest | None) -> tuple[Readiness, tuple[str, ...]]:
+        parts, options = [], set()
         sources = []
         before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
-        for stream in streams_of_day(day, job.streams):
+        for stream in self.layout.epochs.streams_of_day(day, job.streams):
             try:
                 source = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
                 if self.policies.get(stream) == "partial":
-                    verdicts.append(Readiness(warnings=(f"{stream} is left out: {error.wanted}",)))
+                    parts.append(Readiness(warnings=(f"{stream} is left out: {error.wanted}",)))
                     options.add("--allow-missing")
                 else:
-                    verdicts.append(readiness.missing(self._missing_text(stream, day, error), self.now_ms))
+                    parts.append(readiness.missing(self._missing_text(stream, day, error), self.now_ms))
                 continue
             sources.append(source)
             options |= {"--allow-tmp"} if source.is_tmp else set()
             sizes = [_sizes(earlier, stream) for earlier in before]
-            verdicts.append(readiness.judge_stream(_listing(source), sizes, day, self.now_ms, self.rules))
+            parts.append(readiness.judge_stream(_listing(source), sizes, day, self.now_ms, self.rules))
             names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
-            verdicts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
+            parts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
         if job.streams and not sources:
-            verdicts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
+            parts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
         # A day that was counted keeps its dumps.
         if manifest is None:
-            verdicts += self._dumps_ready(job, day, [source.stream for source in sources])
-        return readiness.together(verdicts), tuple(sorted(options))
+            parts += self._dumps_ready(job, day, [source.stream for source in sources])
+        return readiness.together(parts), tuple(sorted(options))
 
     def _missing_text(self, stream: str, day: date, error: CmssparkError) -> str:
         try:
@@ -152,7 +153,11 @@ class Planner:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:
             return [readiness.missing(_one_line(error), self.now_ms)]
-        return [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        parts = [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        for dump in (dump for dump in dumps if dump.kind == "rucio"):
+            newest = max(file.mtime_ms for files in dump.tables.values() for file in files)
+            parts.append(readiness.judge_writing(dump.kind, newest, self.now_ms, self.rules))
+        return parts
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:
         if not job.streams:
@@ -160,14 +165,13 @@ class Planner:
             return chosen
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):
-            dumps.append(folders.choose_phedex_dump(self.files, self.layout, day))
+            dumps.append(folders.choose_replica_dump(self.files, self.layout, day))
         return dumps
 
-    def _is_published(self, job: Job, day: date, manifest: Mapping[str, Any]) -> bool:
+    def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
-        run = manifest.get("run")
-        published = (entry for entry in self.published if entry.stored_run == run and entry.day == day)
+        published = (entry for entry in self.published if entry.stored_run == manifest.rows_run and entry.day == day)
         return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
 
 
@@ -176,12 +180,13 @@ def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
     return sorted((str(path).rsplit("/", 1)[-1], size, mtime_ms) for path, size, mtime_ms in files)
 
 
-def _files(manifest: Mapping[str, Any], stream: str) -> list[Sequence[Any]]:
-    return [file for source in manifest.get("inputs", ()) if source.get("stream") == stream for file in source["files"]]
+def _files(manifest: Manifest, stream: str) -> Sequence[tuple[str, int | None, int | None]]:
+    entry = manifest.input_of(stream)
+    return entry.files if entry else ()
 
 
-def _sizes(manifest: Mapping[str, Any], stream: str) -> list[int]:
-    return [size for _, size, _ in _files(manifest, stream)]
+def _sizes(manifest: Manifest, stream: str) -> list[int]:
+    return [size or 0 for _, size, _ in _files(manifest, stream)]
 
 
 def _names(paths: Iterable[str]) -> list[str]:

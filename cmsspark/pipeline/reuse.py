@@ -6,16 +6,17 @@ Only where a count would give the same: the same files (names, sizes, times), th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import DataError, InputMissing
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.provenance import dumps_summary, input_summary, versions
 from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.pipeline.stored_columns import table_rows
 from cmsspark.schemas import stored_table
-from cmsspark.storage import local_path
 from cmsspark.store import results
 
 if TYPE_CHECKING:
@@ -43,19 +44,21 @@ def find(request: DayRequest, inputs: Inputs) -> results.CurrentTable | None:
     return source if _is_same(source.manifest, request, inputs) else None
 
 
-def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> bool:
-    table = manifest["tables"][SOURCE]
-    read = {summary["stream"]: summary for summary in manifest.get("inputs", ())}
-    damaged = {file["stream"] for file in manifest.get("damaged", ())}
+def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
+    table = manifest.tables[SOURCE]
+    read = {summary.get("stream"): summary for summary in manifest.document.get("inputs", ())}
+    damaged = {file["stream"] for file in manifest.damaged}
     return (
-        manifest.get("versions") == versions()
-        and table["format"] == "parquet"
-        and table["schema"] == stored_table(SOURCE).fingerprint()
+        manifest.versions == versions()
+        and table.format == "parquet"
+        and table.schema == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
-        and not manifest.get("outsized")
+        and not manifest.document.get("outsized")
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)
-        and all(manifest["dumps"].get(kind) == summary for kind, summary in dumps_summary(inputs.dumps).items())
+        and all(
+            manifest.document["dumps"].get(kind) == summary for kind, summary in dumps_summary(inputs.dumps).items()
+        )
     )
 
 
@@ -69,45 +72,43 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
     entries: dict[str, Any] = {
         "damaged": [],
         "outsized": {},
-        "drift": _of(manifest, "drift", streams),
-        "quarantine": manifest.get("quarantine") if has_malformed else None,
-        "unmatched_prefixes": _of(manifest, "unmatched_prefixes", streams),
-        "made_from": {"job": SOURCE, "run": manifest["run"]},
+        "drift": _of(manifest.drift, streams),
+        "quarantine": manifest.quarantine if has_malformed else None,
+        "unmatched_prefixes": _of(manifest.unmatched_prefixes, streams),
+        "made_from": {"job": SOURCE, "run": manifest.run},
     }
-    entries |= {name: manifest.get(name) for name in ("engine", "compiled", "join", "catalogue")}
+    entries |= {
+        name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue", "pseudonym_key_id")
+    }
     starts = tuple(f"{stream}: fields are not" for stream in streams)
-    warnings = [text for text in manifest.get("warnings", ()) if text.startswith(starts)]
-    return DayOutcome(bins, entries, warnings, source=f"the run {manifest['run']} of {SOURCE}")
+    warnings = [text for text in manifest.warnings if text.startswith(starts)]
+    return DayOutcome(bins, entries, warnings, source=f"the run {manifest.run} of {SOURCE}")
 
 
 def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.StagedRun, table: str) -> int:
     """Write the rows of ``streams`` as ``table`` and return their number."""
-    import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     from cmsspark.buffers import scalar
 
     schema = stored_table(table)
-    # Part by part: Arrow's datasets would import pandas.
-    parts = sorted(Path(local_path(source.path)).glob("part-*.parquet"))
-    rows = pa.concat_tables([pq.ParquetFile(part).read(columns=schema.names) for part in parts])
+    rows = table_rows(run.files, source, SOURCE, schema.names)
     chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
     return run.write_arrow(chosen.cast(schema.arrow()), table)
 
 
-def _of(manifest: dict[str, Any], name: str, streams: tuple[str, ...]) -> dict[str, Any]:
-    return {stream: entry for stream, entry in (manifest.get(name) or {}).items() if stream in streams}
+def _of(entries: Mapping[str, Any], streams: tuple[str, ...]) -> dict[str, Any]:
+    return {stream: entry for stream, entry in entries.items() if stream in streams}
 
 
-def _bins(manifest: dict[str, Any], stream: str) -> StreamBins:
-    counts = manifest["reconciliation"][stream]
+def _bins(manifest: Manifest, stream: str) -> StreamBins:
+    counts = manifest.reconciliation[stream]
     return StreamBins(
         read=counts["read"],
         matched=counts["matched"],
         unmatched=dict(counts["unmatched"]),
         malformed=counts["malformed"],
         write_only=counts["write_only"],
-        out_of_day=Counter(manifest["out_of_day_by_day"][stream]),
-        generations=Counter(manifest["generations"].get(stream, {})),
+        out_of_day=Counter(manifest.out_of_day_by_day[stream]),
+        generations=Counter(manifest.generations.get(stream, {})),
     )

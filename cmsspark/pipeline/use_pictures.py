@@ -42,7 +42,7 @@ def _by_day(files: Files, fout: str, job: Job, interval: Interval) -> dict[date,
         days = between(interval - timedelta(days=TREND_DAYS - 1), interval).days
     table = job.tables[0] if not job.of_periods else "data_aggregation"
     owner = job.name if not job.of_periods else "data_aggregation"
-    counts = {day: _of_day(files, fout, owner, table, day) for day in days}
+    counts: dict[date, Mapping[str, int] | None] = {day: _of_day(files, fout, owner, table, day) for day in days}
     first = next((day for day in days if counts[day] is not None), None)
     if isinstance(interval, Period) or first is None:
         return counts

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cmsspark.access import UNMATCHED_BINS
 from cmsspark.publish.completeness import BINS, MAX_GONE_LISTED
-from cmsspark.publish.documents import TYPE_PREFIX
+from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD
 from cmsspark.resources import resource
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
@@ -59,7 +59,11 @@ def schema_of(table: Table) -> dict[str, Any]:
             continue
         least = {"minimum": 0} if column.type in _NUMBERS else {}
         properties[column.name] = {**_TYPES[column.type], **least, "description": column.about}
-        if not column.nullable:
+        is_withheld = column.name == "distinct_users"
+        if is_withheld:
+            about = "distinct_users is left out, because there are fewer than `min_distinct_users` of the settings"
+            properties[WITHHELD] = {"type": "boolean", "enum": [True], "description": about}
+        if not column.nullable and not is_withheld:
             required.append(column.name)
     of = "period" if "period" in table.names else "day"
     properties["timestamp"] = {**_COUNT, "description": f"start of the {of}, UTC milliseconds"}
@@ -90,6 +94,7 @@ def _of_completeness() -> dict[str, Any]:
         "gone_count": (_COUNT, "documents once published that the day no longer has"),
         "gone_ids": (listed, "the first ids of them"),
         "quarantined_count": (_COUNT, "rows that made no valid document"),
+        "left_out_count": (_COUNT, "rows of datasets of the tier USER, which the settings leave out"),
         "is_partial": ({"type": "boolean"}, "an input was missing, still being written or damaged, and allowed to be"),
         "damaged_file_count": (_COUNT, "log files that were damaged and read as far as they are intact"),
         "reconciliation": (_object(dict.fromkeys(STREAMS, stream)), "records by stream and bin"),
@@ -97,8 +102,8 @@ def _of_completeness() -> dict[str, Any]:
     }
     properties: dict[str, Any] = {name: {**rule, "description": about} for name, (rule, about) in described.items()}
     properties["metadata"] = _metadata()
-    # Documents of earlier versions have neither of these.
-    required = [name for name in properties if name not in ("damaged_file_count", "reconciliation")]
+    # Documents of earlier versions have none of these, and left_out_count is there only where that is set.
+    required = [name for name in properties if name not in ("damaged_file_count", "left_out_count", "reconciliation")]
     about = (
         "How many documents a day of a table has, their digest, and how records became them."
         " It names no dataset, site or person."
@@ -139,8 +144,8 @@ def generated() -> dict[str, str]:
 def stale(folder: Path) -> list[str]:
     """Files of ``folder`` that are missing, are not as they are generated now, or are generated no more."""
     wanted = {name: text.encode() for name, text in generated().items()}
-    found = {file.name: file.read_bytes() for file in folder.glob("*.json")}
-    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    stored = {file.name: file.read_bytes() for file in folder.glob("*.json")}
+    return sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from fsspec import AbstractFileSystem
 
 from cmsspark import buffers
 from cmsspark.errors import CmssparkError
+from cmsspark.manifests import Manifest, TableEntry
 from cmsspark.periods import Period
 from cmsspark.pipeline.stored_columns import part_rows
 from cmsspark.pipeline.stored_rows import unreadable
@@ -114,7 +115,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from cmsspark.pipeline.catalogue_snapshots import open_part
+        from cmsspark.store.part_files import open_part
 
         for part in dict.fromkeys(self._recent):
             try:
@@ -196,7 +197,7 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         schema = self._schemas[stored.table]
         if stored.fmt != "parquet":
             folder = stored.parts[0].path.rpartition("/")[0] if stored.parts else ""
-            current = CurrentTable(folder, {"tables": {stored.table: {"format": stored.fmt}}})
+            current = CurrentTable(folder, Manifest(document={}, tables={stored.table: TableEntry(format=stored.fmt)}))
             return part_rows(self._files, current, schema, schema.names)
         return conformed_part(self._files, content.part, schema)
 
@@ -216,7 +217,7 @@ def conformed_part(files: Files, path: str, schema: Table) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from cmsspark.pipeline.catalogue_snapshots import open_part
+    from cmsspark.store.part_files import open_part
 
     wanted = schema.arrow()
     try:

@@ -11,10 +11,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from typing import Any, Final
+from typing import Final
 
 from cmsspark import clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing
+from cmsspark.manifests import InputEntry, Manifest
 from cmsspark.periods import Interval, Period, first_day, named
 from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.stored_days import partial_reasons
@@ -23,8 +24,6 @@ from cmsspark.storage import Entry, Files, join
 from cmsspark.store import part_files, results
 from cmsspark.store.results import CurrentTable
 
-#: What the index keeps of a manifest, which may be large.
-_KEPT: Final = ("run", "streams", "missing_streams", "damaged", "partial", "pseudonym_key_id", "warnings")
 #: A day lacks a stream where a day at most so many days before or after it has that stream.
 _AROUND_DAYS: Final = 7
 
@@ -77,7 +76,7 @@ class _StoredRun:
     """What was read of a job's current run of one interval: a slim manifest, and its tables."""
 
     run: str
-    manifest: dict[str, Any]
+    manifest: Manifest
     tables: dict[str, StoredInterval]
 
 
@@ -147,7 +146,7 @@ class StoredParts:
 
     def _read(self, job: Job, interval: Interval, run: str) -> _StoredRun:
         tables: dict[str, StoredInterval] = {}
-        kept: dict[str, Any] = {}
+        kept = Manifest(document={})
         for table in job.tables:
             try:
                 current = results.current(self.files, self.fout, job.name, table, interval)
@@ -160,27 +159,28 @@ class StoredParts:
         return _StoredRun(run, kept, tables)
 
     def _table(self, current: CurrentTable, schema: Table, interval: Interval) -> StoredInterval:
-        entry = current.manifest["tables"][schema.name]
-        fmt = str(entry.get("format", "parquet"))
+        entry = current.manifest.tables[schema.name]
+        fmt = entry.format
         parts = tuple(part_files.parts_of(self.files, current.path, fmt))
         stored = StoredInterval(
             schema.name,
             interval,
-            str(current.manifest.get("run") or ""),
-            int(entry.get("rows") or 0),
+            current.manifest.run,
+            entry.rows,
             sum(part.size for part in parts),
             fmt,
-            entry.get("schema", schema.fingerprint()) != schema.fingerprint(),
+            bool(entry.schema) and entry.schema != schema.fingerprint(),
             parts,
         )
-        wanted = (entry.get("files", len(parts)), entry.get("bytes", stored.bytes))
+        # An old run does not say how many files and bytes it wrote.
+        wanted = (entry.files or len(parts), stored.bytes if entry.bytes is None else entry.bytes)
         if wanted == (len(parts), stored.bytes):
             return stored
         fault = DataError(
             f"the part files of {schema.name} of {interval} are others than its manifest says",
             where=current.path,
             found=f"{len(parts)} files of {stored.bytes:,} bytes; {wanted[0]} of {wanted[1]:,} bytes were written",
-            next_step=f"run {current.manifest.get('job')} again for {interval}",
+            next_step=f"run {current.manifest.job} again for {interval}",
         )
         return replace(stored, fault=fault)
 
@@ -195,16 +195,22 @@ def tables() -> dict[str, Job]:
     return {table: job for job in JOBS.values() for table in job.tables}
 
 
-def _slim(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    slim = {key: manifest[key] for key in _KEPT if key in manifest}
-    inputs = manifest.get("inputs") or ()
-    is_tmp = any(isinstance(source, dict) and source.get("is_tmp") for source in inputs)
-    return slim | ({"inputs": [{"is_tmp": True}]} if is_tmp else {})
+def _slim(manifest: Manifest) -> Manifest:
+    """What decides whether a day is partial, without the rest, which may be large."""
+    return Manifest(
+        document={},
+        run=manifest.run,
+        streams=manifest.streams,
+        missing_streams=manifest.missing_streams,
+        partial=manifest.partial,
+        damaged=manifest.damaged,
+        inputs=(InputEntry(is_tmp=True),) if any(source.is_tmp for source in manifest.inputs) else (),
+    )
 
 
 def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun]:
     """The runs with the reasons why some are partial. A day is compared with the days around it, a period is not."""
-    manifests = {interval: run.manifest for interval, run in runs.items() if run.manifest}
+    manifests = {interval: run.manifest for interval, run in runs.items()}
     marked = {}
     for interval, run in runs.items():
         near = interval if isinstance(interval, date) else None
@@ -215,6 +221,6 @@ def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun
     return marked
 
 
-def _around(day: date, manifests: Mapping[Interval, dict[str, Any]]) -> dict[Interval, dict[str, Any]]:
+def _around(day: date, manifests: Mapping[Interval, Manifest]) -> dict[Interval, Manifest]:
     near: list[Interval] = [day + timedelta(days=number) for number in range(-_AROUND_DAYS, _AROUND_DAYS + 1)]
     return {other: manifests[other] for other in near if other in manifests}

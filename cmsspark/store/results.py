@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__, clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
+from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, options
 from cmsspark.readable import json_text
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Files, is_local, join, local_path
-from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, write_part
+from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, read_parts, write_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 STORE_VERSION = 1
 #: Rows of a part file: at most 128 MB, as a packed row takes 20 bytes or less.
 FILE_ROWS = 6_000_000
+#: The key of CURRENT that names the run whose rows a compacted run has, as in its manifest.
+ROWS_OF = "rows_of"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class CurrentTable:
     """A table's current result: the location of its folder of part files, and its run's manifest."""
 
     path: str
-    manifest: dict[str, Any]
+    manifest: Manifest
 
 
 @dataclass
@@ -82,9 +85,7 @@ class StagedRun:
             observed.write.csv(target, header=True, escape='"')
         else:
             observed.write.parquet(target)
-        written_rows = int(written.get["rows"])
-        read_back = self._count_back(schema) if fmt == "parquet" else count_csv_rows(rows.sparkSession, target, schema)
-        return self._add_table(schema, fmt, written_rows, read_back)
+        return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
         """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process.
@@ -94,7 +95,21 @@ class StagedRun:
         schema = stored_table(table)
         if not _plain_texts(rows.schema).equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
+        self._write_parts(rows, self.table_path(table))
+        return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
+
+    def take_table(self, rows: pa.Table, table: str, entry: Mapping[str, Any]) -> None:
+        """Write the rows of another run's table, whatever version of its schema they have, with its ``entry`` in that
+        manifest. Raises OutputError (73) where the rows read back are not these rows.
+        """
         folder = self.table_path(table)
+        self._write_parts(rows, folder)
+        parts = parts_of(self.files, folder)
+        if not read_parts(self.files, parts).equals(rows):
+            raise OutputError(f"{rows.num_rows} rows of {table} were written", where=folder, found="other rows")
+        self.tables[table] = {**entry, "files": len(parts), "bytes": sum(part.size for part in parts)}
+
+    def _write_parts(self, rows: pa.Table, folder: str) -> None:
         self.files.make_dirs(folder)
         table_id = uuid.uuid4()
         for number in range(file_count(rows.num_rows)):
@@ -108,12 +123,11 @@ class StagedRun:
                 copy = Path(aside, name)
                 write_part(part, copy)
                 self.files.put(copy, join(folder, name))
-        return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
 
-    def _count_back(self, schema: Table) -> int:
-        """Rows in the parts of a Parquet table, by their footers."""
-        parts = parts_of(self.files, self.table_path(schema.name))
-        return sum(count_part_rows(self.files, part, schema) for part in parts)
+    def _count_back(self, schema: Table, fmt: str = "parquet") -> int:
+        """Rows in the parts of a table: by the footers of Parquet, by reading CSV."""
+        count = count_csv_rows if fmt == "csv" else count_part_rows
+        return sum(count(self.files, part, schema) for part in parts_of(self.files, self.table_path(schema.name), fmt))
 
     def _add_table(self, schema: Table, fmt: str, written: int, read_back: int) -> int:
         """Add a written table to the manifest. Raises OutputError (73) where rows were lost or multiplied."""
@@ -141,12 +155,14 @@ class StagedRun:
             "tables": self.tables,
             **manifest,
         }
+        done = CurrentTable(self.folder, Manifest.of(document))
         content = json_text(document, indent=1).encode()
         if self.before_commit is not None:
             self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)
-        self.files.write_bytes(join(self.interval_folder, "CURRENT"), json.dumps({"run": self.run_id}).encode())
-        return CurrentTable(self.folder, document)
+        pointer = {"run": self.run_id, **({ROWS_OF: done.manifest.rows_of} if done.manifest.rows_of else {})}
+        self.files.write_bytes(join(self.interval_folder, "CURRENT"), json.dumps(pointer).encode())
+        return done
 
     def abandon(self) -> None:
         """Remove the run's files; the previous result stays."""
@@ -154,11 +170,16 @@ class StagedRun:
 
 
 def stage(
-    files: Files, fout: str, job: str, interval: Interval, before_commit: Callable[[], None] | None = None
+    files: Files,
+    fout: str,
+    job: str,
+    interval: Interval,
+    before_commit: Callable[[], None] | None = None,
+    began_ms: int | None = None,
 ) -> StagedRun:
-    """Begin a run of ``job`` for ``interval`` in the store ``fout``."""
+    """Begin a run of ``job`` for ``interval`` in the store ``fout``; ``began_ms``: its start, by default now."""
     folder = _interval_folder(fout, job, interval)
-    run = StagedRun(files, folder, clock.new_run_id(), job, interval, before_commit=before_commit)
+    run = StagedRun(files, folder, clock.new_run_id(began_ms), job, interval, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
 
@@ -199,12 +220,11 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     path = join(folder, "runs", run)
     if files.stat(join(path, "manifest.json")) is None:
         raise DataError(f"the manifest of run {run} is gone", where=path, next_step=again)
-    manifest = _read_json(files, join(path, "manifest.json"), again)
-    tables = manifest.get("tables")
-    if not isinstance(tables, dict):
+    manifest = _read_manifest(files, join(path, "manifest.json"), again)
+    if not manifest.tables:
         raise DataError(f"the manifest of run {run} names no tables", where=path, next_step=again)
-    if table not in tables:
-        raise InputMissing(f"run {run} has no table {table}", where=path, found=", ".join(tables))
+    if table not in manifest.tables:
+        raise InputMissing(f"run {run} has no table {table}", where=path, found=", ".join(manifest.tables))
     if files.stat(join(path, table)) is None:
         raise DataError(f"the table {table} of run {run} is gone", where=path, next_step=again)
     return CurrentTable(join(path, table), manifest)
@@ -219,10 +239,12 @@ def run_table(files: Files, fout: str, job: str, table: str, day: Interval, run:
     ids = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
     matches = [name for name in ids if name.startswith(run)]
     if len(matches) != 1:
-        raise InputMissing(f"a run of {job} of {day} whose id begins with {run}", where=runs, found=", ".join(ids))
+        raise InputMissing(
+            f"a run of {job} of {day} whose id begins with {run} is wanted", where=runs, found=", ".join(ids)
+        )
     path = join(runs, matches[0])
-    manifest = _read_json(files, join(path, "manifest.json"), "compare another run")
-    if table not in manifest.get("tables", {}) or files.stat(join(path, table)) is None:
+    manifest = _read_manifest(files, join(path, "manifest.json"), "compare another run")
+    if table not in manifest.tables or files.stat(join(path, table)) is None:
         raise DataError(f"run {matches[0]} has no table {table}", where=path, next_step="compare another run")
     return CurrentTable(join(path, table), manifest)
 
@@ -238,7 +260,15 @@ def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
     return document
 
 
-def history(files: Files, fout: str, job: str, day: date, count: int) -> list[dict[str, Any]]:
+def _read_manifest(files: Files, path: str, next_step: str) -> Manifest:
+    """Raises DataError (65) where the file holds no manifest."""
+    try:
+        return Manifest.of(_read_json(files, path, next_step))
+    except ValueError as error:
+        raise DataError("a manifest is damaged", where=path, found=str(error), next_step=next_step) from None
+
+
+def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Manifest]:
     """The manifests of the last ``count`` stored days before ``day``, newest first; skips unreadable ones."""
     base = join(fout, job)
     if files.stat(base) is None:
@@ -248,8 +278,8 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[di
     for name in [name for name in names if name < day.isoformat()][:count]:
         try:
             run = json.loads(files.read_bytes(join(base, name, "CURRENT")))["run"]
-            recent.append(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json"))))
-        except (CmssparkError, ValueError, KeyError):
+            recent.append(Manifest.of(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json")))))
+        except (CmssparkError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return recent
 

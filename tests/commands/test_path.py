@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from datetime import date
 from pathlib import Path
@@ -54,10 +55,20 @@ def test_the_settings_name_the_store_where_the_command_does_not(
     assert capsys.readouterr().out.endswith("/run-1/partials\n")
 
 
-def test_a_day_or_table_that_is_not_there_is_told(stored: Path) -> None:
+def test_a_day_or_table_that_is_not_there_is_reported(stored: Path) -> None:
     with pytest.raises(InputMissing, match="no result of partials is stored for 2019-06-16"):
         run("path", "partials", "--date", "20190616", "--fout", f"{stored}/store")
     with pytest.raises(InputMissing, match="no result of dbs_aaa"):
         run("manifest", "dbs_aaa", "--date", "20190615", "--fout", f"{stored}/store")
     with pytest.raises(UsageError, match="no table 'nothing'"):
         run("path", "nothing", "--date", "20190615", "--fout", f"{stored}/store")
+
+
+def test_a_pattern_names_the_part_files(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = stored / "store/data_aggregation/2019-06-15/runs/run-1/partials"
+    run("path", "partials", "--date", "20190615", "--glob", "--fout", f"{stored}/store")
+    printed = capsys.readouterr().out
+    assert printed == f"{folder}/part-*.parquet\n"
+    for name in ("part-00000-a.parquet", "_SUCCESS", ".part-00000-a.parquet.crc"):
+        (folder / name).touch()
+    assert [Path(name).name for name in glob.glob(printed.strip())] == ["part-00000-a.parquet"]

@@ -152,7 +152,7 @@ def activity(day: date) -> float:
         >>> activity(date(2026, 1, 17)) < activity(date(2026, 1, 16))
         True
     """
-    growth = (1 + _GROWTH_A_YEAR) ** ((day - date(2025, 1, 1)).days / 365)
+    growth: float = (1 + _GROWTH_A_YEAR) ** ((day - date(2025, 1, 1)).days / 365)
     year_day = day.timetuple().tm_yday
     away = min(abs(year_day - pause) / 20 for pause in (1, 225, 366))
     pause = 1 - _PAUSE * max(0.0, 1 - away)

@@ -62,7 +62,7 @@ class FastAvroReader:
         where a block does not hold what its header says.
         """
         reader = self._reader(fields)
-        unpack = _CODECS.get(codec)
+        unpack = CODECS.get(codec)
         if reader is None or unpack is None:
             return None
         batch = AccessBatch(packed=_packed.Columns(bool(self._needs.times)))
@@ -70,10 +70,10 @@ class FastAvroReader:
         records, numbers, parts = 0, [], []
         for count, begin, end in blocks:
             block = unpack(memoryview(content)[begin:end])
-            found = None if block is None else reader.read(block, count, batch.packed)
-            if found is None:
+            left_records = None if block is None else reader.read(block, count, batch.packed)
+            if left_records is None:
                 raise DamagedBlock(f"the block whose content begins at byte {begin} is damaged")
-            for row, first, last in found:
+            for row, first, last in left_records:
                 numbers.append(records + row)
                 parts.append(block[first:last])
             records += count
@@ -136,7 +136,10 @@ def _deflate(block: memoryview) -> Any:
         content = inflate.decompress(block)
     except zlib.error:
         return None
-    return content if inflate.eof and not inflate.unused_data else None
+    # fastavro cuts zlib's frame off, and leaves three of the four bytes of its checksum.
+    rest = zlib.adler32(content).to_bytes(4, "big")[:3]
+    return content if inflate.eof and inflate.unused_data in (b"", rest) else None
 
 
-_CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}
+#: By codec, what a block holds; None where it is damaged.
+CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}
