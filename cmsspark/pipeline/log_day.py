@@ -23,6 +23,7 @@ from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.run_context import RunContext, running
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
+from cmsspark.runners.job_work import JobWork
 from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
@@ -82,7 +83,8 @@ def _run_by_spark(
             files = files_for("hdfs://", starting.result())
             run_context.lock(files)
             inputs = resolve(request, layout, files)
-        opened = _snapshots(request, inputs, log) if uses_index(request, inputs.dbs) else None
+        has_index = uses_index(request, inputs.dbs)
+        opened = _snapshots(request, inputs, log, has_index=has_index) if has_index or inputs.earlier else None
         spark = starting.result()
     work = Work(request, inputs, opened, log, run_context)
     return work.count(SparkRunner(spark, inputs.dumps, request.feed))
@@ -103,7 +105,7 @@ class Work:
 
         def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
             counted = runner.run(stream_files(self.inputs), self.context())
-            report = self.opened.report.__dict__ if self.opened else None
+            report = self.opened.report.__dict__ if self.opened and self.opened.report else None
             outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
             done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
             counted.close()
@@ -138,10 +140,16 @@ class Work:
         """The context of all tasks."""
         key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE)
         opened = self.opened
-        catalogue = str(opened.catalogue) if opened else None
+        catalogue = str(opened.catalogue) if opened and opened.catalogue else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
         reader = reader_of(self.request)
-        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=self.inputs.accepted)
+        jobs = None
+        if opened and opened.job_inputs:
+            (earlier,) = self.inputs.earlier
+            ids, spool = earlier.read_ids(self.inputs.files), str(self.request.settings.cache_dir)
+            jobs = JobWork(earlier.stream, str(opened.job_inputs), replicas, key, ids, spool)
+        accepted = self.inputs.accepted
+        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=accepted, jobs=jobs)
 
 
 def _session(job: str) -> SparkSession:
@@ -150,19 +158,32 @@ def _session(job: str) -> SparkSession:
     return session(f"cmsspark {job}")
 
 
-def _snapshots(request: DayRequest, inputs: Inputs, log: Any, each: Each = map) -> catalogue_snapshots.Snapshots:
+def _snapshots(
+    request: DayRequest, inputs: Inputs, log: Any, each: Each = map, *, has_index: bool = True
+) -> catalogue_snapshots.Snapshots:
+    """The snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up."""
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
-    opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, each)
+    opened = catalogue_snapshots.open_snapshots(
+        inputs.files,
+        inputs.dbs,
+        inputs.phedex,
+        cache,
+        each,
+        has_accesses=has_index and inputs.has_accesses,
+        has_jobs=bool(inputs.earlier),
+    )
     if opened.built:
         trim()
-        log(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
+        what = f"{opened.report.files:,} files" if opened.report else "blocks and datasets"
+        log(f"catalogue of {what} built in {time.monotonic() - began:.1f} s")
     return opened
 
 
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
     """The files of each stream as the scan takes them."""
-    return [
+    streams = [
         StreamFiles(one.stream, one.format_name, tuple((file.path, file.size) for file in one.files))
         for one in inputs.streams
     ]
+    return streams + [files for day in inputs.earlier for files in day.stream_files()]

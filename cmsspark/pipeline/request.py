@@ -7,10 +7,11 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from cmsspark.sources.folders import DayInput, Dump
-from cmsspark.sources.registry import DUMPS, STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS, DUMPS, STREAMS_OF_JOBS
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:
+    from cmsspark.pipeline.earlier_jobs import EarlierDay
     from cmsspark.settings import Settings
 
 
@@ -37,7 +38,7 @@ class JobRequest:
 class DayRequest(JobRequest):
     """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept."""
 
-    streams: tuple[str, ...] = STREAMS
+    streams: tuple[str, ...] = ACCESS_STREAMS
     tables: tuple[str, ...] = ("data_aggregation", "partials")
     allow_tmp: bool = False
     allow_missing: bool = False
@@ -69,6 +70,18 @@ class Inputs:
     warnings: list[str] = field(default_factory=list)
     #: Files that are read as far as they are intact.
     accepted: frozenset[str] = frozenset()
+    #: The day before of each stream of jobs.
+    earlier: list[EarlierDay] = field(default_factory=list)
+
+    @property
+    def has_accesses(self) -> bool:
+        """Whether any stream has accesses to files."""
+        return any(source.stream not in STREAMS_OF_JOBS for source in self.streams)
+
+    @property
+    def read(self) -> list[DayInput | Dump]:
+        """All that is read: the streams, the dumps, and logs of the day before."""
+        return [*self.streams, *self.dumps, *(day.to_read for day in self.earlier if day.to_read is not None)]
 
     @property
     def dumps(self) -> list[Dump]:

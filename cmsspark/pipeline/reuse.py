@@ -10,15 +10,19 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.access import JOB_BINS
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.pipeline.provenance import dumps_summary, input_summary, versions
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.schemas import stored_table
+from cmsspark.sources.registry import JOB_TABLES, STREAMS_OF_JOBS
 from cmsspark.storage import local_path
 from cmsspark.store import results
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cmsspark.pipeline.day_result import DayOutcome
 
 #: The job whose runs have the streams of all single-stream reports.
@@ -29,7 +33,8 @@ def is_possible(request: DayRequest) -> bool:
     """Whether the request's options allow another job's result."""
     needs_count = request.recount or request.join != "auto" or bool(request.accept_damaged)
     needs_count = needs_count or request.quarantine_above is not None
-    return request.job != SOURCE and request.tables == (request.job,) and not needs_count
+    own = request.tables[:1] == (request.job,) and not {*request.tables[1:]} - {*JOB_TABLES}
+    return request.job != SOURCE and own and not needs_count
 
 
 def find(request: DayRequest, inputs: Inputs) -> results.CurrentTable | None:
@@ -54,6 +59,11 @@ def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> b
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
         and not manifest.get("outsized")
+        and all(manifest["tables"].get(table, {}).get("format") == "parquet" for table in request.tables[1:])
+        and all(
+            manifest.get("earlier_jobs", {}).get(day.stream, {}).get("folder") == day.as_dict()["folder"]
+            for day in inputs.earlier
+        )
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)
         and all(manifest["dumps"].get(kind) == summary for kind, summary in dumps_summary(inputs.dumps).items())
     )
@@ -74,6 +84,8 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
         "unmatched_prefixes": _of(manifest, "unmatched_prefixes", streams),
         "made_from": {"job": SOURCE, "run": manifest["run"]},
     }
+    if earlier := _of(manifest, "earlier_jobs", streams):
+        entries["earlier_jobs"] = earlier
     entries |= {name: manifest.get(name) for name in ("engine", "compiled", "join", "catalogue")}
     starts = tuple(f"{stream}: fields are not" for stream in streams)
     warnings = [text for text in manifest.get("warnings", ()) if text.startswith(starts)]
@@ -82,18 +94,27 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
 
 def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.StagedRun, table: str) -> int:
     """Write the rows of ``streams`` as ``table`` and return their number."""
-    import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     from cmsspark.buffers import scalar
 
     schema = stored_table(table)
-    # Part by part: Arrow's datasets would import pandas.
-    parts = sorted(Path(local_path(source.path)).glob("part-*.parquet"))
-    rows = pa.concat_tables([pq.ParquetFile(part).read(columns=schema.names) for part in parts])
+    if table in JOB_TABLES:
+        folder = Path(local_path(source.path)).parent / table
+        return run.write_arrow(_rows(folder, schema.names).cast(schema.arrow()), table)
+    rows = _rows(Path(local_path(source.path)), schema.names)
     chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
     return run.write_arrow(chosen.cast(schema.arrow()), table)
+
+
+def _rows(folder: Path, columns: list[str]) -> pa.Table:
+    """The rows of a table, part by part: Arrow's datasets would import pandas."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pa.concat_tables(
+        [pq.ParquetFile(part).read(columns=columns) for part in sorted(folder.glob("part-*.parquet"))]
+    )
 
 
 def _of(manifest: dict[str, Any], name: str, streams: tuple[str, ...]) -> dict[str, Any]:
@@ -102,12 +123,14 @@ def _of(manifest: dict[str, Any], name: str, streams: tuple[str, ...]) -> dict[s
 
 def _bins(manifest: dict[str, Any], stream: str) -> StreamBins:
     counts = manifest["reconciliation"][stream]
+    others = {name: count for name, count in counts.items() if name in JOB_BINS}
     return StreamBins(
         read=counts["read"],
         matched=counts["matched"],
         unmatched=dict(counts["unmatched"]),
         malformed=counts["malformed"],
-        write_only=counts["write_only"],
+        write_only=counts.get("write_only", 0),
+        job_bins=others if stream in STREAMS_OF_JOBS else None,
         out_of_day=Counter(manifest["out_of_day_by_day"][stream]),
         generations=Counter(manifest["generations"].get(stream, {})),
     )

@@ -44,7 +44,7 @@ class Stream:
     are null where they do not. ``needs_replicas``: whether an access is remote depends on the replicas of the file's
     block (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is
     unlimited. ``has_report``: whether a job ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other
-    names of that job.
+    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Stream:
     until: date | None = None
     has_report: bool = True
     report_aliases: tuple[str, ...] = ()
+    counts_jobs: bool = False
 
     @property
     def report(self) -> str:
@@ -102,6 +103,7 @@ _STREAMS: Final = (
         (
             Format("enr", "cmsspark.sources.aaa:AaaDecoder"),
             Format("raw", "cmsspark.sources.aaa:AaaDecoder"),
+            Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder"),
         ),
     ),
     Stream("eos", "EOS accesses", (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),)),
@@ -123,6 +125,14 @@ _STREAMS: Final = (
         needs_replicas=True,
         report_aliases=("dbs_jm",),
     ),
+    Stream(
+        "condor",
+        "HTCondor jobs (jobs, not accesses)",
+        (Format("json", "cmsspark.sources.condor:CondorDecoder"),),
+        has_times=True,
+        needs_replicas=True,
+        counts_jobs=True,
+    ),
 )
 
 STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream in _STREAMS}
@@ -130,6 +140,13 @@ STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream i
 STREAMS: Final = tuple(STREAMS_BY_NAME)
 #: Streams for which replicas of the file's block decide whether an access is remote (rule 21).
 STREAMS_NEEDING_REPLICAS: Final = tuple(stream.name for stream in _STREAMS if stream.needs_replicas)
+#: Streams whose records are jobs.
+STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)
+#: Streams whose records are accesses to files.
+ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.counts_jobs)
+#: The private tables that a day with such a stream stores beside its report: CRAB's jobs, and the ids of all jobs.
+CRAB_PARTIALS, JOB_IDS = "crab_partials", "condor_ids"
+JOB_TABLES: Final = (CRAB_PARTIALS, JOB_IDS)
 
 #: The one table of a PhEDEx snapshot.
 REPLICAS: Final = "block_replicas"
@@ -169,5 +186,10 @@ def find_stream(name: str) -> Stream:
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
-    """Those of ``streams`` that are expected to have logs of ``day``."""
+    """Those of ``streams`` that are expected to have logs of ``day``.
+
+    Jobs are counted by one stream: where ``streams`` has CRAB's logs and HTCondor's, by the first.
+    """
+    if "crab" in streams:
+        streams = tuple(name for name in streams if name not in STREAMS_OF_JOBS)
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))
