@@ -73,7 +73,7 @@ def run(bench: Bench, day: Inputs, name: str) -> tuple[Cost, str, int]:
     shutil.rmtree(store, ignore_errors=True)
     cost = bench.run(name, [*run_spark(), *arguments(day, store)])
     found = current(LocalFiles(), str(store), "data_aggregation", "data_aggregation", DAY)
-    records = sum(bins["read"] for bins in found.manifest["reconciliation"].values())
+    records = sum(bins["read"] for bins in found.manifest.document["reconciliation"].values())
     print(f"{name}: {records:,} records  {report.cost(cost)}", flush=True)
     return cost, found.path, records
 

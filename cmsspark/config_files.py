@@ -19,7 +19,7 @@ import yaml
 from cmsspark.errors import SettingsError
 
 _T = TypeVar("_T")
-#: A key of a file: the names from the top level down to it.
+#: A key of a file: the names from the top level down to it; an element of a list is its number, from 0.
 Key = tuple[str, ...]
 #: The 1-based line of each key.
 Lines = Mapping[Key, int]
@@ -77,12 +77,13 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     """A validation error of msgspec as an error about the key in the file."""
     what, _, path = message.partition(" - at `$")
     in_list = False
+    names = key
     for name, number in _STEP.findall(path.rstrip("`")):
         in_list = bool(number)
         values = values[int(number)] if number else values[name]
         kind = _element(kind) if number else _field_of(kind, name)
-        key = key if number else (*key, name)
-    dotted = ".".join(key)
+        key, names = (*key, number or name), names if number else (*names, name)
+    dotted = ".".join(names)
     if unknown := _UNKNOWN.fullmatch(what):
         wanted = f"there is no setting {unknown[1]!r}" + (f" under {dotted}" if dotted else "")
         return file.error(wanted, *key, unknown[1], next_step=nearest(unknown[1], _names(kind)))
@@ -143,18 +144,28 @@ def parse(content: bytes, name: str, is_text: Callable[[Key], bool] = lambda key
     return _Parser(name, is_text).parse(content)
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Composes nodes and calls ``check`` with the event that each begins with."""
+
+    def __init__(self, text: str, check: Callable[[yaml.Event], None]) -> None:
+        super().__init__(text)
+        self._check = check
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._check(self.peek_event())  # type: ignore[no-untyped-call]  # stubs of PyYAML lack it
+        return super().compose_node(parent, index)
+
+
 class _Parser:
     def __init__(self, name: str, is_text: Callable[[Key], bool]) -> None:
         self._name = name
         self._is_text = is_text
         self._lines: dict[Key, int] = {}
+        self._scalars = yaml.SafeLoader("")
 
     def parse(self, content: bytes) -> ConfigFile:
         try:
-            text = content.decode("utf-8")
-            for event in yaml.parse(text, Loader=yaml.SafeLoader):
-                self._reject_references(event)
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            node = _PlainLoader(content.decode("utf-8"), self._reject_references).get_single_node()
         except UnicodeDecodeError as error:
             raise SettingsError(
                 "settings must be UTF-8 text", where=self._name, found=f"byte {error.start} is not UTF-8"
@@ -216,16 +227,15 @@ class _Parser:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self._value(item, path) for item in node.value]
+            for number, item in enumerate(node.value):
+                self._lines[*path, str(number)] = item.start_mark.line + 1
+            return [self._value(item, (*path, str(number))) for number, item in enumerate(node.value)]
         if self._is_text(path) and node.tag.rsplit(":", 1)[-1] in ("int", "float", "timestamp"):
             return node.value
-        loader = yaml.SafeLoader("")
         try:
-            return loader.construct_object(node)
+            return self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
             raise SettingsError("a plain value is wanted", where=self._at(node), found=str(error)) from None
-        finally:
-            loader.dispose()
 
     def _at(self, node: yaml.Node) -> str:
         return f"{self._name}, line {node.start_mark.line + 1}"

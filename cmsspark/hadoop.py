@@ -39,8 +39,8 @@ class HadoopFiles:
     def list_dir(self, path: str) -> list[Entry]:
         entry = self.stat(path)
         if entry is None or not entry.is_dir:
-            found = "nothing of that name" if entry is None else "a file of that name"
-            raise InputMissing("a folder is wanted", where=path, found=found)
+            actual = "nothing of that name" if entry is None else "a file of that name"
+            raise InputMissing("a folder is wanted", where=path, found=actual)
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
             return sorted(self._entry(status) for status in system.listStatus(hadoop_path))

@@ -128,6 +128,6 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     store = store_of(fout, settings_of(settings_file))
     current_table = current(files_for(store, spark), store, job_of_table(name).name, name, days.parse_day(day))
     read = spark.read.schema(stored_table(name).spark())
-    if current_table.manifest["tables"][name]["format"] == "csv":
+    if current_table.manifest.tables[name].format == "csv":
         return read.csv(spark_location(current_table.path), header=True, escape='"', multiLine=True)
     return read.parquet(spark_location(current_table.path))

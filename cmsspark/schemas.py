@@ -17,11 +17,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import yaml
+import msgspec
 
-from cmsspark.errors import SettingsError
+from cmsspark import config_files
+from cmsspark.config_files import ConfigFile
 from cmsspark.resources import read_text
 
 if TYPE_CHECKING:
@@ -162,77 +163,69 @@ def described_table(path: str, read: Callable[[str], str] = read_text, children:
     Raises FileNotFoundError, and SettingsError (78) with file and line for a parent that does not exist or extends this
     table, for unknown names, and for missing parts.
     """
-    described = _Description(path, read(path))
+    file = config_files.parse(read(path).encode(), path)
+    described = file.convert(_TableDescription)
     parent = None
     if described.extends:
         above = f"{path.rpartition('/')[0]}/{described.extends}.yaml"
         if above in (path, *children):
-            raise described.wrong(f"{described.extends} extends this table itself", "extends")
+            raise file.error(f"{described.extends} extends this table itself", "extends")
         try:
             parent = described_table(above, read, (path, *children))
         except FileNotFoundError:
-            raise described.wrong(f"there is no table {described.extends} to extend", "extends") from None
-    return described.table(parent)
+            raise file.error(f"there is no table {described.extends} to extend", "extends") from None
+    return _table(described, file, parent)
 
 
-class _Description:
-    """A table description file, with the line of each part for error messages."""
+class _ColumnDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column as a file describes it; what is None is inherited, or as in :class:`Column`."""
 
-    _KEYS: Final = ("table", "about", "extends", "columns", "keys", "private")
-    _COLUMN_KEYS: Final = tuple(field.name for field in dataclasses.fields(Column))
+    name: str
+    type: str | None = None
+    nullable: bool | None = None
+    about: str | None = None
+    required: str | None = None
 
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self._loader = yaml.SafeLoader(text)
-        self._parts: dict[str, yaml.Node] = {}
-        self._parts = self._mapping(self._loader.get_single_node(), self._KEYS, "a table")
-        self.extends: str = self._value("extends") or ""
 
-    def wrong(self, text: str, part: str = "", node: Any = None) -> SettingsError:
-        """The error about a part of the file, or about a node in it."""
-        at = node if node is not None else self._parts.get(part)
-        line = f", line {at.start_mark.line + 1}" if at is not None else ""
-        return SettingsError(text, where=f"{self.path}{line}", next_step="see the beginning of cmsspark/schemas.py")
+class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table as a file describes it. A column that is a text inherits the column of that name."""
 
-    def table(self, parent: Table | None) -> Table:
-        """The table, including what it inherits from ``parent``. Raises SettingsError (78)."""
-        for part in ("table", "about", *(() if parent else ("columns",))):
-            if part not in self._parts:
-                raise self.wrong(f"a table needs {part!r}")
-        inherited = {column.name: column for column in parent.columns} if parent else {}
-        if "columns" in self._parts:
-            columns = tuple(self._column(node, inherited) for node in self._parts["columns"].value)
-        else:
-            columns = tuple(inherited.values())
-        names = [column.name for column in columns]
-        keys = tuple(self._value("keys") or (parent.keys if parent else ()))
-        for name in {*keys} - {*names}:
-            raise self.wrong(f"the key column {name!r} does not exist", "keys")
-        for name in {name for name in names if names.count(name) > 1}:
-            raise self.wrong(f"column {name!r} is defined twice", "columns")
-        return Table(self._value("table"), self._value("about"), columns, keys, bool(self._value("private")))
+    table: str
+    about: str
+    extends: str | None = None
+    columns: list[str | _ColumnDescription] | None = None
+    keys: list[str] | None = None
+    private: bool = False
 
-    def _column(self, node: yaml.Node, inherited: Mapping[str, Column]) -> Column:
-        if isinstance(node, yaml.ScalarNode):
-            if node.value not in inherited:
-                raise self.wrong(f"there is no column {node.value!r} to inherit", node=node)
-            return inherited[node.value]
-        self._mapping(node, self._COLUMN_KEYS, "a column")
-        attributes: dict[str, Any] = self._loader.construct_document(node)
-        overridden = inherited.get(attributes.get("name", ""))
-        if overridden is not None:
-            return dataclasses.replace(overridden, **attributes)
-        if not {"name", "type"} <= attributes.keys():
-            raise self.wrong("a column needs a name and a type", node=node)
-        return Column(**attributes)
 
-    def _mapping(self, node: Any, allowed: tuple[str, ...], what: str) -> dict[str, yaml.Node]:
-        if not isinstance(node, yaml.MappingNode):
-            raise self.wrong(f"{what} is a mapping of {', '.join(allowed)}", node=node)
-        for key, _ in node.value:
-            if key.value not in allowed:
-                raise self.wrong(f"{what} has no {key.value!r}, only {', '.join(allowed)}", node=key)
-        return {key.value: value for key, value in node.value}
+def _table(described: _TableDescription, file: ConfigFile, parent: Table | None) -> Table:
+    """The table, including what it inherits from ``parent``. Raises SettingsError (78)."""
+    inherited = {column.name: column for column in parent.columns} if parent else {}
+    if described.columns is not None:
+        columns = [_column(column, inherited, file, number) for number, column in enumerate(described.columns)]
+    elif parent:
+        columns = list(parent.columns)
+    else:
+        raise file.error("a table needs columns, or a table that it extends")
+    names = [column.name for column in columns]
+    keys = described.keys or (parent.keys if parent else ())
+    for name in {*keys} - {*names}:
+        raise file.error(f"the key column {name!r} does not exist", "keys")
+    for name in {name for name in names if names.count(name) > 1}:
+        raise file.error(f"column {name!r} is defined twice", "columns")
+    return Table(described.table, described.about, tuple(columns), tuple(keys), described.private)
 
-    def _value(self, part: str) -> Any:
-        return self._loader.construct_document(self._parts[part]) if part in self._parts else None
+
+def _column(
+    described: str | _ColumnDescription, inherited: Mapping[str, Column], file: ConfigFile, number: int
+) -> Column:
+    name = described if isinstance(described, str) else described.name
+    changes = {} if isinstance(described, str) else msgspec.structs.asdict(described)
+    changes = {part: value for part, value in changes.items() if value is not None}
+    if name in inherited:
+        return dataclasses.replace(inherited[name], **changes)
+    if not changes:
+        raise file.error(f"there is no column {name!r} to inherit", "columns", str(number))
+    if "type" not in changes:
+        raise file.error(f"column {name!r} needs a type", "columns", str(number))
+    return Column(**changes)

@@ -159,8 +159,8 @@ def _find(path: str | None, env: Mapping[str, str]) -> Path | None:
         if name:
             file = Path(name).expanduser().absolute()
             if not file.is_file():
-                found = "a folder" if file.is_dir() else "no file of that name"
-                raise SettingsError(f"the settings file that {option} names is wanted", where=file, found=found)
+                actual = "a folder" if file.is_dir() else "no file of that name"
+                raise SettingsError(f"the settings file that {option} names is wanted", where=file, found=actual)
             return file
     home = _home(env)
     for file in (*_in_working_folder(), _xdg(env, "XDG_CONFIG_HOME", home / ".config") / "cmsspark" / FILE_NAME):
@@ -205,7 +205,7 @@ def _read(file: Path, is_named: bool) -> tuple[SettingsFile, Lines]:
     except OSError as error:
         raise NotAllowed("the settings file cannot be read", where=file, found=error.strerror) from None
     if len(content) > _MAX_BYTES:
-        raise SettingsError("a settings file is small", where=file, found=f"more than {_MAX_BYTES} bytes")
+        raise SettingsError(f"a settings file has at most {_MAX_BYTES:,} bytes", where=file, found="a larger file")
     return parse(content, str(file))
 
 

@@ -215,8 +215,8 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
             "access is refused", where=path, found=error.strerror, next_step="ask its owner for permission"
         )
     if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
-        found = "a loop of links" if error.errno == errno.ELOOP else error.strerror
-        return InputMissing("a file or folder is wanted", where=path, found=found)
+        actual = "a loop of links" if error.errno == errno.ELOOP else error.strerror
+        return InputMissing("a file or folder is wanted", where=path, found=actual)
     if error.errno in AWAY:
         return NotReady(
             "the file system did not answer as it should",

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.opensearch import OpenSearch, running_or_skip
+
 os.environ["TZ"] = "UTC"
 time.tzset()
 
@@ -35,6 +37,12 @@ def spark() -> Iterator[object]:
     started.sparkContext.setLogLevel("ERROR")
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
+    """One running OpenSearch for all tests that ask for it; each of them uses indices of its own."""
+    yield from running_or_skip(tmp_path_factory.mktemp("opensearch"))
 
 
 @pytest.hookimpl(hookwrapper=True)

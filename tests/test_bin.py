@@ -39,7 +39,7 @@ def program(folder: Path, name: str, body: str) -> Path:
     return file
 
 
-def test_a_python_that_is_too_old_is_told_with_the_next_step(tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_is_reported_with_the_next_step(tmp_path: Path) -> None:
     program(tmp_path, "python3", 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac')
     run = setup("find_python || no_python", tmp_path)
     assert run.returncode == 78
@@ -55,7 +55,7 @@ def test_a_newer_python_beside_the_old_one_is_found(tmp_path: Path) -> None:
     assert setup("find_python", tmp_path, PYTHON=str(chosen)).stdout.strip() == str(chosen)
 
 
-def test_no_java_is_told_with_the_exact_command(tmp_path: Path) -> None:
+def test_no_java_is_reported_with_the_exact_command(tmp_path: Path) -> None:
     run = setup("no_java ' 17 21 '", tmp_path)
     assert run.returncode == 78
     assert "Java 17 or 21 is wanted" in run.stderr and "sudo apt-get install openjdk-17-jre-headless" in run.stderr

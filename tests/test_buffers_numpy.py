@@ -43,7 +43,7 @@ def test_flags_are_kept(values: list[bool]) -> None:
     assert made.to_pylist() == values
 
 
-def test_texts_and_columns_of_nulls_alone_are_told() -> None:
+def test_texts_and_columns_of_nulls_alone_are_reported() -> None:
     assert is_there(pa.array(["a", None, "", None]).slice(1)).tolist() == [False, True, False]
     assert is_there(pa.array([None, None])).tolist() == [False, False]
     assert to_numpy(pa.array([None], pa.int64()), np.int64, 7).tolist() == [7]

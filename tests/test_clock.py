@@ -40,6 +40,6 @@ def test_run_ids_of_one_second_differ() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "r1", "20260115T060708", "2026-01-15T06:07:08Z-1a2b3c"])
-def test_what_is_no_run_id_is_told(text: str) -> None:
+def test_what_is_no_run_id_is_reported(text: str) -> None:
     with pytest.raises(ValueError, match="does not match"):
         clock.run_began_ms(text)

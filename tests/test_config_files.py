@@ -59,7 +59,7 @@ MAIL = "daily:\n  mail:\n    to: [a@b]\n    from: c@d\n"
         (MAIL + "    port: 70000\n", 5, "daily.mail.port is a whole number <= 65535", "70000", None),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_file_line_value_and_what_to_write(
+def test_what_is_wrong_is_reported_with_file_line_value_and_what_to_write(
     text: str, line: int, wanted: str, found: str | None, next_step: str | None
 ) -> None:
     file = config_files.parse(text.encode(), "my.yaml")
@@ -77,7 +77,7 @@ def test_a_part_of_a_file_is_converted_with_its_own_lines() -> None:
         file.convert(msgspec.defstruct("Other", [("x", str)]), "daily", "mail")
 
 
-def test_a_key_without_a_line_is_told_by_the_nearest_that_has_one() -> None:
+def test_a_key_without_a_line_is_reported_by_the_nearest_that_has_one() -> None:
     file = config_files.parse(MAIL.encode(), "my.yaml")
     assert file.where("daily", "mail", "port") == "my.yaml, line 2"
     assert file.where("elsewhere") == "my.yaml"

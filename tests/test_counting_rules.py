@@ -209,7 +209,7 @@ def test_rule_18_validity_is_no_filter_and_the_larger_file_id_counts(form: str) 
 
 
 @forms_of(21)
-def test_rule_21_remote_is_told_by_sites_or_by_replicas(form: str) -> None:
+def test_rule_21_remote_is_reported_by_sites_or_by_replicas(form: str) -> None:
     _check(21, form)
 
 

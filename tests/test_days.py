@@ -31,7 +31,7 @@ def test_other_texts_are_no_day(text: str) -> None:
     assert "20260115 or 2026-01-15" in str(error.value)
 
 
-def test_a_day_after_the_latest_is_told() -> None:
+def test_a_day_after_the_latest_is_reported() -> None:
     latest = date(2026, 1, 15)
     assert days.parse_day("20260115", latest=latest) == latest
     with pytest.raises(UsageError, match="future"):
@@ -65,7 +65,7 @@ def test_a_timestamp_is_of_its_day_in_any_unit(day: date, second: int) -> None:
     (99_999_999_999_999, 1_157_407),
      (100_000_000_000_000, 1_157), (2**63 - 1, 106_751_991)],
 )  # fmt: skip
-def test_a_timestamps_unit_is_told_by_its_size(timestamp: int, number: int) -> None:
+def test_a_timestamps_unit_is_reported_by_its_size(timestamp: int, number: int) -> None:
     assert days.day_number(timestamp) == number
 
 

@@ -44,14 +44,14 @@ def test_an_error_crosses_processes_whole(kind: type[CmssparkError]) -> None:
     assert (error.wanted, error.where, error.found, error.next_step) == ("wanted", "/x", 5, "look")
 
 
-def test_our_errors_are_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_errors_are_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.report(errors.InputMissing("a day is wanted", where="/x")) == 66
     told = capsys.readouterr()
     assert told.err == "cmsspark: a day is wanted\n  where: /x\n"
     assert told.out == ""
 
 
-def test_a_bug_is_told_in_one_line_and_an_interrupt_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_reported_in_one_line_and_an_interrupt_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.report(ZeroDivisionError("a\nb" + "x" * 1000)) == 70
     told = capsys.readouterr().err
     assert "a bug in cmsspark: ZeroDivisionError: a bxx" in told

@@ -179,7 +179,6 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob, Tables
 
 if TYPE_CHECKING:
@@ -195,9 +194,9 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.kernel import dump_frames
 
-    rows = dump_frames.with_derived(dump_frames.identities(frames["DATASETS"]), "data_tier")
+    rows = dump_frames.with_derived(dump_frames.identities(frames["DATASETS"]), ["data_tier"])
     counts = rows.group_by("data_tier").agg(pl.len().cast(pl.Int64).alias("dataset_count")).sort("data_tier")
-    return counts.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    return dump_frames.as_table(counts, "toy_tiers", day)
 
 
 def build_in_spark(tables: Tables, day: date) -> DataFrame:
@@ -366,7 +365,7 @@ def test_it_is_counted_in_the_report_of_all_streams(with_toy: Copy) -> None:
     assert with_toy.rows("partials", "toy") == with_toy.rows("partials", "cmssw")
 
 
-def test_where_its_records_went_is_told(with_toy: Copy) -> None:
+def test_where_its_records_went_is_reported(with_toy: Copy) -> None:
     manifest = with_toy.manifest("data_aggregation")
     assert manifest["reconciliation"]["toy"] == manifest["reconciliation"]["cmssw"]
     assert manifest["reconciliation"]["toy"]["malformed"] == with_toy.bins["malformed"]

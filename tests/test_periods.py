@@ -94,7 +94,7 @@ def test_other_spellings_name_nothing_in_the_store(name: str) -> None:
         named(name)
 
 
-def test_days_are_told_as_spans() -> None:
+def test_days_are_reported_as_spans() -> None:
     assert spans([]) == ""
     chosen = [TODAY, date(2026, 11, 3), date(2026, 11, 20), date(2026, 11, 22)]
     assert spans(chosen) == "2026-11-03, 2026-11-20 to 2026-11-22"

@@ -69,7 +69,7 @@ def test_a_key_that_is_none_or_not_private_is_refused(
     assert error.value.where == place
 
 
-def test_a_key_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         pseudonyms.load_or_make(tmp_path / "file" / "k")

@@ -100,22 +100,22 @@ def test_a_table_that_extends_another_takes_over_changes_and_adds_columns_in_its
         ("extends: nobody\n", "no table nobody to extend", 3),
         ("extends: child\n", "child extends this table itself", 3),
         ("extends: parent\ncolumns:\n  - a\n  - z\n", "no column 'z' to inherit", 6),
-        ("extends: parent\ncolumns:\n  - a\n  - {name: z}\n", "a column needs a name and a type", 6),
-        ("extends: parent\ncolumns:\n  - {name: a, typ: long}\n", "a column has no 'typ'", 5),
+        ("extends: parent\ncolumns:\n  - a\n  - {name: z}\n", "column 'z' needs a type", 6),
+        ("extends: parent\ncolumns:\n  - {name: a, typ: long}\n", "there is no setting 'typ' under columns", 5),
         ("extends: parent\ncolumns: [a, a]\n", "column 'a' is defined twice", 4),
         ("extends: parent\ncolumns: [b]\n", "key column 'a' does not exist", 0),
         ("extends: parent\nkeys: [z]\n", "key column 'z' does not exist", 4),
-        ("extend: parent\n", "a table has no 'extend'", 3),
-        ("private: true\n", "a table needs 'columns'", 0),
+        ("extend: parent\n", "there is no setting 'extend'", 3),
+        ("private: true\n", "a table needs columns", 0),
     ],
 )
-def test_a_wrong_description_is_told_with_file_and_line(child: str, wanted: str, line: int) -> None:
+def test_a_wrong_description_is_reported_with_file_and_line(child: str, wanted: str, line: int) -> None:
     with pytest.raises(SettingsError, match=wanted) as told:
         table(f"table: child\nabout: x\n{child}")
     assert told.value.where == ("t/child.yaml" + (f", line {line}" if line else ""))
 
 
-def test_tables_that_extend_each_other_are_told() -> None:
+def test_tables_that_extend_each_other_are_reported() -> None:
     files = {f"t/{name}.yaml": f"table: {name}\nabout: x\nextends: {to}\n" for name, to in ("ab", "bc", "ca")}
     with pytest.raises(SettingsError, match="a extends this table itself") as told:
         schemas.described_table("t/a.yaml", files.__getitem__)

@@ -65,7 +65,7 @@ def test_folders_of_the_environment_come_before_the_files(home: dict[str, str]) 
     assert (settings.state_dir, settings.cache_dir) == (Path.cwd(), Path("/cache"))
 
 
-def test_a_named_file_that_is_not_there_is_told(home: dict[str, str]) -> None:
+def test_a_named_file_that_is_not_there_is_reported(home: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="--settings"):
         load_settings("/no/such.yaml", home)
     with pytest.raises(SettingsError, match="CMSSPARK_SETTINGS"):
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_named_with_file_and_line(text: str, line: int, words: 
     assert f"my.yaml, line {line}" in str(caught.value)
 
 
-def test_bytes_that_are_no_utf8_are_told() -> None:
+def test_bytes_that_are_no_utf8_are_reported() -> None:
     with pytest.raises(SettingsError, match="UTF-8"):
         parse(b"root: \xff\n", "my.yaml")
 

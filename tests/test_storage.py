@@ -77,7 +77,7 @@ def test_what_is_not_there_is_none_or_missing(tmp_path: Path) -> None:
     LOCAL.delete(str(tmp_path / "no"))
 
 
-def test_a_folder_is_listed_by_name_with_dangling_links_told(tmp_path: Path) -> None:
+def test_a_folder_is_listed_by_name_with_dangling_links_reported(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"xyz")
     (tmp_path / "a").mkdir()
     (tmp_path / "c").symlink_to(tmp_path / "nowhere")
@@ -192,7 +192,7 @@ def test_hadoop_tells_what_cannot_be_written(hadoop: Files, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("location", ["hdfs://no-such-name-service/x", "hdfs:///x", "nothing://x/y"])
-def test_a_location_that_needs_another_configuration_is_told(hadoop: Files, location: str) -> None:
+def test_a_location_that_needs_another_configuration_is_reported(hadoop: Files, location: str) -> None:
     with pytest.raises(SettingsError) as error:
         hadoop.stat(location)
     assert error.value.where == location

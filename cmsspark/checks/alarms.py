@@ -179,5 +179,5 @@ def _text_of(error: Exception, password: str | None) -> str:
     if isinstance(error, smtplib.SMTPResponseException):
         answer = error.smtp_error
         text = f"{error.smtp_code} {answer.decode('utf-8', 'replace') if isinstance(answer, bytes) else answer}"
-    coded = base64.b64encode(password.encode()).decode() if password else None
-    return safe_text(text, password, coded, limit=200)
+    encoded = base64.b64encode(password.encode()).decode() if password else None
+    return safe_text(text, password, encoded, limit=200)

@@ -70,13 +70,13 @@ class FieldChange:
     format: str
     column: Column
     records: int
-    found: str
+    observed: str
     is_gone: bool
     #: The fields of the format that provide the same value.
     together: frozenset[str]
 
     def __str__(self) -> str:
-        return f"{self.column.name}: {_WANTED[self.column.type]} wanted, found {self.found}"
+        return f"{self.column.name}: {_WANTED[self.column.type]} wanted, found {self.observed}"
 
 
 _WANTED: Final = {"string": "text", "long": "a whole number", "double": "a number"}
@@ -133,7 +133,7 @@ def check(
         ]
         entries += [
             {"field": change.column.name, "form": change.format, "change": "missing" if change.is_gone else "type",
-             "example": change.found, "records": change.records}
+             "example": change.observed, "records": change.records}
             for change in changed
             if change.records >= ENOUGH
         ]  # fmt: skip

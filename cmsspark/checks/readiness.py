@@ -60,13 +60,13 @@ class Readiness:
         return not self.reasons
 
 
-def together(verdicts: Iterable[Readiness]) -> Readiness:
+def together(parts: Iterable[Readiness]) -> Readiness:
     """All reasons and warnings; the next check is when the last reason may be gone."""
-    parts = list(verdicts)
-    retries = [verdict.retry_ms for verdict in parts if verdict.retry_ms is not None]
+    every = list(parts)
+    retries = [part.retry_ms for part in every if part.retry_ms is not None]
     return Readiness(
-        tuple(reason for verdict in parts for reason in verdict.reasons),
-        tuple(warning for verdict in parts for warning in verdict.warnings),
+        tuple(reason for part in every for reason in part.reasons),
+        tuple(warning for part in every for warning in part.warnings),
         max(retries, default=None),
     )
 

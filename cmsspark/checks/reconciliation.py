@@ -119,7 +119,10 @@ def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tole
             continue
         name, equals, value = part.strip().rpartition("=")
         if equals and name not in streams:
-            raise UsageError(f"--max-malformed names {name!r}", found=f"streams of this run: {', '.join(streams)}")
+            raise UsageError(
+                f"--max-malformed names {name!r}, which this run does not read",
+                found=f"streams of this run: {', '.join(streams)}",
+            )
         match = _SHARE.fullmatch(value)
         if match is None or (match[2] and float(match[1]) > 100):
             raise UsageError(
@@ -166,7 +169,7 @@ def check(
         if tolerances[stream].exceeded(counts):
             raise DataError(
                 f"{stream}: {counts.malformed:,} of {counts.read:,} records are malformed"
-                f" ({counts.malformed / counts.read:.2%}), tolerated are {tolerances[stream]}",
+                f" ({counts.malformed / counts.read:.2%}), {tolerances[stream]} are tolerated",
                 where=quarantine,
                 found="; ".join(examples.get(stream, ())[:5]) or None,
                 next_step="see the records in the quarantine; --max-malformed tolerates more",
@@ -229,7 +232,7 @@ def unusual(
             continue
         if not counts.read:
             raise DataError(
-                f"{stream}: not one record, the median of the days before is {typical.read:,.0f}",
+                f"{stream} has no record, the median of the days before is {typical.read:,.0f}",
                 next_step="check that its log was written; --streams counts the day without it",
             )
         if counts.read < FEW_RECORDS_SHARE * typical.read:

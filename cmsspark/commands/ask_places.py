@@ -136,7 +136,7 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
         f"{rows.height:,} of {replicas.height:,} datasets at sites, {_bytes(rows)} of {_bytes(replicas)}",
         f"{nowhere.height:,} of them, {_bytes(nowhere)}, were not read at any other site either",
     ]
-    window = f"not read there from {days.period.first} to {days.period.last}, {len(days.there)} days stored"
+    window = f"not read there from {days.period.first} to {days.period.last}, {len(days.partials)} days stored"
     summary = {
         **choice.as_dict(),
         **window_dict(days),

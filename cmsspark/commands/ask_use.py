@@ -133,7 +133,7 @@ def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequ
 
 
 def _answer(days: StoredDays, about: str, question: dict[str, Any], whole: dict[str, Any], parts: list[Part]) -> Answer:
-    window = f"{days.period.first} to {days.period.last}, {len(days.there)} days stored"
+    window = f"{days.period.first} to {days.period.last}, {len(days.partials)} days stored"
     if not whole["nacc"]:
         facts = [f"nobody read it in this period ({window})"]
     else:
@@ -151,7 +151,7 @@ def window_dict(days: StoredDays) -> dict[str, Any]:
     return {
         "first_day": days.period.first.isoformat(),
         "last_day": days.period.last.isoformat(),
-        "days_stored": len(days.there),
+        "days_stored": len(days.partials),
         "missing_days": [day.isoformat() for day in days.missing],
         "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
     }
@@ -182,7 +182,7 @@ def _check_known(days: StoredDays, column: str, wanted: str) -> None:
     near = nearest(wanted, names)
     raise InputMissing(
         f"there is no {what} {wanted}",
-        where=f"{days.fout}, {spans(list(days.there))}",
+        where=f"{days.fout}, {spans(list(days.partials))}",
         found=f"nearest: {', '.join(near)}" if near else f"{len(names):,} others",
         next_step="give the full name, or a pattern in quotes: '/ZMM*/*/AOD', 'T2_US_*'",
     )

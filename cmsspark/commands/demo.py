@@ -209,7 +209,7 @@ def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) 
     from cmsspark.demo import show
 
     _, stored = find("data_aggregation", day, str(paths.store), None)
-    streams = stored.manifest["reconciliation"]
+    streams = stored.manifest.reconciliation
     _title("Every record is counted in exactly one row")
     _lines(show.reconciliation(streams))
     differences = show.differences(wanted, streams)

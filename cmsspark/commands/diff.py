@@ -5,25 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cmsspark import days
 from cmsspark.errors import UsageError
-from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.reports.terminal import NOTHING, number, table, terminal_width
-from cmsspark.storage import Files, LocalFiles, is_local, local_path
 
 if TYPE_CHECKING:
     import polars as pl
 
     from cmsspark.checks.differences import Change, Grouped, Impact
     from cmsspark.schemas import Table
-    from cmsspark.store.results import CurrentTable
 
 COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "stream", "app": "app"}
 MEASURES: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
@@ -82,57 +78,35 @@ def command(
         raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
     schema = stored_table(job.tables[0])
     store = store_of(fout, settings_of(settings_file))
-    results = [_stored(store, job.name, schema.name, side) for side in sides]
-    rows = [_rows(result, schema) for result in results]
+    named_rows = [_rows(store, job.name, schema, side) for side in sides]
+    names, rows = [name for name, _ in named_rows], [frame for _, frame in named_rows]
     sums = differences.totals(rows[0], rows[1], MEASURES)
     groups = [
         differences.grouped(rows[0], rows[1], COLUMNS[name], measure, top)
         for name in by or ("dataset", "site", "stream")
     ]
     impact = _impact(rows, schema) if publish_impact else None
-    names = [f"{side.day}@{result.manifest.get('run')}" for side, result in zip(sides, results, strict=True)]
     if as_json:
         click.echo(json.dumps(_as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
     else:
         _print(names, sums, groups, measure, impact)
 
 
-def _stored(store: str, job: str, table: str, side: Side) -> CurrentTable:
+def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.DataFrame]:
+    """The name of a run, and the columns that are compared or published. Raises DataError (65) for a damaged part."""
+    import polars as pl
+
+    from cmsspark.pipeline.stored_columns import files_of, table_rows
     from cmsspark.store import results
 
-    files: Files = LocalFiles()
-    if not is_local(store):
-        from cmsspark.runners.session import small_session
-
-        files = files_for(store, small_session("cmsspark diff"))
+    files = files_of(store, "cmsspark diff")
     if side.run is None:
-        return results.current(files, store, job, table, side.day)
-    return results.run_table(files, store, job, table, side.day, side.run)
-
-
-def _rows(result: CurrentTable, schema: Table) -> pl.DataFrame:
-    """The columns that are compared, or published. Raises DataError (65) where a part cannot be read."""
-    import polars as pl
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from cmsspark.pipeline.stored_rows import stored_rows, unreadable
-
-    kinds = {"string": pl.String, "long": pl.Int64, "int": pl.Int32, "double": pl.Float64, "date": pl.Date}
-    columns = {column.name: kinds[column.type] for column in schema.columns}
-    stored = result.manifest["tables"][schema.name]
-    if stored.get("format", "parquet") != "parquet" or not is_local(result.path):
-        return pl.DataFrame(list(stored_rows(result, schema)), schema=columns, orient="row")
-    read = [pl.DataFrame(schema=columns)]
-    for part in sorted(Path(local_path(result.path)).glob("part-*.parquet")):
-        try:
-            with pq.ParquetFile(part) as file:
-                rows = pl.from_arrow(file.read(columns=schema.names))
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(part, error) from None
-        assert isinstance(rows, pl.DataFrame)
-        read.append(rows.select(schema.names))
-    return pl.concat(read)
+        result = results.current(files, store, job, schema.name, side.day)
+    else:
+        result = results.run_table(files, store, job, schema.name, side.day, side.run)
+    rows = pl.from_arrow(table_rows(files, result, schema.name, schema.names))
+    assert isinstance(rows, pl.DataFrame)
+    return f"{side.day}@{result.manifest.run}", rows
 
 
 def _impact(rows: list[pl.DataFrame], schema: Table) -> Impact:

@@ -44,13 +44,13 @@ def _as_dict(files: Files, fout: str, period: Period, runs: CurrentRuns) -> dict
     table = "period_aggregation"
     manifest = results.current(files, fout, "period", table, period).manifest
     changed = stale(manifest, runs.of(period))
-    if manifest["tables"][table].get("schema") != stored_table(table).fingerprint():
+    if manifest.tables[table].schema != stored_table(table).fingerprint():
         changed.append("the schema has changed")
     return {
         "period": str(period),
-        "run": manifest.get("run"),
-        "days": len(manifest.get("days", ())),
-        "rows": manifest["tables"][table]["rows"],
-        "partial": bool(manifest.get("partial")),
+        "run": manifest.run,
+        "days": len(manifest.days),
+        "rows": manifest.tables[table].rows,
+        "partial": manifest.partial,
         "stale": changed,
     }

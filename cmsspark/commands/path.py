@@ -47,4 +47,4 @@ def path_command(table: str, when: Interval, fout: str | None, settings_file: st
 def manifest_command(table: str, when: Interval, fout: str | None, settings_file: str | None) -> None:
     """Print the manifest of the current result of TABLE as JSON: inputs, dumps, rows, counts, versions."""
     _, stored = find(table, when, fout, settings_file)
-    click.echo(json_text(stored.manifest, indent=1))
+    click.echo(json_text(stored.manifest.document, indent=1))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from cmsspark.pipeline.publication import PublishRequest
-from cmsspark.pipeline.publish_command import PUBLISH_HELP, publish, publish_options
+from cmsspark.pipeline.publish_command import PUBLISH_HELP, PublishAction, publish, publish_options
 
 
 @click.command("publish", help=PUBLISH_HELP)
 @publish_options
-def command(request: PublishRequest, resume: bool, is_dry_run: bool) -> None:
-    publish(request, resume=resume, is_dry_run=is_dry_run)
+def command(request: PublishRequest, action: PublishAction) -> None:
+    publish(request, action)

@@ -12,6 +12,7 @@ import click
 
 from cmsspark import clock
 from cmsspark.file_systems import files_for
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.run_context import from_manifest
@@ -59,8 +60,8 @@ def stored_runs(store: str) -> Iterator[Run]:
         files = files_for(store, small_session("cmsspark runs"))
     for manifest in contents.manifests(files, store):
         try:
-            yield from_manifest(manifest, store)
-        except (KeyError, ValueError, TypeError):
+            yield from_manifest(Manifest.of(manifest), store)
+        except ValueError:
             click.echo(f"skipped a manifest of an unknown format: run {manifest.get('run')}", err=True)
 
 
@@ -105,7 +106,7 @@ def _row(run: Run) -> tuple[object, ...]:
 
 def of(run: Run) -> str:
     """The day that a run is of, or its period's name."""
-    return str(run.details.get("period") or run.day)
+    return run.details.period or str(run.day)
 
 
 @click.command("show")
@@ -132,7 +133,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
     for entry in published:
         counts = f"{entry.confirmed:,} confirmed, {entry.waiting:,} waiting, {entry.refused:,} refused"
         click.echo(f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}")
-    if bins := record.details.get("reconciliation"):
+    if bins := record.details.reconciliation:
         click.echo("\n" + reconciliation_table.table(bins))
 
 
@@ -155,19 +156,19 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
         yield "took", f"{run.seconds:,.1f} s"
     if run.process:
         yield "by", f"process {run.process.get('pid')} on {run.process.get('host')}"
-    if days := details.get("days"):
+    if days := details.days:
         yield "days", f"{len(days)}, {min(days)} to {max(days)}"
-    for table, counts in (details.get("tables") or {}).items():
-        yield "table", f"{table}: {counts.get('rows', 0):,} rows, {counts.get('bytes', 0):,} bytes"
-    for kind, dump in (details.get("dumps") or {}).items():
-        yield "dump", f"{kind}: {dump.get('folder')}"
+    for table, entry in details.tables.items():
+        yield "table", f"{table}: {entry.rows:,} rows, {entry.bytes or 0:,} bytes"
+    for kind, dump in details.dumps.items():
+        yield "dump", f"{kind}: {dump.folder}"
     if page := _page(run):
         yield "report", page
-    if details.get("missing_streams"):
-        yield "missing", ", ".join(details["missing_streams"])
+    if details.missing_streams:
+        yield "missing", ", ".join(details.missing_streams)
     if run.fingerprint:
         yield "inputs", run.fingerprint[:16]
-    if details.get("versions"):
-        yield "versions", ", ".join(f"{name} {value}" for name, value in details["versions"].items())
-    for text in details.get("warnings") or ():
+    if details.versions:
+        yield "versions", ", ".join(f"{name} {value}" for name, value in details.versions.items())
+    for text in details.warnings:
         yield "warning", text

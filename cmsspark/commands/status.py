@@ -88,7 +88,7 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     settings = settings_of(settings_file)
     with history_of(settings, fout) as history:
         # Runs of periods have no single day: cmsspark periods lists them.
-        runs = [run for run in history.runs(first=span[0], last=until) if not run.details.get("period")]
+        runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
         published = history.published(span[0], until)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
     records = DailyState(settings.state_dir, fout or settings.store).read().days
@@ -98,8 +98,8 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         if record.skipped is not None and (at := split_key(key)) in cells and cells[at].word in _NO_RESULT:
             cells[at] = Cell("skipped")
     if as_json:
-        words = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
-        click.echo(json.dumps(words, indent=1))
+        states = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}
+        click.echo(json.dumps(states, indent=1))
         return
     _print(span, jobs, cells)
     for line in remarks(records, span):

@@ -75,7 +75,7 @@ def command(
         click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False))
     elif not out:
         _print(rows, view, top)
-    summary = f"{rows.height:,} rows from {len(stored.there)} days in {time.monotonic() - began:.2f} s"
+    summary = f"{rows.height:,} rows from {len(stored.partials)} days in {time.monotonic() - began:.2f} s"
     click.echo(f"{name} of {chosen}: {summary}", err=True)
 
 
@@ -135,7 +135,7 @@ def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, An
     return {
         "view": view.name,
         "period": str(stored.period),
-        "days": len(stored.there),
+        "days": len(stored.partials),
         "missing_days": [day.isoformat() for day in stored.missing],
         "partial_days": {day.isoformat(): why for day, why in stored.partial.items()},
         "rows": [

@@ -43,7 +43,7 @@ def of_report(daily: Daily, report: DailyReport) -> Metrics:
     return {
         **heartbeat(now),
         **_ended(report.code, now),
-        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(one.seconds for one in report.outcomes)}),
+        "cmsspark_daily_seconds": ("How long its tasks took.", {"": sum(task.seconds for task in report.outcomes)}),
         "cmsspark_daily_tasks": ("Days of jobs that were to be done, by how that ended.", tasks),
         "cmsspark_daily_overdue": ("Those that have waited for too long.", {"": float(len(report.overdue))}),
         "cmsspark_daily_unfinished": (
@@ -99,7 +99,7 @@ def _stored(daily: Daily, first: date, last: date) -> dict[tuple[str, date], flo
     result: dict[tuple[str, date], float] = {}
     with suppress(CmssparkError), run_history.open_history(daily.settings.state_dir) as history:
         for run in history.runs(first=first, last=last, state=State.DONE):
-            if run.ended_ms is not None and not run.details.get("period"):
+            if run.ended_ms is not None and not run.details.period:
                 key = (run.job, run.day)
                 result[key] = max(result.get(key, 0.0), float(run.ended_ms // 1000))
     return result

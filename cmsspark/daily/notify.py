@@ -100,7 +100,7 @@ def summary(report: DailyReport, problems: Sequence[str] = ()) -> str:
     line += f", {len(report.overdue)} overdue" if report.overdue else ""
     line += f", {refused} with documents refused" if refused else ""
     line += f" in {sum(outcome.seconds for outcome in outcomes):.0f} s; exit {report.code}"
-    retries = [outcome.task.verdict.retry_ms for outcome in outcomes if outcome.task.verdict.retry_ms is not None]
+    retries = [outcome.task.readiness.retry_ms for outcome in outcomes if outcome.task.readiness.retry_ms is not None]
     line += f"; look again at {clock.to_minute(min(retries))}" if retries else ""
     if report.unfinished:
         names = ", ".join(sorted(report.unfinished)[:_NAMED])

@@ -68,9 +68,9 @@ def exit_code(outcomes: Iterable[TaskOutcome]) -> int:
 def most_serious(exit_codes: Iterable[int]) -> int:
     """The most serious of the codes; a code that is not in ``EXIT_PRIORITY`` comes first."""
     codes = set(exit_codes) - {0}
-    known = [code for code in EXIT_PRIORITY if code in codes]
+    ranked = [code for code in EXIT_PRIORITY if code in codes]
     others = codes - set(EXIT_PRIORITY)
-    return int(next(iter(sorted(others)), known[0] if known else 0))
+    return int(next(iter(sorted(others)), ranked[0] if ranked else 0))
 
 
 def update_record(record: DayRecord, outcome: TaskOutcome, now_ms: int, rules: Rules) -> None:

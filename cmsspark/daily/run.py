@@ -220,10 +220,10 @@ class Daily:
             is_waiting = task.error.exit_code in (Exit.NO_INPUT, Exit.NOT_READY)
             ended = Exit.NOT_READY if is_waiting else task.error.exit_code
             return TaskOutcome(task, "waiting" if is_waiting else "failed", int(ended), in_a_line(task.error))
-        for text in task.verdict.warnings:
+        for text in task.readiness.warnings:
             self.log(f"warning: {task.day}: {text}")
-        if not task.verdict.is_ready:
-            return TaskOutcome(task, "waiting", int(Exit.NOT_READY), "; ".join(task.verdict.reasons))
+        if not task.readiness.is_ready:
+            return TaskOutcome(task, "waiting", int(Exit.NOT_READY), "; ".join(task.readiness.reasons))
         if task.runs:
             arguments = (*self.config.options, *self._arguments(task), *task.options)
             root = ("--root", self.root) if self.root else ()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob, Tables
 from cmsspark.runners import datasets
-from cmsspark.runners.spark_columns import derived
-from cmsspark.schemas import stored_table
+from cmsspark.runners.spark_columns import as_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,8 +39,6 @@ DBS: Final = {
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_events.yaml``: one row for each dataset name; datasets without files have counts of 0."""
-    import polars as pl
-
     from cmsspark.kernel import dump_frames
 
     rows = (
@@ -51,28 +47,18 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         .join(dump_frames.releases(frames), "dataset_name", "left")
         .sort("dataset_name")
     )
-    made = dump_frames.with_derived(rows, "primary_name", "processing_name", "data_tier")
-    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    return dump_frames.as_table(rows, JOB.name, day)
 
 
 def build_in_spark(tables: Tables, day: date) -> DataFrame:
     """The same rows as a DataFrame, where the dumps are a cluster's."""
-    from pyspark.sql import functions as F
-
-    known = datasets.identities(tables["DATASETS"])
+    named = datasets.identities(tables["DATASETS"])
     rows = (
         datasets.attributes(tables)
-        .join(datasets.contents(tables["FILES"], known), "dataset_name", "left")
-        .join(datasets.releases(tables, known), "dataset_name", "left")
+        .join(datasets.contents(tables["FILES"], named), "dataset_name", "left")
+        .join(datasets.releases(tables, named), "dataset_name", "left")
     )
-    made = {
-        "day": F.lit(day),
-        "primary_name": derived("primary_name"),
-        "processing_name": derived("processing_name"),
-        "data_tier": derived("data_tier"),
-        "timestamp": F.lit(days.start_ms(day)).cast("long"),
-    }
-    return rows.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("dbs_events").names))
+    return as_table(rows, JOB.name, day)
 
 
 JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build, build_in_spark=build_in_spark)

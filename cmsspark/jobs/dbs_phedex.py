@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob, Tables
 from cmsspark.runners import datasets, replicas
-from cmsspark.runners.spark_columns import derived
-from cmsspark.schemas import stored_table
+from cmsspark.runners.spark_columns import as_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,8 +29,6 @@ DBS: Final = {
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
     """``schemas/tables/dbs_phedex.yaml``. Joins go to tables with each dataset once and keep every replica row."""
-    import polars as pl
-
     from cmsspark.kernel import dump_frames
 
     rows = (
@@ -42,32 +38,22 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         .join(dump_frames.releases(frames), "dataset_name", "left")
         .sort("dataset_name", "site_name", "kind")
     )
-    made = dump_frames.with_derived(rows, "site_tier", "primary_name", "processing_name", "data_tier")
-    return made.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    return dump_frames.as_table(rows, JOB.name, day)
 
 
 def build_in_spark(tables: Tables, day: date) -> DataFrame:
     """The same rows as a DataFrame, where the dumps are a cluster's."""
-    from pyspark.sql import functions as F
-
-    known = datasets.identities(tables["DATASETS"])
+    named = datasets.identities(tables["DATASETS"])
     present = replicas.with_completeness(
-        replicas.presence(tables["replicas"]), tables["replicas"], datasets.named_blocks(tables["BLOCKS"], known)
+        replicas.presence(tables["replicas"]), tables["replicas"], datasets.named_blocks(tables["BLOCKS"], named)
     )
+    contents = datasets.contents(tables["FILES"], named)
     rows = (
         present.join(datasets.attributes(tables), "dataset_name", "left")
-        .join(datasets.contents(tables["FILES"], known), "dataset_name", "left")
-        .join(datasets.releases(tables, known), "dataset_name", "left")
+        .join(contents.withColumnRenamed("file_count", "dataset_file_count"), "dataset_name", "left")
+        .join(datasets.releases(tables, named), "dataset_name", "left")
     )
-    made = {
-        "day": F.lit(day),
-        "site_tier": derived("site_tier"),
-        "data_tier": derived("data_tier"),
-        "dataset_file_count": F.col("file_count"),
-        "timestamp": F.lit(days.start_ms(day)).cast("long"),
-    }
-    names = stored_table("dbs_phedex").names
-    return rows.select(*(made.get(name, F.col(name)).alias(name) for name in names))
+    return as_table(rows, JOB.name, day)
 
 
 JOB: Final = DumpJob("dbs_phedex", DBS, replicas=True, build=build, build_in_spark=build_in_spark)

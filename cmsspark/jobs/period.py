@@ -70,7 +70,6 @@ def run(
     Raises InputMissing (66) that names the days that are not stored, DataError (65) where they cannot be combined,
     NotReady (75), OutputError (73).
     """
-    log = log or (lambda text: click.echo(text, err=True))
     with running(settings, fout, NAME, period, log) as run_context:
         done = _run(period, fout, allow_missing, run_context)
         run_context.manifest = done.manifest
@@ -110,7 +109,7 @@ def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext
         done = staged.commit(_manifest(result, run_context.seconds()))
     for text in days.warnings:
         run_context.log(f"warning: {text}")
-    origin, seconds = f"from {len(days.there)} days", run_context.seconds()
+    origin, seconds = f"from {len(days.partials)} days", run_context.seconds()
     run_context.log(f"{NAME} {period}: {count:,} rows {origin} stored in {done.path} after {seconds:.1f} s")
     return done
 
@@ -123,7 +122,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
         "first_day": days.period.first.isoformat(),
         "last_day": days.period.last.isoformat(),
         # A run of a day that changes makes the period stale.
-        "days": {day.isoformat(): table.manifest.get("run") for day, table in days.there.items()},
+        "days": {day.isoformat(): table.manifest.run for day, table in days.partials.items()},
         "missing_days": [day.isoformat() for day in days.missing],
         "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
         "partial": days.is_partial,
@@ -131,9 +130,9 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
             {
                 "table": f"{stored.TABLE} of {day}",
                 "folder": table.path,
-                "files": [[str(table.manifest.get("run")), table.manifest["tables"][stored.TABLE].get("bytes"), None]],
+                "files": [[table.manifest.run, table.manifest.tables[stored.TABLE].bytes, None]],
             }
-            for day, table in days.there.items()
+            for day, table in days.partials.items()
         ],
         "warnings": days.warnings,
         "pseudonym_key_id": result.key_id,

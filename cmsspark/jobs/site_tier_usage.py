@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob, Tables
 from cmsspark.runners import datasets, replicas
-from cmsspark.runners.spark_columns import derived
-from cmsspark.schemas import stored_table
+from cmsspark.runners.spark_columns import as_table, with_derived
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,6 +19,8 @@ DBS: Final = {
     "DATASETS": ("dataset_id", "dataset"),
     "FILES": ("logical_file_name", "file_id", "dataset_id", "is_file_valid", "event_count", "file_size"),
 }
+#: What a row stands for.
+KEYS: Final = ("site_tier", "kind", "data_tier")
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
@@ -33,27 +33,26 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.kernel import dump_frames
 
-    keys = ("site_tier", "kind", "data_tier")
     here = frames["presence"].filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
-    rows = dump_frames.with_derived(here, "site_tier", "primary_name", "processing_name", "data_tier")
-    rows = _with_replica_events(rows.join(frames["contents"], "dataset_name", "left"))
-    replicas = rows.group_by(keys).agg(
+    rows = dump_frames.with_derived(here, KEYS).join(frames["contents"], "dataset_name", "left")
+    rows = _with_replica_events(rows)
+    replicas = rows.group_by(KEYS).agg(
         pl.col("site_name").drop_nulls().n_unique().cast(pl.Int64).alias("site_count"),
         dump_frames.exact_sum("replica_events"),
         dump_frames.exact_sum("present_bytes").alias("replica_bytes"),
         dump_frames.exact_sum("present_file_count").alias("replica_file_count"),
     )
     once = (
-        rows.unique(("dataset_name", *keys))
-        .group_by(keys)
+        rows.unique(("dataset_name", *KEYS))
+        .group_by(KEYS)
         .agg(
             pl.len().cast(pl.Int64).alias("dataset_count"),
             pl.col("file_count").is_null().sum().cast(pl.Int64).alias("unknown_dataset_count"),
             dump_frames.exact_sum("events"),
         )
     )
-    summed = dump_frames.in_64_bits(replicas.join(once, keys, nulls_equal=True)).sort(keys)
-    return summed.with_columns(day=pl.lit(day), timestamp=pl.lit(days.start_ms(day), pl.Int64))
+    summed = dump_frames.in_64_bits(replicas.join(once, KEYS, nulls_equal=True)).sort(KEYS)
+    return dump_frames.as_table(summed, JOB.name, day)
 
 
 def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
@@ -75,29 +74,26 @@ def build_in_spark(tables: Tables, day: date) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    known = datasets.identities(tables["DATASETS"])
     present = replicas.presence(tables["replicas"]).where(
         (F.col("present_bytes") > 0) | (F.col("present_file_count") > 0)
     )
-    rows = present.withColumn("site_tier", derived("site_tier")).join(
-        datasets.contents(tables["FILES"], known), "dataset_name", "left"
-    )
+    contents = datasets.contents(tables["FILES"], datasets.identities(tables["DATASETS"]))
+    rows = with_derived(present, KEYS).join(contents, "dataset_name", "left")
     of_dataset = Window.partitionBy("dataset_name", "site_tier", "kind").orderBy("site_name")
     marked = rows.withColumn("is_first", F.row_number().over(of_dataset) == 1)
-    summed = marked.groupBy("site_tier", "kind", derived("data_tier")).agg(
+    summed = marked.groupBy(*KEYS).agg(
         F.count_distinct("site_name").alias("site_count"),
         F.count_if("is_first").alias("dataset_count"),
         F.count_if(F.col("is_first") & F.col("file_count").isNull()).alias("unknown_dataset_count"),
         F.sum(F.when(F.col("is_first"), F.col("events"))).alias("events"),
-        F.sum(_events_there()).alias("replica_events"),
+        F.sum(_replica_events()).alias("replica_events"),
         F.sum("present_bytes").alias("replica_bytes"),
         F.sum("present_file_count").alias("replica_file_count"),
     )
-    made = {"day": F.lit(day), "timestamp": F.lit(days.start_ms(day)).cast("long")}
-    return summed.select(*(made.get(name, F.col(name)).alias(name) for name in stored_table("site_tier_usage").names))
+    return as_table(summed, JOB.name, day)
 
 
-def _events_there() -> Column:
+def _replica_events() -> Column:
     """A dataset's events times the share of its bytes that is there; null where DBS knows no events or bytes of it."""
     from pyspark.sql import functions as F
 

@@ -49,11 +49,11 @@ class AccessRows(StreamAggregator):
             return {}
         catalogue = self._catalogue()
         pairs = catalogue.lookup([lfn.encode() for lfn in batch.lfns])
-        known = pairs != NOT_THERE
+        is_known = pairs != NOT_THERE
         blocks, datasets = np.full(len(pairs), -1, np.int64), np.zeros(len(pairs), np.int64)
-        blocks[known] = catalogue.pair_blocks[pairs[known]]
-        datasets[known] = catalogue.pair_datasets[pairs[known]]
-        unique = np.unique(datasets[known])
+        blocks[is_known] = catalogue.pair_blocks[pairs[is_known]]
+        datasets[is_known] = catalogue.pair_datasets[pairs[is_known]]
+        unique = np.unique(datasets[is_known])
         names = dict(zip(unique.tolist(), catalogue.dataset_names(unique.astype(np.int32)), strict=True))
         of_row = [groups[number] for number in batch.groups]
         here: list[bool | None] = [None] * len(of_row)
@@ -67,15 +67,15 @@ class AccessRows(StreamAggregator):
             "app": [group.app for group in of_row],
             "user": [pseudonym(group.user) if group.user else None for group in of_row],
             "is_remote": [
-                _is_remote(group.remote, there, found)
-                for group, there, found in zip(of_row, here, known.tolist(), strict=True)
+                _is_remote(group.remote, is_here, is_in_dbs)
+                for group, is_here, is_in_dbs in zip(of_row, here, is_known.tolist(), strict=True)
             ],
             "read_bytes": batch.read_bytes or [None] * count,
             "cpu_ms": batch.cpu_ms or [None] * count,
             "wall_ms": batch.wall_ms or [None] * count,
             "dataset_name": [
-                names.get(number) if found else None
-                for number, found in zip(datasets.tolist(), known.tolist(), strict=True)
+                names.get(number) if is_in_dbs else None
+                for number, is_in_dbs in zip(datasets.tolist(), is_known.tolist(), strict=True)
             ],
             "block_id": [block if block >= 0 else None for block in blocks.tolist()],
         }

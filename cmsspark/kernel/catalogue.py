@@ -29,13 +29,13 @@ import xxhash
 from cmsspark.buffers import texts_of
 from cmsspark.compiled import compiled
 from cmsspark.errors import DataError, OutputError
+from cmsspark.kernel.exact_integers import Longs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 Hash = Callable[[bytes], int]
 
 _hashed: Final[Any] = compiled("hashed")
@@ -69,8 +69,8 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
         for chunk in column.chunks:
             names = chunk.to_pylist()
             parts.append(hashes_of((name.encode() for name in names), len(names), hash_name))
-    found: Hashes = np.concatenate(parts)
-    return found
+    hashes: Hashes = np.concatenate(parts)
+    return hashes
 
 
 def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
@@ -83,8 +83,8 @@ def _mixed(numbers: Hashes) -> Hashes:
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: Hashes = mixed ^ (mixed >> np.uint64(31))
-    return found
+    last: Hashes = mixed ^ (mixed >> np.uint64(31))
+    return last
 
 
 @dataclass
@@ -134,19 +134,19 @@ class Catalogue:
         count = len(wanted)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
-        pairs = self._found(wanted)
+        pairs = self._pairs_of(wanted)
         if self.colliding:
             for position in np.flatnonzero(np.isin(wanted, np.array(list(self.colliding), np.uint64))):
-                known = self.colliding[int(wanted[position])]
-                pairs[position] = known.get(check_hash(name(int(position))), NOT_THERE)
+                of_hash = self.colliding[int(wanted[position])]
+                pairs[position] = of_hash.get(check_hash(name(int(position))), NOT_THERE)
         return pairs
 
-    def _found(self, wanted: Hashes) -> Numbers:
+    def _pairs_of(self, wanted: Hashes) -> Numbers:
         """The pair of each hash, whatever other names share it."""
         if _hashed is not None:
             bits = bits_of(len(self.hashes))
             try:
-                found = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
+                pairs = _hashed.pairs_of(wanted, self.hashes, self.pairs, self.starts, bits, NOT_THERE)
             except ValueError as error:
                 raise DataError(
                     "a catalogue snapshot is damaged",
@@ -154,7 +154,7 @@ class Catalogue:
                     found=str(error),
                     next_step="delete that folder and run it again: it is built anew",
                 ) from None
-            return np.array(found)  # its own memory, which may be written
+            return np.array(pairs)  # its own memory, which may be written
         # In sorted order the searches walk the array once, which its pages and the caches thank.
         order = np.argsort(wanted)
         in_order = wanted[order]
@@ -173,8 +173,8 @@ class Catalogue:
                 self._names = pa.ipc.open_file(source).read_all()["name"].combine_chunks()
         # pa.array would import pandas to ask whether these are of its kind: a third of a second in each worker.
         rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
-        found: list[str] = self._names.take(rows).to_pylist()
-        return found
+        names: list[str] = self._names.take(rows).to_pylist()
+        return names
 
 
 def bits_of(count: int) -> int:
@@ -218,14 +218,14 @@ class Replicas:
         wanted = replica_keys(blocks, sites)
         places = np.searchsorted(self.hashes, wanted)
         places[places == len(self.hashes)] = 0
-        found: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
-        return found
+        is_replica: npt.NDArray[np.bool_] = (self.hashes[places] == wanted) & (blocks >= 0)
+        return is_replica
 
 
 def site_hashes(sites: Sequence[str]) -> Hashes:
     """The hash of each site's name."""
-    known = {site: name_hash(site.encode()) for site in set(sites)}
-    return np.fromiter(map(known.__getitem__, sites), np.uint64, len(sites))
+    hashes = {site: name_hash(site.encode()) for site in set(sites)}
+    return np.fromiter(map(hashes.__getitem__, sites), np.uint64, len(sites))
 
 
 def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Path], None]) -> tuple[Path, bool]:

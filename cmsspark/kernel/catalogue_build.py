@@ -19,7 +19,6 @@ from cmsspark.buffers import array, flags, from_numpy, is_there, to_numpy
 from cmsspark.kernel.catalogue import (
     Hash,
     Hashes,
-    Longs,
     Numbers,
     Report,
     check_hash,
@@ -28,6 +27,7 @@ from cmsspark.kernel.catalogue import (
     replica_keys,
     starts_of,
 )
+from cmsspark.kernel.exact_integers import Longs
 from cmsspark.kernel.file_runs import ROWS, FileRows, RunColumn, Slice, SortedRun, slices
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class _Pairs:
     @classmethod
     def of(cls, blocks: Longs, datasets: Numbers) -> tuple[Numbers, _Pairs]:
         """The pair number of each row, and the pairs."""
-        block_codes, block_values = _coded(blocks)
+        block_codes, block_values = _distinct(blocks)
         width = int(datasets.max()) + 1 if len(datasets) else 1
-        numbers, values = _coded(block_codes.astype(np.int64) * width + datasets)
+        numbers, values = _distinct(block_codes.astype(np.int64) * width + datasets)
         return numbers, cls(block_values[values // width], (values % width).astype(np.int32))
 
 
@@ -75,17 +75,17 @@ def build_catalogue(
     ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64, nullable); ``datasets``: tables
     of (dataset_id int64, name string). Raises whatever the readers raise.
     """
-    known, numbers = _write_datasets(folder, datasets)
+    known_ids, numbers = _write_datasets(folder, datasets)
     report = Report()
     spool = folder / "runs"
     spool.mkdir()
     runs: list[SortedRun] = []
     pairs_of: list[_Pairs] = []
     for number, (of_part, counted) in enumerate(
-        each(partial(_file_runs, known, numbers, hash_name, spool, rows), files)
+        each(partial(_file_runs, known_ids, numbers, hash_name, spool, rows), files)
     ):
-        for one, pairs in of_part:
-            runs.append(one)
+        for run, pairs in of_part:
+            runs.append(run)
             pairs_of.append(pairs)
         for suspect in counted.suspects:
             suspect["part"] = number
@@ -95,9 +95,9 @@ def build_catalogue(
     colliding: dict[int, dict[int, int]] = {}
     hashes, pairs_column = RunColumn(folder / "hashes.npy", np.uint64), RunColumn(folder / "pairs.npy", np.int32)
     for part in slices(runs, rows):
-        found = _merged(part, numbers_of, report, colliding)
-        hashes.append(found[0])
-        pairs_column.append(found[1])
+        merged = _merged(part, numbers_of, report, colliding)
+        hashes.append(merged[0])
+        pairs_column.append(merged[1])
     hashes.close()
     pairs_column.close()
     shutil.rmtree(spool)
@@ -123,9 +123,9 @@ def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part
     # A name may have several ids: each of them lies there.
     counts = np.searchsorted(names, wanted, "right") - first
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    found = ids[np.repeat(first, counts) + offsets]
+    block_ids = ids[np.repeat(first, counts) + offsets]
     # numpy's unique hashes numbers, which takes ten times as long as sorting them.
-    keys = np.sort(replica_keys(found, np.repeat(sites, counts)))
+    keys = np.sort(replica_keys(block_ids, np.repeat(sites, counts)))
     keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))] if len(keys) else keys
     np.save(folder / "replicas.npy", keys)
     (folder / "meta.json").write_text(json.dumps({"replicas": len(keys)}))
@@ -148,12 +148,12 @@ def _write_datasets(folder: Path, datasets: Iterable[pa.Table]) -> tuple[Longs, 
     whole = pa.table({"name": array(names, "string").cast(pa.large_string())})
     with pa.OSFile(str(folder / "datasets.arrow"), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
         writer.write_table(whole)
-    known = sorted(numbers)
-    return np.array(known, np.int64), np.array([numbers[key] for key in known], np.int32)
+    known_ids = sorted(numbers)
+    return np.array(known_ids, np.int64), np.array([numbers[key] for key in known_ids], np.int32)
 
 
 def _file_runs(
-    known: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
+    known_ids: Longs, numbers: Numbers, hash_name: Hash, spool: Path, rows: int, part: Part
 ) -> tuple[list[tuple[SortedRun, _Pairs]], Report]:
     """The rows of a part of FILES that can match: named, of a dataset in DATASETS. Each run has pairs of its own."""
     report, shape = Report(), _PartShape()
@@ -162,7 +162,7 @@ def _file_runs(
     held = 0
     for table in part():
         for start in range(0, table.num_rows, rows):
-            pieces.append(_that_can_match(known, numbers, hash_name, table.slice(start, rows), report, shape))
+            pieces.append(_that_can_match(known_ids, numbers, hash_name, table.slice(start, rows), report, shape))
             held += len(pieces[-1][0])
             if held >= rows:
                 runs.append(_run_of(pieces, spool))
@@ -200,14 +200,14 @@ class _PartShape:
 
 
 def _that_can_match(
-    known: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report, shape: _PartShape
+    known_ids: Longs, numbers: Numbers, hash_name: Hash, table: pa.Table, report: Report, shape: _PartShape
 ) -> tuple[Any, ...]:
     """Hashes, second hashes, file ids, block ids and dataset numbers of the rows that count."""
     report.files += table.num_rows
     report.null_lfns += table[0].null_count
     ids = _longs(table, 2)
-    place = np.minimum(np.searchsorted(known, ids), max(len(known) - 1, 0))
-    is_known = (known[place] == ids) if len(known) else np.zeros(len(ids), np.bool_)
+    places = np.minimum(np.searchsorted(known_ids, ids), max(len(known_ids) - 1, 0))
+    is_known = (known_ids[places] == ids) if len(known_ids) else np.zeros(len(ids), np.bool_)
     is_known &= is_there(table[2])
     is_named = is_there(table[0])
     orphans = is_named & ~is_known
@@ -215,9 +215,9 @@ def _that_can_match(
     shape.add(orphans, is_named & ~_begin_with_a_slash(table[0]))
     stays = is_named & is_known
     if not stays.all():
-        table, place = table.filter(flags(stays)), place[stays]
+        table, places = table.filter(flags(stays)), places[stays]
     hashes, checks = hashes_in(table[0], hash_name), hashes_in(table[0], check_hash)
-    return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[place]
+    return hashes, checks, _longs(table, 3), _longs(table, 1), numbers[places]
 
 
 def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
@@ -262,8 +262,8 @@ def _merged(
     repeated = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
     rows = order[repeated]
     checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
-    found = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
-    goes, of_range = _settle(found, report)
+    repeats = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
+    goes, of_range = _resolve_repeats(repeats, report)
     colliding.update(of_range)
     keep = np.ones(len(hashes), np.bool_)
     keep[repeated[goes]] = False
@@ -275,23 +275,23 @@ def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
     with file.open("rb") as source:
         np.lib.format.read_magic(source)
         np.lib.format.read_array_header_1_0(source)
-        while len(found := np.fromfile(source, np.uint64, rows)):
-            yield found
+        while len(piece := np.fromfile(source, np.uint64, rows)):
+            yield piece
 
 
-def _coded(values: Longs) -> tuple[Numbers, Longs]:
+def _distinct(values: Longs) -> tuple[Numbers, Longs]:
     """Each value's number, and the value of each number."""
-    coded = from_numpy(values).dictionary_encode()
-    return to_numpy(coded.indices, np.int32), to_numpy(coded.dictionary, np.int64)
+    encoded = from_numpy(values).dictionary_encode()
+    return to_numpy(encoded.indices, np.int32), to_numpy(encoded.dictionary, np.int64)
 
 
-def _settle(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[int, int]]]:
+def _resolve_repeats(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[int, int]]]:
     """Of rows that share their hash with another, in the dump's order: which leave the index, and the names that only
     share a hash. Of one name the row with the larger file_id counts, then the later.
     """
     best: dict[int, dict[int, tuple[int, int]]] = {}
     columns = (rows.hashes, rows.checks, rows.file_ids)
-    for row, (first, check, file_id) in enumerate(zip(*(one.tolist() for one in columns), strict=True)):
+    for row, (first, check, file_id) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         of_hash = best.setdefault(first, {})
         of_hash[check] = max(of_hash.get(check, (-2, -2)), (file_id, row))
     # One row of each hash stays; other names that share it are told apart beside the index.
@@ -308,23 +308,23 @@ def _settle(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[i
 
 def _block_rows(part: Part) -> tuple[Hashes, Longs]:
     """(hash of the name, id) of each row of BLOCKS that has both."""
-    found = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    parts = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
     for table in part():
         whole = table.drop_null()
-        found.append((hashes_in(whole[1]), to_numpy(whole[0], np.int64)))
-    return _columns(found, np.uint64, np.int64)
+        parts.append((hashes_in(whole[1]), to_numpy(whole[0], np.int64)))
+    return _columns(parts, np.uint64, np.int64)
 
 
 def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
     """(hash of the block's name, hash of the site) of each replica that has both."""
-    found = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
+    parts = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
     for table in part():
         whole = table.drop_null()
-        found.append((hashes_in(whole[0]), hashes_in(whole[1])))
-    return _columns(found, np.uint64, np.uint64)
+        parts.append((hashes_in(whole[0]), hashes_in(whole[1])))
+    return _columns(parts, np.uint64, np.uint64)
 
 
 def _columns(parts: Iterable[tuple[Any, Any]], first: Any, second: Any) -> tuple[Any, Any]:
     """Two columns out of the parts of both, of these kinds where there are none."""
     both = [(np.zeros(0, first), np.zeros(0, second)), *parts]
-    return np.concatenate([one for one, _ in both]), np.concatenate([other for _, other in both])
+    return np.concatenate([left for left, _ in both]), np.concatenate([right for _, right in both])

@@ -60,9 +60,9 @@ class KnownDatasets:
         # Files of one dataset stand next to each other, as a rule: each run of equal ids is looked up once.
         starts = np.flatnonzero(np.concatenate(([True], wanted[1:] != wanted[:-1])))
         some = wanted[starts]
-        found = np.minimum(np.searchsorted(self.ids, some), len(self.ids) - 1)
-        found[self.ids[found] != some] = -1
-        places = np.repeat(found, np.diff(np.append(starts, len(wanted))))
+        places_of_runs = np.minimum(np.searchsorted(self.ids, some), len(self.ids) - 1)
+        places_of_runs[self.ids[places_of_runs] != some] = -1
+        places = np.repeat(places_of_runs, np.diff(np.append(starts, len(wanted))))
         if column.null_count:
             places[~is_there(column)] = -1
         return places
@@ -86,12 +86,12 @@ class Contents:
         first = int(groups.min())
         groups -= first
         width = int(groups.max()) + 1
-        there = facts["there"]
-        valid = (facts["valid"] == 1) & ((there & _BITS["valid"]) > 0)
+        validity = facts["there"]
+        valid = (facts["valid"] == 1) & ((validity & _BITS["valid"]) > 0)
         files = np.bincount(groups, minlength=width)
         sums = [files, files - np.bincount(groups, valid, width).astype(np.int64)]
         for name in ("events", "bytes"):
-            has = (there & _BITS[name]) > 0
+            has = (validity & _BITS[name]) > 0
             sums.append(np.bincount(groups, has, width).astype(np.int64))
             sums += sums_by_group(groups, np.where(has, facts[name], 0), width)
         some = np.flatnonzero(files)
@@ -119,7 +119,7 @@ class DatasetContents:
 
 def dataset_contents(
     files: Iterable[Part],
-    known: KnownDatasets,
+    datasets: KnownDatasets,
     folder: Path,
     each: Each = map,
     hash_name: Hash = name_hash,
@@ -131,25 +131,25 @@ def dataset_contents(
     a name is known by its file_id. ``folder`` takes some 55 bytes for each file meanwhile.
     Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts raise.
     """
-    known.save(folder)
-    totals = np.zeros((len(_SUMS), len(known.ids)), np.int64)
+    datasets.save(folder)
+    totals = np.zeros((len(_SUMS), len(datasets.ids)), np.int64)
     runs: list[PartitionedRun] = []
-    for of_part, found in each(partial(_read_part, folder, hash_name, rows), files):
+    for of_part, contents_of_part in each(partial(_read_part, folder, hash_name, rows), files):
         runs += of_part
-        for contents in found:
+        for contents in contents_of_part:
             totals[:, contents.groups] += contents.sums
     for surplus in each(_surplus, ranges(runs, rows)):
         totals[:, surplus.groups] -= surplus.sums
     for run in runs:
         run.path.unlink()
-    return _by_name(totals, known)
+    return _by_name(totals, datasets)
 
 
-def _by_name(totals: npt.NDArray[np.int64], known: KnownDatasets) -> DatasetContents:
+def _by_name(totals: npt.NDArray[np.int64], datasets: KnownDatasets) -> DatasetContents:
     """From sums by dataset_id to those by name: one name may have several ids."""
-    sums = {name: np.zeros(known.count, np.int64) for name in _SUMS}
+    sums = {name: np.zeros(datasets.count, np.int64) for name in _SUMS}
     for name, of_ids in zip(_SUMS, totals, strict=True):
-        np.add.at(sums[name], known.numbers, of_ids)
+        np.add.at(sums[name], datasets.numbers, of_ids)
     return DatasetContents(
         sums["files"],
         sums["invalid"],
@@ -162,20 +162,20 @@ def _by_name(totals: npt.NDArray[np.int64], known: KnownDatasets) -> DatasetCont
 
 def _read_part(folder: Path, hash_name: Hash, rows: int, part: Part) -> tuple[list[PartitionedRun], list[Contents]]:
     """The runs of a part's rows, and their sums as they stand."""
-    known = KnownDatasets.load(folder)
+    datasets = KnownDatasets.load(folder)
     runs: list[PartitionedRun] = []
     sums: list[Contents] = []
     held: list[dict[str, npt.NDArray[Any]]] = []
     count = 0
 
     def write() -> None:
-        facts = {name: np.concatenate([one[name] for one in held]) for name in held[0]}
+        facts = {name: np.concatenate([piece[name] for piece in held]) for name in held[0]}
         sums.append(Contents.of(facts))
         runs.append(PartitionedRun.write(folder, partition_of(facts["hash"]), facts))
 
     for table in part():
         for start in range(0, table.num_rows, rows):
-            held.append(_facts(known, hash_name, table.slice(start, rows)))
+            held.append(_facts(datasets, hash_name, table.slice(start, rows)))
             count += len(held[-1]["hash"])
             if count >= rows:
                 write()
@@ -185,9 +185,9 @@ def _read_part(folder: Path, hash_name: Hash, rows: int, part: Part) -> tuple[li
     return runs, sums
 
 
-def _facts(known: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[str, npt.NDArray[Any]]:
+def _facts(datasets: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[str, npt.NDArray[Any]]:
     """The rows of known datasets as numbers; ``there`` has a bit for each number that is not null."""
-    places = known.places(table["dataset_id"])
+    places = datasets.places(table["dataset_id"])
     stays = places >= 0
     if not stays.all():
         rows = np.flatnonzero(stays)
@@ -201,10 +201,10 @@ def _facts(known: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[str, 
             found=repr(float(np.abs(sizes).max())),
             next_step="look for absurd sizes in the dump",
         )
-    there = np.zeros(len(places), np.uint8)
+    validity = np.zeros(len(places), np.uint8)
     columns = {"file_id": "file_id", "valid": "is_file_valid", "events": "event_count", "bytes": "file_size"}
     for name, column in columns.items():
-        there |= is_there(table[column]).astype(np.uint8) * np.uint8(_BITS[name])
+        validity |= is_there(table[column]).astype(np.uint8) * np.uint8(_BITS[name])
     return {
         "hash": hashes_in(names, hash_name),
         "check": hashes_in(names, check_hash),
@@ -213,7 +213,7 @@ def _facts(known: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[str, 
         "valid": to_numpy(table["is_file_valid"], np.int64),
         "events": to_numpy(table["event_count"], np.int64),
         "bytes": sizes.astype(np.int64),
-        "there": there,
+        "there": validity,
     }
 
 
@@ -262,8 +262,8 @@ def rows_that_repeat(hashes: Hashes) -> npt.NDArray[np.intp]:
     perhaps = np.flatnonzero(marks[hashes & np.uint64(0xFFFF)])
     some = hashes[perhaps]
     places = np.minimum(np.searchsorted(repeated, some), len(repeated) - 1)
-    found: npt.NDArray[np.intp] = perhaps[repeated[places] == some]
-    return found
+    rows: npt.NDArray[np.intp] = perhaps[repeated[places] == some]
+    return rows
 
 
 def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> KnownDatasets:

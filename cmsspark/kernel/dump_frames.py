@@ -7,6 +7,7 @@ unique first, so that none multiplies rows. :mod:`cmsspark.runners.datasets` and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from cmsspark import days
 from cmsspark.errors import DataError
 from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_datasets
 from cmsspark.kernel.exact_integers import rounded
@@ -21,6 +23,7 @@ from cmsspark.kernel.partitions import ROWS
 from cmsspark.kernel.parts import Each, Part, read_whole
 from cmsspark.kernel.presence import presence, whole_milliseconds
 from cmsspark.names import DERIVED, KINDS
+from cmsspark.schemas import stored_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,45 +54,45 @@ def read_frames(
     for (name, _), tables in zip(small, each(read_whole, [part for _, part in small]), strict=True):
         pieces[name] += tables
     frames = {name: _frame(tables) for name, tables in pieces.items()}
-    known, names = (
-        _known(frames["DATASETS"]) if "DATASETS" in frames else (known_datasets([], [], 0), pl.Series(dtype=pl.String))
-    )
+    datasets, names = known_datasets([], [], 0), pl.Series(dtype=pl.String)
+    if "DATASETS" in frames:
+        datasets, names = _numbered_datasets(frames["DATASETS"])
     if "FILES" in parts:
-        frames["contents"] = _contents(parts["FILES"], known, names, folder, each, rows)
+        frames["contents"] = _contents(parts["FILES"], datasets, names, folder, each, rows)
     if REPLICAS in parts:
         blocks = parts.get("BLOCKS")
-        frames["presence"] = _presence(parts[REPLICAS], blocks, known, names, folder, each, rows)
+        frames["presence"] = _presence(parts[REPLICAS], blocks, datasets, names, folder, each, rows)
     return frames
 
 
 def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
     import pyarrow as pa
 
-    found = pl.from_arrow(pa.concat_tables(tables))
-    assert isinstance(found, pl.DataFrame)
-    return found
+    frame = pl.from_arrow(pa.concat_tables(tables))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
-def _known(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
+def _numbered_datasets(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
     """The datasets that FILES and BLOCKS may name, and their names by number."""
     ids = identities(datasets)
     names = ids["dataset_name"].unique(maintain_order=True)
     numbered = ids.join(pl.DataFrame({"dataset_name": names}).with_row_index("number"), "dataset_name", "left")
-    known = known_datasets(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
-    return known, names
+    numbered_datasets = known_datasets(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
+    return numbered_datasets, names
 
 
 def _contents(
-    files: Sequence[Part], known: KnownDatasets, names: pl.Series, folder: Path, each: Each, rows: int
+    files: Sequence[Part], datasets: KnownDatasets, names: pl.Series, folder: Path, each: Each, rows: int
 ) -> pl.DataFrame:
-    found = dataset_contents(files, known, folder, each, rows=rows)
+    contents = dataset_contents(files, datasets, folder, each, rows=rows)
     return pl.DataFrame(
         {
             "dataset_name": names,
-            "file_count": found.files,
-            "invalid_file_count": found.invalid_files,
-            "events": _nullable(found.events, found.has_events),
-            "dataset_bytes": _nullable(found.bytes, found.has_bytes),
+            "file_count": contents.files,
+            "invalid_file_count": contents.invalid_files,
+            "events": _nullable(contents.events, contents.has_events),
+            "dataset_bytes": _nullable(contents.bytes, contents.has_bytes),
         }
     )
 
@@ -97,18 +100,20 @@ def _contents(
 def _presence(
     replicas: Sequence[Part],
     blocks: Sequence[Part] | None,
-    known: KnownDatasets,
+    dbs_datasets: KnownDatasets,
     names: pl.Series,
     folder: Path,
     each: Each,
     rows: int,
 ) -> pl.DataFrame:
     if blocks is None:
-        found = presence(replicas, folder, each, rows=rows)
+        result = presence(replicas, folder, each, rows=rows)
     else:
-        found = presence(replicas, folder, each, blocks=blocks, known=known, names=names.to_list(), rows=rows)
-    columns = found.rows
-    texts = {"dataset_name": (found.datasets, "dataset"), "site_name": (found.sites, "site"), "kind": (KINDS, "kind")}
+        result = presence(
+            replicas, folder, each, blocks=blocks, dbs_datasets=dbs_datasets, names=names.to_list(), rows=rows
+        )
+    columns = result.rows
+    texts = {"dataset_name": (result.datasets, "dataset"), "site_name": (result.sites, "site"), "kind": (KINDS, "kind")}
     named = {
         name: pl.Series(values, dtype=pl.String).gather(columns[column]) for name, (values, column) in texts.items()
     }
@@ -123,8 +128,8 @@ def _presence(
     return frame.with_columns(count).with_columns(is_complete.fill_null(value=False).alias("is_complete"))
 
 
-def _nullable(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> pl.Series:
-    return pl.DataFrame({"values": values, "there": there}).select(pl.when("there").then("values")).to_series()
+def _nullable(values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_]) -> pl.Series:
+    return pl.DataFrame({"values": values, "there": is_valid}).select(pl.when("there").then("values")).to_series()
 
 
 def one_each(rows: pl.DataFrame, key: str, *values: str) -> pl.DataFrame:
@@ -151,8 +156,8 @@ def releases(frames: Frames) -> pl.DataFrame:
         .join(versions, "release_version_id")
     )
     texts = pl.col("release_version").drop_nulls().unique().sort().str.join(",").alias("release_versions")
-    found = made.group_by("dataset_name").agg(texts)
-    return found.with_columns(pl.when(pl.col("release_versions") != "").then("release_versions"))
+    versions_of = made.group_by("dataset_name").agg(texts)
+    return versions_of.with_columns(pl.when(pl.col("release_versions") != "").then("release_versions"))
 
 
 #: Of each table that DATASETS points to: the key, the value, and the value's name in :func:`attributes`.
@@ -180,8 +185,8 @@ def attributes(frames: Frames) -> pl.DataFrame:
             columns.append(pl.col(value).alias(name))
     if "PROCESSING_ERAS" in frames:
         # A version is a whole number; what is none is null.
-        columns = [one.cast(pl.Int64, strict=False) if one.meta.output_name() == "processing_version" else one
-                   for one in columns]  # fmt: skip
+        columns = [column.cast(pl.Int64, strict=False) if column.meta.output_name() == "processing_version" else column
+                   for column in columns]  # fmt: skip
     if "creation_date" in rows.columns:
         seconds = rows["creation_date"]
         created, is_time = whole_milliseconds(seconds.fill_null(0.0).to_numpy())
@@ -190,22 +195,33 @@ def attributes(frames: Frames) -> pl.DataFrame:
     return rows.select(columns)
 
 
-def with_derived(rows: pl.DataFrame, *names: str) -> pl.DataFrame:
-    """``rows`` with these columns of :data:`cmsspark.names.DERIVED`, worked out once for each distinct text."""
+def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
+    """``rows`` with those of ``names`` that are in :data:`cmsspark.names.DERIVED` and not in ``rows``.
+
+    They are computed once for each distinct text.
+    """
     for name in names:
-        derived = DERIVED[name]
-        texts = rows[derived.source].unique().drop_nulls()
-        values = pl.Series(name, [derived.of(text) for text in texts.to_list()], dtype=pl.String)
-        rows = rows.join(pl.DataFrame([texts, values]), derived.source, "left", maintain_order="left")
+        if name in DERIVED and name not in rows.columns:
+            rule = DERIVED[name]
+            texts = rows[rule.source].unique().drop_nulls()
+            values = pl.Series(name, [rule.of(text) for text in texts.to_list()], dtype=pl.String)
+            rows = rows.join(pl.DataFrame([texts, values]), rule.source, "left", maintain_order="left")
     return rows
+
+
+def as_table(rows: pl.DataFrame, table: str, day: date) -> pl.DataFrame:
+    """``rows`` with the columns of a stored table: derived columns, ``day`` and ``timestamp`` are added."""
+    names = stored_table(table).names
+    of_day = {"day": pl.lit(day), "timestamp": pl.lit(days.start_ms(day), pl.Int64)}
+    return with_derived(rows, names).with_columns(**of_day).select(names)
 
 
 def whole(values: pl.Series, what: str) -> pl.Series:
     """Doubles as the nearest integers, halves away from 0. Raises DataError (65) where one leaves 64 bits."""
-    found, fits = rounded(values.fill_null(0.0).to_numpy())
+    rounded_values, fits = rounded(values.fill_null(0.0).to_numpy())
     if not fits.all():
         raise _too_large(what)
-    return _nullable(found, values.is_not_null().to_numpy())
+    return _nullable(rounded_values, values.is_not_null().to_numpy())
 
 
 def exact_sum(name: str) -> pl.Expr:
@@ -230,5 +246,5 @@ def to_arrow(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     oldest = pl.CompatLevel.oldest()
-    pieces = [one.select(schema.names).to_arrow(compat_level=oldest).cast(schema) for one in rows.iter_slices(_SLICE)]
+    pieces = [part.select(schema.names).to_arrow(compat_level=oldest).cast(schema) for part in rows.iter_slices(_SLICE)]
     return pa.concat_tables(pieces) if pieces else schema.empty_table()

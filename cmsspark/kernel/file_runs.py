@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.kernel.catalogue import Hashes, Longs, Numbers
+from cmsspark.kernel.catalogue import Hashes, Numbers
+from cmsspark.kernel.exact_integers import Longs
 
 #: Rows of a run, and about those that are merged at once. A row takes some 60 bytes while it is sorted.
 ROWS: Final = 1 << 20
@@ -47,7 +48,7 @@ class SortedRun:
     def read(self, name: str, first: int, last: int) -> Any:
         """A column's values in the rows from ``first`` to before ``last``."""
         names = list(_COLUMNS)
-        before = sum(np.dtype(_COLUMNS[one]).itemsize for one in names[: names.index(name)]) * self.rows
+        before = sum(np.dtype(_COLUMNS[column]).itemsize for column in names[: names.index(name)]) * self.rows
         kind: np.dtype[Any] = np.dtype(_COLUMNS[name])
         return np.fromfile(self.path, kind, last - first, offset=before + first * kind.itemsize)
 
@@ -66,7 +67,7 @@ class Slice:
 
     def columns(self, name: str) -> list[Any]:
         """Its values in each run."""
-        return [run.read(name, *place) for run, place in zip(self.runs, self.places, strict=True)]
+        return [run.read(name, *rows) for run, rows in zip(self.runs, self.places, strict=True)]
 
 
 def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:
@@ -79,7 +80,7 @@ def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:
         inner = np.searchsorted(run.read("hashes", 0, run.rows), ends).tolist()
         places.append([0, *inner, run.rows])
     for number in range(count):
-        yield Slice(runs, [(one[number], one[number + 1]) for one in places])
+        yield Slice(runs, [(bounds[number], bounds[number + 1]) for bounds in places])
 
 
 class RunColumn:

@@ -30,13 +30,13 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
         steps.append((size, before))
 
     def unpack(numbers: Codes) -> list[Codes]:
-        found = []
+        columns = []
         for size, before in reversed(steps):
             numbers, own = np.divmod(numbers, size)
-            found.append(own)
+            columns.append(own)
             if before is not None:
                 numbers = before[numbers]
-        return found[::-1]
+        return columns[::-1]
 
     return packed, unpack
 
@@ -44,8 +44,8 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
 def distinct(numbers: Codes) -> Codes:
     """The numbers that there are, sorted."""
     in_order = np.sort(numbers)
-    found: Codes = in_order[starts_of(in_order)]
-    return found
+    values: Codes = in_order[starts_of(in_order)]
+    return values
 
 
 def starts_of(in_order: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:

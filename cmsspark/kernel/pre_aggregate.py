@@ -17,7 +17,8 @@ import numpy.typing as npt
 from cmsspark import buffers, days
 from cmsspark.access import AccessBatch, Group, Packed, Quarantined, Remote
 from cmsspark.kernel import prefixes
-from cmsspark.kernel.catalogue import NOT_THERE, Catalogue, Hashes, Longs, Numbers, Replicas, site_hashes
+from cmsspark.kernel.catalogue import NOT_THERE, Catalogue, Hashes, Numbers, Replicas, site_hashes
+from cmsspark.kernel.exact_integers import Longs
 from cmsspark.kernel.sums import runs_of, sum_runs
 
 if TYPE_CHECKING:

@@ -35,20 +35,20 @@ def heads(lfns: Iterable[str]) -> Counter[str]:
 @lru_cache(maxsize=10_000)
 def shown(head: str) -> str:
     """``head`` as people may see it: ``/store/user/*``, ``/store/mc/Run2018A/*``, ``/store/*``; ``*`` for any other."""
-    words = head.split("/")[:-1]
-    if words[:2] != ["", "store"]:
+    directories = head.split("/")[:-1]
+    if directories[:2] != ["", "store"]:
         return "*"
-    area = words[2] if len(words) > 2 else ""
+    area = directories[2] if len(directories) > 2 else ""
     if area not in _AREAS:
         return "/store/*"
-    era = words[3] if len(words) > 3 else ""
+    era = directories[3] if len(directories) > 3 else ""
     if area in _PRODUCED and _ERA.fullmatch(era):
         return f"/store/{area}/{era}/*"
     return f"/store/{area}/*"
 
 
-def add(to: Counter[str], found: Mapping[str, int]) -> None:
+def add(to: Counter[str], counts: Mapping[str, int]) -> None:
     """Count ``found`` (by head) in ``to`` (by what is shown), which stays small."""
-    for head, count in found.items():
+    for head, count in counts.items():
         name = shown(head)
         to[name if name in to or len(to) < KEPT else OTHER] += count

@@ -22,7 +22,7 @@ from cmsspark.kernel.dataset_contents import KnownDatasets
 from cmsspark.kernel.exact_integers import Longs, rounded
 from cmsspark.kernel.partitions import ROWS, PartitionedRun, PartitionRange, ranges
 from cmsspark.kernel.parts import Each, Part
-from cmsspark.kernel.replica_sums import BITS, MEASURES, NAMED, RangeOfDatasets, Storage, beside, rows_of_range
+from cmsspark.kernel.replica_sums import BITS, MEASURES, NAMED, RangeOfDatasets, Storage, names_file, rows_of_range
 from cmsspark.names import KINDS, site_and_kind
 
 if TYPE_CHECKING:
@@ -56,13 +56,14 @@ class _Names:
 
     def of(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
         """The number of each text of a column."""
-        found = [np.zeros(0, np.int32)]
+        numbers = [np.zeros(0, np.int32)]
         for chunk in column.chunks:
-            coded = chunk.dictionary_encode()
+            encoded = chunk.dictionary_encode()
             # One more for nulls, which are -1 here.
-            of_texts = [*map(self.number, coded.dictionary.to_pylist()), self.number(None) if chunk.null_count else -1]
-            found.append(np.array(of_texts, np.int32)[to_numpy(coded.indices, np.int32, -1)])
-        return np.concatenate(found)
+            of_texts = list(map(self.number, encoded.dictionary.to_pylist()))
+            of_texts.append(self.number(None) if chunk.null_count else -1)
+            numbers.append(np.array(of_texts, np.int32)[to_numpy(encoded.indices, np.int32, -1)])
+        return np.concatenate(numbers)
 
     def number(self, text: str | None) -> int:
         """The number of a text, a new one where it is new."""
@@ -80,7 +81,7 @@ def presence(
     each: Each = map,
     *,
     blocks: Iterable[Part] = (),
-    known: KnownDatasets | None = None,
+    dbs_datasets: KnownDatasets | None = None,
     names: Sequence[str] = (),
     rows: int = ROWS,
 ) -> Presence:
@@ -88,30 +89,30 @@ def presence(
 
     ``replicas``: parts with tables of ``REPLICA_COLUMNS``; a (block, node) that is there twice counts once, with its
     largest values. ``blocks``: of ``BLOCK_COLUMNS``; with them ``block_count`` is the number of blocks that DBS or the
-    snapshot names of the dataset, without them it is not counted. ``names``: the names that ``known`` numbers.
+    snapshot names of the dataset, without them it is not counted. ``names``: the names that ``dbs_datasets`` numbers.
     ``folder`` takes some 60 bytes for each replica meanwhile. Raises DataError (65) where a sum leaves 64 bits.
     """
     datasets, nodes = _Names({name: number for number, name in enumerate(names)}), _Names()
     replica_runs = [run for runs in each(partial(_read_replicas, folder, rows), replicas) for run in runs]
     for run in replica_runs:
-        found = json.loads(beside(run, "names").read_text())
+        texts = json.loads(names_file(run, "names").read_text())
         for what, numbering in (("datasets", datasets), ("nodes", nodes)):
-            np.save(beside(run, what), np.array([*map(numbering.number, found[what])], np.int32))
+            np.save(names_file(run, what), np.array([*map(numbering.number, texts[what])], np.int32))
     block_runs: list[PartitionedRun] = []
-    if known is not None:
-        known.save(folder)
+    if dbs_datasets is not None:
+        dbs_datasets.save(folder)
         np.save(folder / "known-partitions.npy", partitions_of(names))
         block_runs = [run for runs in each(partial(_read_blocks, folder, rows), blocks) for run in runs]
     sites, storage = _storage_of(nodes)
-    tasks = [RangeOfDatasets(one, PartitionRange(block_runs, one.first, one.last), known is not None)
-             for one in ranges(replica_runs, rows)]  # fmt: skip
+    tasks = [RangeOfDatasets(part, PartitionRange(block_runs, part.first, part.last), dbs_datasets is not None)
+             for part in ranges(replica_runs, rows)]  # fmt: skip
     pieces = list(each(partial(rows_of_range, storage), tasks))
     for run in (*replica_runs, *block_runs):
         run.path.unlink()
     empty = rows_of_range(
-        storage, RangeOfDatasets(PartitionRange([], 0, 0), PartitionRange([], 0, 0), known is not None)
+        storage, RangeOfDatasets(PartitionRange([], 0, 0), PartitionRange([], 0, 0), dbs_datasets is not None)
     )
-    columns = {name: np.concatenate([empty[name], *(one[name] for one in pieces)]) for name in empty}
+    columns = {name: np.concatenate([empty[name], *(part[name] for part in pieces)]) for name in empty}
     return Presence(list(datasets.numbers), list(sites.numbers), columns)
 
 
@@ -132,10 +133,10 @@ def _read_replicas(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
     count = 0
 
     def write() -> None:
-        columns = {name: np.concatenate([one[name] for one in held]) for name in held[0]}
+        columns = {name: np.concatenate([piece[name] for piece in held]) for name in held[0]}
         names = list(datasets.numbers)
         run = PartitionedRun.write(folder, partitions_of(names)[columns["dataset"]], columns)
-        beside(run, "names").write_text(json.dumps({"datasets": names, "nodes": list(nodes.numbers)}))
+        names_file(run, "names").write_text(json.dumps({"datasets": names, "nodes": list(nodes.numbers)}))
         runs.append(run)
 
     for table in part():
@@ -158,15 +159,15 @@ def _replica_columns(table: pa.Table, datasets: _Names, nodes: _Names) -> dict[s
         "node": nodes.of(table["node_name"]),
         "block": _block_hashes(table["block_name"], has_name),
     }
-    there = has_name * NAMED
+    validity = has_name * NAMED
     for name, column in zip(MEASURES, REPLICA_COLUMNS[3:], strict=True):
         if name == "created_ms":
             columns[name], has = whole_milliseconds(to_numpy(table[column], np.float64))
             has &= is_there(table[column])
         else:
             columns[name], has = to_numpy(table[column], np.int64), is_there(table[column])
-        there |= has * BITS[name]
-    return columns | {"there": there}
+        validity |= has * BITS[name]
+    return columns | {"there": validity}
 
 
 def whole_milliseconds(seconds: npt.NDArray[np.float64]) -> tuple[Longs, npt.NDArray[np.bool_]]:
@@ -179,14 +180,14 @@ def _block_hashes(column: pa.ChunkedArray, has_name: npt.NDArray[np.bool_]) -> H
     """Hashes of names, 0 for a block without one. Blocks are told apart within their dataset only."""
     if has_name.all():
         return hashes_in(column)
-    found = np.zeros(len(column), np.uint64)
-    found[has_name] = hashes_in(column.drop_null())
-    return found
+    hashes = np.zeros(len(column), np.uint64)
+    hashes[has_name] = hashes_in(column.drop_null())
+    return hashes
 
 
 def _read_blocks(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
     """The runs of a part of BLOCKS: the named blocks of known datasets."""
-    known = KnownDatasets.load(folder)
+    datasets = KnownDatasets.load(folder)
     of_names = np.load(folder / "known-partitions.npy", mmap_mode="r")
     runs: list[PartitionedRun] = []
     held: list[tuple[npt.NDArray[Any], Hashes]] = []
@@ -199,9 +200,9 @@ def _read_blocks(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
     for table in part():
         for start in range(0, table.num_rows, rows):
             some = table.slice(start, rows)
-            places = known.places(some["dataset_id"])
+            places = datasets.places(some["dataset_id"])
             stays = (places >= 0) & is_there(some["block_name"])
-            held.append((known.numbers[places[stays]], hashes_in(some["block_name"].filter(flags(stays)))))
+            held.append((datasets.numbers[places[stays]], hashes_in(some["block_name"].filter(flags(stays)))))
             if sum(len(numbers) for numbers, _ in held) >= rows:
                 write()
     if held:

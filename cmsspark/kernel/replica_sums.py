@@ -25,7 +25,7 @@ NAMED: Final = np.uint8(1 << len(MEASURES))
 _LEAST: Final = np.iinfo(np.int64).min
 
 
-def beside(run: PartitionedRun, what: str) -> Path:
+def names_file(run: PartitionedRun, what: str) -> Path:
     """A file beside a run: its own names as JSON, or the numbers of these names among all."""
     return run.path.with_suffix(".json" if what == "names" else f".{what}.npy")
 
@@ -59,15 +59,15 @@ def rows_of_range(storage: Storage, task: RangeOfDatasets) -> dict[str, npt.NDAr
     order = _ordered(kinds, blocks, nodes)
     kinds, blocks, nodes = kinds[order], blocks[order], nodes[order]
     measures = {name: _column(replicas, name, np.int64)[order] for name in MEASURES}
-    there = _column(replicas, "there", np.uint8)[order]
+    validity = _column(replicas, "there", np.uint8)[order]
     starts = _starts(kinds, blocks, nodes)
     if len(starts) < len(order):
         for name, values in measures.items():
-            known = np.where(there & BITS[name], values, _LEAST)
-            measures[name] = np.maximum.reduceat(known, starts)
-        there = np.bitwise_or.reduceat(there, starts)
+            values_or_least = np.where(validity & BITS[name], values, _LEAST)
+            measures[name] = np.maximum.reduceat(values_or_least, starts)
+        validity = np.bitwise_or.reduceat(validity, starts)
         kinds, blocks = kinds[starts], blocks[starts]
-    return _summed(storage, task, kinds, blocks, measures, there)
+    return _summed(storage, task, kinds, blocks, measures, validity)
 
 
 def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]:
@@ -89,21 +89,21 @@ def _summed(
     kinds: Longs,
     blocks: Hashes,
     measures: dict[str, Longs],
-    there: npt.NDArray[np.uint8],
+    validity: npt.NDArray[np.uint8],
 ) -> dict[str, npt.NDArray[Any]]:
     """Rows from replicas that are there once each, ordered by (dataset, site, kind, block)."""
     starts = _starts(kinds)
     of_kind = kinds[starts]
     groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(kinds))))
-    files, file_sums = _values(measures, there, "node_files"), {}
+    files, file_sums = _values(measures, validity, "node_files"), {}
     for name in ("node_files", "node_bytes"):
-        file_sums[name] = _sums(_values(measures, there, name), starts, name)
+        file_sums[name] = _sums(_values(measures, validity, name), starts, name)
     # A block may lie on several nodes of one kind at a site.
     at_block = _starts(kinds, blocks)
     has_files = _sums(files, at_block, "node_files") > 0
-    newest = _reduced(np.maximum, np.where(there & BITS["created_ms"], measures["created_ms"], _LEAST), starts)
-    has_newest = _reduced(np.bitwise_or, there & BITS["created_ms"], starts) > 0
-    is_full = (there & (_ALL | NAMED)) == (_ALL | NAMED)
+    newest = _reduced(np.maximum, np.where(validity & BITS["created_ms"], measures["created_ms"], _LEAST), starts)
+    has_newest = _reduced(np.bitwise_or, validity & BITS["created_ms"], starts) > 0
+    is_full = (validity & (_ALL | NAMED)) == (_ALL | NAMED)
     is_full &= (measures["node_files"] >= measures["block_files"]) & (measures["node_bytes"] >= measures["block_bytes"])
     sites = of_kind // len(KINDS)
     dataset = sites // storage.site_count if storage.site_count else sites
@@ -117,17 +117,22 @@ def _summed(
         "full_block_count": _distinct_blocks(kinds[is_full] // len(KINDS), blocks[is_full], sites),
         "newest_ms": np.where(has_newest, newest, 0),
         "has_newest": has_newest,
-        "block_count": _block_counts(storage, task, kinds, blocks, there, dataset),
+        "block_count": _block_counts(storage, task, kinds, blocks, validity, dataset),
     }
 
 
 def _block_counts(
-    storage: Storage, task: RangeOfDatasets, kinds: Longs, blocks: Hashes, there: npt.NDArray[np.uint8], wanted: Longs
+    storage: Storage,
+    task: RangeOfDatasets,
+    kinds: Longs,
+    blocks: Hashes,
+    validity: npt.NDArray[np.uint8],
+    wanted: Longs,
 ) -> Longs:
     """Distinct blocks that DBS or the snapshot names of each dataset in ``wanted``; -1 where none is counted."""
     if not task.counts_blocks:
         return np.full(len(wanted), -1, np.int64)
-    named = (there & NAMED) > 0
+    named = (validity & NAMED) > 0
     datasets = kinds[named] // (len(KINDS) * max(1, storage.site_count))
     in_dbs = _column(task.blocks, "dataset", np.int32).astype(np.int64)
     both = np.concatenate((datasets, in_dbs))
@@ -142,9 +147,9 @@ def _distinct_blocks(groups: Longs, blocks: Hashes, wanted: Longs) -> Longs:
     return np.searchsorted(once, wanted, "right") - np.searchsorted(once, wanted, "left")
 
 
-def _values(measures: dict[str, Longs], there: npt.NDArray[np.uint8], name: str) -> Longs:
+def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: str) -> Longs:
     """A measure with 0 where it is null."""
-    return np.where(there & BITS[name], measures[name], 0)
+    return np.where(validity & BITS[name], measures[name], 0)
 
 
 def _sums(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
@@ -155,8 +160,8 @@ def _sums(values: Longs, starts: npt.NDArray[np.intp], what: str) -> Longs:
 
 
 def _reduced(function: np.ufunc, values: npt.NDArray[Any], starts: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = function.reduceat(values, starts) if len(starts) else values[:0]
-    return found
+    reduced: npt.NDArray[Any] = function.reduceat(values, starts) if len(starts) else values[:0]
+    return reduced
 
 
 def _starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
@@ -171,7 +176,7 @@ def _numbers(part: PartitionRange, name: str, what: str) -> Longs:
     """A column of a run's own numbers as numbers among all."""
     pieces = [np.zeros(0, np.int64)]
     for run, own in zip(part.runs, part.pieces(name), strict=True):
-        pieces.append(np.load(beside(run, what))[own].astype(np.int64))
+        pieces.append(np.load(names_file(run, what))[own].astype(np.int64))
     return np.concatenate(pieces)
 
 

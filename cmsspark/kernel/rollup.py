@@ -124,11 +124,11 @@ class _Filter:
         return table.filter(pa.array(is_match))
 
     def _of_rows(self, name: str, chunk: pa.DictionaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        is_match, derived = self._matches[name], DERIVED.get(name)
+        is_match, rule = self._matches[name], DERIVED.get(name)
         values = chunk.dictionary.to_pylist()
         for value in values:
             if value not in is_match:
-                is_match[value] = matches(derived.of(value) if derived else value, self._filters[name])
+                is_match[value] = matches(rule.of(value) if rule else value, self._filters[name])
         # Index -1 is null; it takes the last element.
         of_values = np.fromiter((is_match[value] for value in (*values, None)), np.bool_, len(values) + 1)
         of_rows: np.ndarray[Any, np.dtype[np.bool_]] = of_values[_indices(chunk)]
@@ -156,7 +156,7 @@ class RollupState:
             codes["day"] = np.repeat(days.astype(np.int32), [table.num_rows for table in tables])
         for name in self.rollup.grouped:
             if name in DERIVED:
-                codes[name] = self._derived(name)[codes[DERIVED[name].source]]
+                codes[name] = self._derived_codes(name)[codes[DERIVED[name].source]]
         self._reduce(codes, rows)
 
     @property
@@ -178,10 +178,10 @@ class RollupState:
         codes: Codes = lookup[np.concatenate([_indices(chunk) for chunk in column.chunks])]
         return codes
 
-    def _derived(self, name: str) -> Codes:
+    def _derived_codes(self, name: str) -> Codes:
         """Return the number of the derived text for each number of its source."""
-        derived = DERIVED[name]
-        values = [None if value is None else derived.of(value) for value in self._of(derived.source).values]
+        rule = DERIVED[name]
+        values = [None if value is None else rule.of(value) for value in self._of(rule.source).values]
         return self._of(name).codes(values)
 
     def _reduce(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:
@@ -218,7 +218,7 @@ class RollupState:
         """Return the rows, sorted, with texts and days for their numbers, and seconds for milliseconds."""
         for name in self.rollup.keys:
             if name not in codes:
-                codes[name] = self._derived(name)[codes[DERIVED[name].source]]
+                codes[name] = self._derived_codes(name)[codes[DERIVED[name].source]]
         values = {name: self._of(name).values for name in self.rollup.keys}
         ranks, _ = pack([ranks_of(values[name])[codes[name]] for name in self.rollup.keys], total.height)
         order = np.argsort(ranks)

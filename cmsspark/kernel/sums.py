@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.errors import DataError
+from cmsspark.kernel.exact_integers import Longs
 
-Longs = npt.NDArray[np.int64]
 _LIMIT: Final = 2**63 - 1
 #: If a sum of floats is below this, the sum of integers is below the limit: the rounding error is far smaller.
 _SAFE: Final = 2.0**63 * (1 - 2.0**-20)

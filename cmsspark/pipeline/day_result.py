@@ -87,7 +87,7 @@ def store_day(
     warnings += reconciliation.check(outcome.bins, tolerances, outcome.examples, outcome.source, prefixes, quarantined)
     warnings += _leave_out_empty(request, inputs, outcome.bins)
     before = results.history(inputs.files, request.fout, request.job, request.day, reconciliation.TRAILING_DAYS)
-    trailing = [manifest.get("reconciliation", {}) for manifest in before]
+    trailing = [manifest.reconciliation for manifest in before]
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
@@ -97,7 +97,7 @@ def store_day(
     done = staged.commit({**manifest, "warnings": warnings})
     for text in warnings:
         run_context.log(f"warning: {text}")
-    run_context.log(reconciliation_table.table(done.manifest["reconciliation"]))
+    run_context.log(reconciliation_table.table(done.manifest.reconciliation))
     run_context.log(f"{request.job} of {request.day} stored in {done.path} after {run_context.seconds():.1f} s")
     return done
 

@@ -16,12 +16,12 @@ import click
 from cmsspark import days
 from cmsspark.compiled import unavailable_reason
 from cmsspark.file_systems import files_for
-from cmsspark.pipeline import engine
 from cmsspark.pipeline.job_index import JOBS, Job
+from cmsspark.pipeline.job_run import begin
 from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of
-from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, is_all_local, versions
+from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, versions
 from cmsspark.pipeline.request import JobRequest
-from cmsspark.pipeline.run_context import RunContext, running
+from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources import folders
 from cmsspark.sources.folders import Dump, Layout
@@ -96,19 +96,12 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
     Raises InputMissing (66), NotReady (75), DataError (65) and OutputError (73); UsageError (2) where processes are
     requested for what only Spark does, SettingsError (78) where Spark is needed and has no session.
     """
-    log = log or (lambda text: click.echo(text, err=True))
-    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
-    is_local = is_all_local(layout, request.sources, request.fout)
-    choice = engine.choose(request, layout)
-    engine.check_session(choice)
-    with running(request.settings, request.fout, job.name, request.day, log) as run_context:
-        # Missing local input, and another process that works on the day, are errors before a JVM starts.
-        if is_local:
-            run_context.lock(LocalFiles())
-        dumps = job.choose(LocalFiles(), layout, request.day) if is_local else []
-        start = _run_by_processes if choice.engine == PROCESSES else _run_in_spark
-        done = start(_Work(job, request, layout, run_context), dumps)
-        run_context.manifest = done.manifest
+    with begin(request, log) as job_run:
+        # Missing local input is an error before a JVM starts.
+        dumps = job.choose(LocalFiles(), job_run.layout, request.day) if job_run.is_local else []
+        start = _run_by_processes if job_run.engine == PROCESSES else _run_in_spark
+        done = start(_Work(job, request, job_run.layout, job_run.run_context), dumps)
+        job_run.run_context.manifest = done.manifest
         return done
 
 

@@ -59,7 +59,7 @@ class EarlierDay:
         folder = None if self.source is None else self.source.folder
         entry: dict[str, Any] = {"day": self.day.isoformat(), "folder": folder}
         if self.ids is not None:
-            return {**entry, "ids_from": "stored", "job": self.ids.manifest["job"], "run": self.ids.manifest["run"]}
+            return {**entry, "ids_from": "stored", "job": self.ids.manifest.job, "run": self.ids.manifest.run}
         return {**entry, "ids_from": None if self.source is None else "logs"}
 
     def read_ids(self, files: Files) -> Longs:
@@ -74,11 +74,11 @@ class EarlierDay:
             schema = stored_table(JOB_IDS)
             rows = [part_rows(files, part, schema, ["id_hash"]) for part in parts_of(files, self.ids, JOB_IDS)]
             found += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
-            if sum(map(len, found)) != self.ids.manifest["tables"][JOB_IDS]["rows"]:
+            if sum(map(len, found)) != self.ids.manifest.tables[JOB_IDS].rows:
                 raise DataError(
                     f"the ids of the jobs of {self.day} are not all there",
                     where=self.ids.path,
-                    next_step=f"run {self.ids.manifest['job']} again for {self.day}",
+                    next_step=f"run {self.ids.manifest.job} again for {self.day}",
                 )
         return np.unique(np.concatenate(found))
 
@@ -112,7 +112,7 @@ def _stored_ids(files: Files, fout: str, stream: str, source: DayInput, day: dat
             continue
         if found is None:
             continue
-        is_same = any(entry == input_summary(source) for entry in found.manifest.get("inputs", ()))
-        if is_same and found.manifest["tables"][JOB_IDS]["schema"] == stored_table(JOB_IDS).fingerprint():
+        is_same = any(entry == input_summary(source) for entry in found.manifest.document.get("inputs", ()))
+        if is_same and found.manifest.tables[JOB_IDS].schema == stored_table(JOB_IDS).fingerprint():
             return found
     return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import date
 from typing import Final
 from urllib.parse import unquote
 
@@ -126,11 +125,10 @@ def _kept_dumps(
     except (InputMissing, DataError):
         return {}
     kept = {}
-    for kind, dump in before.manifest.get("dumps", {}).items():
-        if kind not in kinds or not any(location.holds(dump["folder"]) for location in layout.locations[kind]):
+    for kind, dump in before.manifest.dumps.items():
+        if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
             continue
-        dump_day = date.fromisoformat(dump["day"]) if dump["day"] else None
-        kept_dump = folders.dump_at(files, kind, dump["folder"], request.day, dump_day, dbs_tables(request))
+        kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, dbs_tables(request))
         if kept_dump is not None:
             kept[kind] = kept_dump
     return kept
@@ -148,7 +146,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
         fits = [path for path in listed if path in wanted or ("/" not in name and path.endswith(f"/{name}"))]
         if len(fits) != 1:
             raise UsageError(
-                f"--accept-damaged names {name!r}, a file of the day's logs is wanted",
+                f"--accept-damaged must name one file of the day's logs, not {name!r}",
                 where=", ".join(source.folder for source in streams),
                 found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
                 next_step="give the path that the error about its damage shows",

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
@@ -17,10 +15,10 @@ from cmsspark.kernel.catalogue_build import Each
 from cmsspark.memory import trim
 from cmsspark.pipeline import catalogue_snapshots, day_result, engine, overflow, reuse
 from cmsspark.pipeline.inputs import resolve, uses_index
+from cmsspark.pipeline.job_run import JobRun, begin
 from cmsspark.pipeline.overflow import reader_of
-from cmsspark.pipeline.provenance import is_all_local
 from cmsspark.pipeline.request import DayRequest, Inputs
-from cmsspark.pipeline.run_context import RunContext, running
+from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
 from cmsspark.runners.job_work import JobWork
@@ -28,7 +26,6 @@ from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
 from cmsspark.runners.tasks import StreamFiles, TaskContext
-from cmsspark.sources.folders import Layout
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
 
@@ -36,46 +33,39 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run(request: DayRequest, log: Any = None) -> results.CurrentTable:
+def run(request: DayRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
     """Count the day and store its tables; return the run's location and manifest.
 
     Raises UsageError (2) and SettingsError (78) where the engine is not available; InputMissing (66), NotReady (75),
     DataError (65), OutputError (73): the previous result stays.
     """
-    log = log or (lambda text: click.echo(text, err=True))
     reconciliation.parse_tolerances(request.max_malformed, request.streams)
-    layout = Layout.load(request.settings.sources, request.root or request.settings.root)
-    is_local = is_all_local(layout, request.sources, request.fout)
-    choice = engine.choose(request, layout)
-    engine.check_session(choice)
-    with running(request.settings, request.fout, request.job, request.day, log) as run_context:
-        # Missing local input, and another process that works on the day, are errors before anything starts.
-        if is_local:
-            run_context.lock(LocalFiles())
-        if choice.engine == PROCESSES:
-            done = _run_by_processes(request, layout, log, run_context)
-        else:
-            done = _run_by_spark(request, layout, is_local, log, run_context)
-        run_context.manifest = done.manifest
+    with begin(request, log) as job_run:
+        count = _run_by_processes if job_run.engine == PROCESSES else _run_by_spark
+        done = count(request, job_run)
+        job_run.run_context.manifest = done.manifest
         return done
 
 
-def _run_by_processes(request: DayRequest, layout: Layout, log: Any, run_context: RunContext) -> results.CurrentTable:
+def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
+    run_context = job_run.run_context
     with local.worker_pool() as pool:
-        inputs = resolve(request, layout, LocalFiles())
+        inputs = resolve(request, job_run.layout, LocalFiles())
         earlier = reuse.find(request, inputs)
         if earlier is not None:
-            log(f"taken from {reuse.SOURCE} of the day, run {earlier.manifest['run']}; --recount reads the logs")
-            return Work(request, inputs, None, log, run_context).take(earlier)
+            run_context.log(
+                f"taken from {reuse.SOURCE} of the day, run {earlier.manifest.run}; --recount reads the logs"
+            )
+            return Work(request, inputs, None, run_context).take(earlier)
         engine.check_index(request, inputs)
-        work = Work(request, inputs, _snapshots(request, inputs, log, pool.map), log, run_context)
+        work = Work(request, inputs, _snapshots(request, inputs, run_context.log, pool.map), run_context)
         return work.count(local.LocalRunner(pool))
 
 
-def _run_by_spark(
-    request: DayRequest, layout: Layout, is_local: bool, log: Any, run_context: RunContext
-) -> results.CurrentTable:
-    inputs = resolve(request, layout, LocalFiles()) if is_local else None
+def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
+    layout, run_context = job_run.layout, job_run.run_context
+    # Missing local input is an error before a session starts.
+    inputs = resolve(request, layout, LocalFiles()) if job_run.is_local else None
     with ThreadPoolExecutor(1) as pool:
         # The session starts while the catalogue is opened or built.
         starting = pool.submit(_session, request.job)
@@ -84,9 +74,10 @@ def _run_by_spark(
             run_context.lock(files)
             inputs = resolve(request, layout, files)
         has_index = uses_index(request, inputs.dbs)
-        opened = _snapshots(request, inputs, log, has_index=has_index) if has_index or inputs.earlier else None
+        needs_snapshots = has_index or bool(inputs.earlier)
+        opened = _snapshots(request, inputs, run_context.log, has_index=has_index) if needs_snapshots else None
         spark = starting.result()
-    work = Work(request, inputs, opened, log, run_context)
+    work = Work(request, inputs, opened, run_context)
     return work.count(SparkRunner(spark, inputs.dumps, request.feed))
 
 
@@ -97,7 +88,6 @@ class Work:
     request: DayRequest
     inputs: Inputs
     opened: catalogue_snapshots.Snapshots | None
-    log: Any
     run_context: RunContext
 
     def count(self, runner: Runner) -> results.CurrentTable:
@@ -159,7 +149,7 @@ def _session(job: str) -> SparkSession:
 
 
 def _snapshots(
-    request: DayRequest, inputs: Inputs, log: Any, each: Each = map, *, has_index: bool = True
+    request: DayRequest, inputs: Inputs, log: Callable[[str], None], each: Each = map, *, has_index: bool = True
 ) -> catalogue_snapshots.Snapshots:
     """The snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up."""
     began = time.monotonic()
@@ -183,7 +173,7 @@ def _snapshots(
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
     """The files of each stream as the scan takes them."""
     streams = [
-        StreamFiles(one.stream, one.format_name, tuple((file.path, file.size) for file in one.files))
-        for one in inputs.streams
+        StreamFiles(source.stream, source.format_name, tuple((file.path, file.size) for file in source.files))
+        for source in inputs.streams
     ]
     return streams + [files for day in inputs.earlier for files in day.stream_files()]

@@ -99,7 +99,9 @@ def _matched(batch: Any, catalogue: Catalogue) -> int:
     most = 0
     for column in (whole.read_bytes, whole.cpu_ms, whole.wall_ms):
         if column:
-            most = max(most, *(value or 0 for value, there in zip(column, is_there.tolist(), strict=True) if there), 0)
+            most = max(
+                most, *(value or 0 for value, is_value in zip(column, is_there.tolist(), strict=True) if is_value), 0
+            )
     return most
 
 

@@ -15,6 +15,7 @@ from cmsspark.checks import readiness
 from cmsspark.checks.readiness import Listing, Readiness, Rules
 from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.job_index import Job
 from cmsspark.schemas import stored_table
 from cmsspark.sources import folders
@@ -39,7 +40,7 @@ class PlannedTask:
     why: str
     runs: bool = True
     options: tuple[str, ...] = ()
-    verdict: Readiness = field(default_factory=Readiness)
+    readiness: Readiness = field(default_factory=Readiness)
     error: CmssparkError | None = None
     #: A digest of the inputs, of this code's version, and of the options; empty where nothing is run.
     fingerprint: str = ""
@@ -63,37 +64,37 @@ class Planner:
             manifest = self._manifest(job, day)
             why = "missing" if manifest is None else self._stale(job, day, manifest)
             if why or force:
-                verdict, options = self._ready(job, day, manifest)
+                ready, options = self._ready(job, day, manifest)
                 digest = self._fingerprint(job, day, options)
-                return PlannedTask(day, job, why or "forced", True, options, verdict, fingerprint=digest)
+                return PlannedTask(day, job, why or "forced", True, options, ready, fingerprint=digest)
             if manifest and not self._is_published(job, day, manifest):
                 return PlannedTask(day, job, "unpublished", runs=False)
         except CmssparkError as error:
             return PlannedTask(day, job, "cannot be looked at", error=error)
         return None
 
-    def _manifest(self, job: Job, day: date) -> dict[str, Any] | None:
+    def _manifest(self, job: Job, day: date) -> Manifest | None:
         try:
             return results.current(self.files, self.fout, job.name, job.tables[0], day).manifest
         except (InputMissing, DataError):
             return None  # missing or damaged: the day is run again
 
-    def _stale(self, job: Job, day: date, manifest: Mapping[str, Any]) -> str:
+    def _stale(self, job: Job, day: date, manifest: Manifest) -> str:
         """The change since the day was counted: of a schema or a log, never only a better dump. Else empty."""
-        for table, entry in manifest["tables"].items():
-            if table in job.tables and entry.get("schema", "") not in ("", stored_table(table).fingerprint()):
+        for table, entry in manifest.tables.items():
+            if table in job.tables and entry.schema not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
-        read = {source.get("stream"): source for source in manifest.get("inputs", ())}
         for stream in streams_of_day(day, job.streams):
             try:
                 now = self._resolve(stream, day)
             except (InputMissing, NotReady):
                 continue  # logs are deleted after a while; the result stays
-            if stream not in read:
+            read = manifest.input_of(stream)
+            if read is None:
                 return f"stale: {stream} has arrived"
-            if _file_keys(read[stream]["files"]) != _file_keys([[f.path, f.size, f.mtime_ms] for f in now.files]):
+            if _file_keys(read.files) != _file_keys([[f.path, f.size, f.mtime_ms] for f in now.files]):
                 return f"stale: the files of {stream} have changed"
-            if read[stream]["is_tmp"] and not now.is_tmp:
+            if read.is_tmp and not now.is_tmp:
                 return f"stale: {stream} is final now"
         return ""
 
@@ -113,8 +114,8 @@ class Planner:
         is_allowed = self.policies.get(stream) == "tmp"
         return folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=is_allowed)
 
-    def _ready(self, job: Job, day: date, manifest: Mapping[str, Any] | None) -> tuple[Readiness, tuple[str, ...]]:
-        verdicts, options = [], set()
+    def _ready(self, job: Job, day: date, manifest: Manifest | None) -> tuple[Readiness, tuple[str, ...]]:
+        parts, options = [], set()
         sources = []
         before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
         for stream in streams_of_day(day, job.streams):
@@ -122,23 +123,23 @@ class Planner:
                 source = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
                 if self.policies.get(stream) == "partial":
-                    verdicts.append(Readiness(warnings=(f"{stream} is left out: {error.wanted}",)))
+                    parts.append(Readiness(warnings=(f"{stream} is left out: {error.wanted}",)))
                     options.add("--allow-missing")
                 else:
-                    verdicts.append(readiness.missing(self._missing_text(stream, day, error), self.now_ms))
+                    parts.append(readiness.missing(self._missing_text(stream, day, error), self.now_ms))
                 continue
             sources.append(source)
             options |= {"--allow-tmp"} if source.is_tmp else set()
             sizes = [_sizes(earlier, stream) for earlier in before]
-            verdicts.append(readiness.judge_stream(_listing(source), sizes, day, self.now_ms, self.rules))
+            parts.append(readiness.judge_stream(_listing(source), sizes, day, self.now_ms, self.rules))
             names = [_names(path for path, _, _ in _files(earlier, stream)) for earlier in before]
-            verdicts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
+            parts.append(readiness.judge_parts(stream, _names(file.path for file in source.files), names))
         if job.streams and not sources:
-            verdicts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
+            parts.append(readiness.missing(f"none of {', '.join(job.streams)} is there", self.now_ms))
         # A day that was counted keeps its dumps.
         if manifest is None:
-            verdicts += self._dumps_ready(job, day, [source.stream for source in sources])
-        return readiness.together(verdicts), tuple(sorted(options))
+            parts += self._dumps_ready(job, day, [source.stream for source in sources])
+        return readiness.together(parts), tuple(sorted(options))
 
     def _missing_text(self, stream: str, day: date, error: CmssparkError) -> str:
         try:
@@ -163,11 +164,10 @@ class Planner:
             dumps.append(folders.choose_phedex_dump(self.files, self.layout, day))
         return dumps
 
-    def _is_published(self, job: Job, day: date, manifest: Mapping[str, Any]) -> bool:
+    def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
-        run = manifest.get("run")
-        published = (entry for entry in self.published if entry.stored_run == run and entry.day == day)
+        published = (entry for entry in self.published if entry.stored_run == manifest.run and entry.day == day)
         return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
 
 
@@ -176,12 +176,13 @@ def _file_keys(files: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
     return sorted((str(path).rsplit("/", 1)[-1], size, mtime_ms) for path, size, mtime_ms in files)
 
 
-def _files(manifest: Mapping[str, Any], stream: str) -> list[Sequence[Any]]:
-    return [file for source in manifest.get("inputs", ()) if source.get("stream") == stream for file in source["files"]]
+def _files(manifest: Manifest, stream: str) -> Sequence[tuple[str, int | None, int | None]]:
+    entry = manifest.input_of(stream)
+    return entry.files if entry else ()
 
 
-def _sizes(manifest: Mapping[str, Any], stream: str) -> list[int]:
-    return [size for _, size, _ in _files(manifest, stream)]
+def _sizes(manifest: Manifest, stream: str) -> list[int]:
+    return [size or 0 for _, size, _ in _files(manifest, stream)]
 
 
 def _names(paths: Iterable[str]) -> list[str]:

@@ -35,7 +35,7 @@ class PublishRequest:
     """What to publish, and the destination: the command line before the settings.
 
     ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials file; ``spool``: the folder of
-    the file sink; ``limit``: only so many rows.
+    the file sink; ``limit``: only so many rows; ``is_again``: also documents that have not changed.
     """
 
     interval: Interval
@@ -47,6 +47,7 @@ class PublishRequest:
     amq: Path | None
     spool: Path
     limit: int | None = None
+    is_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,21 +73,34 @@ def _open_sink(
     request: PublishRequest, table: str, log: Callable[[str], None] = lambda text: None
 ) -> tuple[DocumentSpec, Sink]:
     """The fields that all documents share, and the sink that they go to."""
-    from cmsspark.publish.documents import DocumentSpec
     from cmsspark.publish.sink import SinkOptions
     from cmsspark.publish.sinks import SINKS
-    from cmsspark.schemas import stored_table
 
     module = SINKS[request.sink].load()
     credentials = module.read_credentials(request.amq)
-    producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
-    kind = (credentials.type if credentials else None) or request.options.type or table
-    spec = DocumentSpec(stored_table(table), request.interval, producer, kind)
-    options = SinkOptions(table, spec.period, producer, kind, request.spool, request.options, log)
+    spec = _spec(request, table, credentials)
+    options = SinkOptions(table, spec.period, spec.producer, spec.type, request.spool, request.options, log)
     return spec, module.build(credentials, options)
 
 
-def _stored(request: PublishRequest, table: str) -> CurrentTable:
+def document_spec(request: PublishRequest, table: str) -> DocumentSpec:
+    """The fields that all documents of the table share at the request's destination."""
+    from cmsspark.publish.sinks import SINKS
+
+    return _spec(request, table, SINKS[request.sink].load().read_credentials(request.amq))
+
+
+def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec:
+    from cmsspark.publish.documents import DocumentSpec
+    from cmsspark.schemas import stored_table
+
+    producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
+    kind = (credentials.type if credentials else None) or request.options.type or table
+    return DocumentSpec(stored_table(table), request.interval, producer, kind)
+
+
+def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
+    """The stored result to publish. Raises InputMissing (66) where the day is not stored."""
     from cmsspark.file_systems import files_for
     from cmsspark.storage import LocalFiles, is_local
     from cmsspark.store.results import current
@@ -120,7 +134,7 @@ def show_documents(request: PublishRequest) -> None:
     for table in public_tables(request.job):
         spec, sink = _open_sink(request, table)
         count = 0
-        for row in islice(stored_rows(_stored(request, table), spec.table), request.limit):
+        for row in islice(stored_rows(stored_table_of(request, table), spec.table), request.limit):
             try:
                 content = document(spec, row)
                 validator_for(table).check(content)
@@ -205,11 +219,14 @@ def _report_others(request: PublishRequest, name: str, table: str, period: str, 
 def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
     from cmsspark.pipeline.stored_rows import stored_rows
 
-    stored = _stored(request, spec.table.name)
-    source = f"{stored.manifest.get('run')} {spec.producer} {spec.type} {request.limit or ''}".strip()
+    stored = stored_table_of(request, spec.table.name)
+    parts = (stored.manifest.run, spec.producer, spec.type, request.limit, "again" if request.is_again else None)
+    source = " ".join(str(part) for part in parts if part)
     rows = stored_rows(stored, spec.table)
     try:
-        return outbox.fill(spec, rows, stored.manifest, source=source, limit=request.limit)
+        return outbox.fill(
+            spec, rows, stored.manifest.document, source=source, limit=request.limit, is_again=request.is_again
+        )
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
 
@@ -252,7 +269,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         if result.snapshot is not None:
             run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
         elif result.spooled is not None:
-            run = str(_stored(request, result.table).manifest.get("run"))
+            run = stored_table_of(request, result.table).manifest.run
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused

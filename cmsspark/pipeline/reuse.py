@@ -6,18 +6,20 @@ Only where a count would give the same: the same files (names, sizes, times), th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.access import JOB_BINS
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import DataError, InputMissing
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.provenance import dumps_summary, input_summary, versions
 from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.pipeline.stored_columns import table_rows
 from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import JOB_TABLES, STREAMS_OF_JOBS
-from cmsspark.storage import local_path
+from cmsspark.storage import join
 from cmsspark.store import results
 
 if TYPE_CHECKING:
@@ -48,24 +50,23 @@ def find(request: DayRequest, inputs: Inputs) -> results.CurrentTable | None:
     return source if _is_same(source.manifest, request, inputs) else None
 
 
-def _is_same(manifest: dict[str, Any], request: DayRequest, inputs: Inputs) -> bool:
-    table = manifest["tables"][SOURCE]
-    read = {summary["stream"]: summary for summary in manifest.get("inputs", ())}
-    damaged = {file["stream"] for file in manifest.get("damaged", ())}
+def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
+    table = manifest.tables[SOURCE]
+    read = {summary.get("stream"): summary for summary in manifest.document.get("inputs", ())}
+    damaged = {file["stream"] for file in manifest.damaged}
     return (
-        manifest.get("versions") == versions()
-        and table["format"] == "parquet"
-        and table["schema"] == stored_table(SOURCE).fingerprint()
+        manifest.versions == versions()
+        and table.format == "parquet"
+        and table.schema == stored_table(SOURCE).fingerprint()
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
-        and not manifest.get("outsized")
-        and all(manifest["tables"].get(table, {}).get("format") == "parquet" for table in request.tables[1:])
-        and all(
-            manifest.get("earlier_jobs", {}).get(day.stream, {}).get("folder") == day.as_dict()["folder"]
-            for day in inputs.earlier
-        )
+        and not manifest.document.get("outsized")
+        and all(table in manifest.tables and manifest.tables[table].format == "parquet" for table in request.tables[1:])
+        and all(_earlier(manifest, day.stream).get("folder") == day.as_dict()["folder"] for day in inputs.earlier)
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)
-        and all(manifest["dumps"].get(kind) == summary for kind, summary in dumps_summary(inputs.dumps).items())
+        and all(
+            manifest.document["dumps"].get(kind) == summary for kind, summary in dumps_summary(inputs.dumps).items()
+        )
     )
 
 
@@ -79,17 +80,17 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
     entries: dict[str, Any] = {
         "damaged": [],
         "outsized": {},
-        "drift": _of(manifest, "drift", streams),
-        "quarantine": manifest.get("quarantine") if has_malformed else None,
-        "unmatched_prefixes": _of(manifest, "unmatched_prefixes", streams),
-        "made_from": {"job": SOURCE, "run": manifest["run"]},
+        "drift": _of(manifest.drift, streams),
+        "quarantine": manifest.quarantine if has_malformed else None,
+        "unmatched_prefixes": _of(manifest.unmatched_prefixes, streams),
+        "made_from": {"job": SOURCE, "run": manifest.run},
     }
-    if earlier := _of(manifest, "earlier_jobs", streams):
+    if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
         entries["earlier_jobs"] = earlier
-    entries |= {name: manifest.get(name) for name in ("engine", "compiled", "join", "catalogue")}
+    entries |= {name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue")}
     starts = tuple(f"{stream}: fields are not" for stream in streams)
-    warnings = [text for text in manifest.get("warnings", ()) if text.startswith(starts)]
-    return DayOutcome(bins, entries, warnings, source=f"the run {manifest['run']} of {SOURCE}")
+    warnings = [text for text in manifest.warnings if text.startswith(starts)]
+    return DayOutcome(bins, entries, warnings, source=f"the run {manifest.run} of {SOURCE}")
 
 
 def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.StagedRun, table: str) -> int:
@@ -100,29 +101,25 @@ def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.S
 
     schema = stored_table(table)
     if table in JOB_TABLES:
-        folder = Path(local_path(source.path)).parent / table
-        return run.write_arrow(_rows(folder, schema.names).cast(schema.arrow()), table)
-    rows = _rows(Path(local_path(source.path)), schema.names)
+        beside = results.CurrentTable(join(source.path.rpartition("/")[0], table), manifest=source.manifest)
+        return run.write_arrow(table_rows(run.files, beside, table, schema.names), table)
+    rows = table_rows(run.files, source, SOURCE, schema.names)
     chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
     return run.write_arrow(chosen.cast(schema.arrow()), table)
 
 
-def _rows(folder: Path, columns: list[str]) -> pa.Table:
-    """The rows of a table, part by part: Arrow's datasets would import pandas."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pa.concat_tables(
-        [pq.ParquetFile(part).read(columns=columns) for part in sorted(folder.glob("part-*.parquet"))]
-    )
+def _earlier(manifest: Manifest, stream: str) -> Mapping[str, Any]:
+    """The entry of the manifest on the day before of a stream of jobs."""
+    entry: Mapping[str, Any] = (manifest.document.get("earlier_jobs") or {}).get(stream, {})
+    return entry
 
 
-def _of(manifest: dict[str, Any], name: str, streams: tuple[str, ...]) -> dict[str, Any]:
-    return {stream: entry for stream, entry in (manifest.get(name) or {}).items() if stream in streams}
+def _of(entries: Mapping[str, Any], streams: tuple[str, ...]) -> dict[str, Any]:
+    return {stream: entry for stream, entry in entries.items() if stream in streams}
 
 
-def _bins(manifest: dict[str, Any], stream: str) -> StreamBins:
-    counts = manifest["reconciliation"][stream]
+def _bins(manifest: Manifest, stream: str) -> StreamBins:
+    counts = manifest.reconciliation[stream]
     others = {name: count for name, count in counts.items() if name in JOB_BINS}
     return StreamBins(
         read=counts["read"],
@@ -131,6 +128,6 @@ def _bins(manifest: dict[str, Any], stream: str) -> StreamBins:
         malformed=counts["malformed"],
         write_only=counts.get("write_only", 0),
         job_bins=others if stream in STREAMS_OF_JOBS else None,
-        out_of_day=Counter(manifest["out_of_day_by_day"][stream]),
-        generations=Counter(manifest["generations"].get(stream, {})),
+        out_of_day=Counter(manifest.out_of_day_by_day[stream]),
+        generations=Counter(manifest.generations.get(stream, {})),
     )

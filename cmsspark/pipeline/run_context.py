@@ -7,15 +7,18 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from cmsspark import clock
 from cmsspark.errors import CmssparkError, Exit, as_ours
+from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, Period, first_day
 from cmsspark.storage import Files
 from cmsspark.store import lease, process_identity, results, run_history
@@ -45,7 +48,7 @@ class RunContext:
     stack: ExitStack
     lease: Lease | None = None
     #: The run's manifest, once it is stored.
-    manifest: Mapping[str, Any] | None = None
+    manifest: Manifest | None = None
     began: float = field(default_factory=time.time)
     #: The same moment by a clock that does not jump.
     began_ticks: float = field(default_factory=time.monotonic)
@@ -97,13 +100,18 @@ class RunContext:
             self.log(f"warning: {note}")
 
 
+def log_to_stderr(text: str) -> None:
+    """Print a message of a run on stderr; stdout is for results."""
+    click.echo(text, err=True)
+
+
 @contextmanager
 def running(
-    settings: Settings, fout: str, job: str, interval: Interval, log: Callable[[str], None]
+    settings: Settings, fout: str, job: str, interval: Interval, log: Callable[[str], None] | None = None
 ) -> Iterator[RunContext]:
     """Run the block as a run of ``job`` for ``interval``, and record in the run history how it ended."""
     with ExitStack() as stack:
-        run_context = RunContext(settings, fout, job, interval, log, stack)
+        run_context = RunContext(settings, fout, job, interval, log or log_to_stderr, stack)
         run = _begun(run_context)
         run_context.record(run)
         try:
@@ -120,7 +128,7 @@ def _begun(run_context: RunContext) -> Run:
     interval = run_context.interval
     run = Run(name, run_context.job, first_day(interval), State.RUNNING, run_context.fout, int(began * 1000))
     details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}
-    return replace(run, process=process_identity.identity(), details=details)
+    return replace(run, process=process_identity.identity(), details=Manifest.of(details))
 
 
 def _failed(run: Run, error: BaseException) -> Run:
@@ -133,7 +141,7 @@ def _failed(run: Run, error: BaseException) -> Run:
     return replace(_ended(run), state=state, exit_code=code, error=text)
 
 
-def _done(run: Run, manifest: Mapping[str, Any] | None) -> Run:
+def _done(run: Run, manifest: Manifest | None) -> Run:
     ended = replace(_ended(run), state=State.DONE, exit_code=0)
     return ended if manifest is None else replace(ended, **_fields_of(manifest))
 
@@ -143,33 +151,27 @@ def _ended(run: Run) -> Run:
     return replace(run, ended_ms=now, seconds=round((now - run.began_ms) / 1000, 1))
 
 
-def _fields_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    tables = manifest.get("tables") or {}
+def _fields_of(manifest: Manifest) -> dict[str, Any]:
     return {
-        "stored_run": manifest.get("run"),
-        "rows": next((table.get("rows") for table in tables.values()), None),
-        "is_partial": bool(manifest.get("partial")),
+        "stored_run": manifest.run,
+        "rows": next((table.rows for table in manifest.tables.values()), None),
+        "is_partial": manifest.partial,
         "fingerprint": fingerprint(manifest),
-        "details": {name: manifest[name] for name in _DETAILS if manifest.get(name)},
+        "details": Manifest.of({name: value for name in _DETAILS if (value := manifest.document.get(name))}),
     }
 
 
-def fingerprint(manifest: Mapping[str, Any]) -> str:
+def fingerprint(manifest: Manifest) -> str:
     """A digest of the files that a run read: names, sizes, times."""
-    files = sorted(
-        (source.get("stream") or source.get("table") or "", *file)
-        for source in manifest.get("inputs", ())
-        for file in source["files"]
-    )
+    files = sorted((source.stream or source.table or "", *file) for source in manifest.inputs for file in source.files)
     return hashlib.sha256(json.dumps(files).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def from_manifest(manifest: Mapping[str, Any], fout: str) -> Run:
-    """A run as its manifest describes it. Raises KeyError and ValueError for another document."""
-    stored = str(manifest["run"])
+def from_manifest(manifest: Manifest, fout: str) -> Run:
+    """A run as its manifest describes it. Raises ValueError where the manifest does not name its run and its day."""
+    stored, seconds = manifest.run, manifest.seconds
     began_ms = clock.run_began_ms(stored)
-    seconds = manifest.get("seconds")
-    run = Run(stored, str(manifest["job"]), date.fromisoformat(manifest["day"]), State.DONE, fout, 0, exit_code=0)
+    run = Run(stored, manifest.job, date.fromisoformat(manifest.day), State.DONE, fout, 0, exit_code=0)
     ended_ms = began_ms if seconds is None else began_ms + int(1000 * seconds)
     return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_fields_of(manifest))
 

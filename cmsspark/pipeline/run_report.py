@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError
 from cmsspark.file_systems import files_for
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
 from cmsspark.readable import encodable
@@ -42,20 +43,20 @@ def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], Non
         log(f"warning: the report of the run cannot be made: {' '.join(reason.split())[:300]}")
 
 
-def of_run(files: Files, fout: str, job: Job, manifest: Mapping[str, Any], folder: str) -> dict[str, Any]:
+def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -> dict[str, Any]:
     """The report of the run in ``folder``, from its manifest, the days before, its table and its quarantine."""
-    day = date.fromisoformat(manifest["day"])
-    before = results.history(files, fout, job.name, day, TRAILING_DAYS) if manifest.get("reconciliation") else []
+    day = date.fromisoformat(manifest.day)
+    before = results.history(files, fout, job.name, day, TRAILING_DAYS) if manifest.reconciliation else []
     return report(manifest, before, _stored(job, manifest, folder), _quarantined(manifest))
 
 
-def _stored(job: Job, manifest: Mapping[str, Any], folder: str) -> dict[str, int] | None:
+def _stored(job: Job, manifest: Manifest, folder: str) -> dict[str, int] | None:
     """Accesses by stream in the stored report, read back from the local disk; None for other stores and formats."""
     name = job.tables[0]
-    entry = manifest["tables"].get(name, {})
-    if not job.streams or not is_local(folder) or entry.get("format", "parquet") != "parquet":
+    entry = manifest.tables.get(name)
+    if not job.streams or not is_local(folder) or entry is None or entry.format != "parquet":
         return None
-    files, table = LocalFiles(), CurrentTable(join(folder, name), dict(manifest))
+    files, table = LocalFiles(), CurrentTable(join(folder, name), manifest)
     counted: Counter[str] = Counter()
     for part in parts_of(files, table, name):
         rows = part_rows(files, part, stored_table(name), ("stream", "nacc"))
@@ -64,9 +65,9 @@ def _stored(job: Job, manifest: Mapping[str, Any], folder: str) -> dict[str, int
     return dict(counted)
 
 
-def _quarantined(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+def _quarantined(manifest: Manifest) -> dict[str, Any] | None:
     """The run's quarantine: reasons and positions, never the contents of a record."""
-    file = manifest.get("quarantine")
+    file = manifest.quarantine
     if not file:
         return None
     reasons: Counter[str] = Counter()

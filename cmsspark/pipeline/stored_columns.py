@@ -31,7 +31,7 @@ def files_of(fout: str, app: str) -> Files:
 
 def parts_of(files: Files, current: CurrentTable, table: str) -> list[str | CurrentTable]:
     """The parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
-    if current.manifest["tables"][table].get("format", "parquet") != "parquet":
+    if current.manifest.tables[table].format != "parquet":
         return [current]
     return [part.path for part in part_files.parts_of(files, current.path)]
 

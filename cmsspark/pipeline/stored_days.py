@@ -11,6 +11,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import DataError, InputMissing
+from cmsspark.manifests import Manifest
 from cmsspark.periods import Period, spans
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
 from cmsspark.schemas import stored_table
@@ -35,7 +36,7 @@ class StoredDays:
     period: Period
     files: Files
     fout: str
-    there: dict[date, CurrentTable]
+    partials: dict[date, CurrentTable]
     missing: tuple[date, ...]
     partial: dict[date, str] = field(default_factory=dict)
 
@@ -57,15 +58,15 @@ class StoredDays:
 
     def check(self, *, allow_missing: bool) -> None:
         """Raises InputMissing (66) with the missing days, unless they may be left out and some are stored."""
-        if not self.missing or (allow_missing and self.there):
+        if not self.missing or (allow_missing and self.partials):
             return
         first, last = min(self.missing), max(self.missing)
-        last_step = "" if not self.there else "; or --allow-missing, which marks the result partial"
+        last_step = "" if not self.partials else "; or --allow-missing, which marks the result partial"
         raise InputMissing(
             f"{len(self.missing)} of the {len(self.period.days)} days of {self.period} are not stored: "
             f"{spans(self.missing)}",
             where=join(self.fout, JOB),
-            found=f"{len(self.there)} days: {spans(list(self.there))}" if self.there else "none of its days",
+            found=f"{len(self.partials)} days: {spans(list(self.partials))}" if self.partials else "none of its days",
             next_step=f"cmsspark daily --from {first} --to {last}{last_step}",
         )
 
@@ -74,10 +75,9 @@ class StoredDays:
         one person would count as two.
         """
         keys: dict[str, list[date]] = {}
-        for day, table in self.there.items():
-            key = table.manifest.get("pseudonym_key_id")
-            if isinstance(key, str):
-                keys.setdefault(key, []).append(day)
+        for day, table in self.partials.items():
+            if table.manifest.pseudonym_key_id is not None:
+                keys.setdefault(table.manifest.pseudonym_key_id, []).append(day)
         if len(keys) > 1:
             raise _two_keys(self.period, "; ".join(f"{key}: {spans(days)}" for key, days in keys.items()))
         return next(iter(keys), None)
@@ -92,8 +92,8 @@ class StoredDays:
         """The partials' rows, some days at a time. Raises DataError (65) where a day's are damaged or not all there."""
         batch: list[tuple[date, CurrentTable]] = []
         rows = 0
-        for day, table in self.there.items():
-            count = int(table.manifest["tables"][TABLE]["rows"])
+        for day, table in self.partials.items():
+            count = table.manifest.tables[TABLE].rows
             if batch and rows + count > BATCH_ROWS:
                 yield self._read(batch, columns)
                 batch, rows = [], 0
@@ -113,7 +113,7 @@ class StoredDays:
                 read = [part_rows(self.files, part, schema, columns) for _, part in parts]
         by_day = [(day, rows) for (day, _), rows in zip(parts, read, strict=True)]
         for day, table in batch:
-            wanted = int(table.manifest["tables"][TABLE]["rows"])
+            wanted = table.manifest.tables[TABLE].rows
             row_count = sum(rows.num_rows for part_day, rows in by_day if part_day == day)
             if row_count != wanted:
                 raise DataError(
@@ -143,12 +143,12 @@ def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
     return sorted(interval for interval in intervals if isinstance(interval, Period))
 
 
-def stale(manifest: Mapping[str, Any], runs: Mapping[date, str]) -> list[str]:
+def stale(manifest: Manifest, runs: Mapping[date, str]) -> list[str]:
     """The changes since a period's result was made: days that were run again, are new, or are gone.
 
     ``runs``: the current run of each stored day of the period.
     """
-    made = {date.fromisoformat(day): run for day, run in manifest.get("days", {}).items()}
+    made = manifest.days
     again = [day for day, run in runs.items() if made.get(day, run) != run]
     groups = (("run again", again), ("new", runs.keys() - made.keys()), ("gone", made.keys() - runs.keys()))
     return [f"{word}: {spans(list(days))}" for word, days in groups if days]
@@ -180,25 +180,25 @@ class CurrentRuns:
 
 def _partial(stored: dict[date, CurrentTable]) -> dict[date, str]:
     """The days that lack a stream of the period's other days, or whose manifest is partial, with the reason."""
-    lacking = {day: set(table.manifest.get("missing_streams") or ()) for day, table in stored.items()}
-    streams = {day: set(table.manifest.get("streams") or ()) - lacking[day] for day, table in stored.items()}
+    lacking = {day: set(table.manifest.missing_streams) for day, table in stored.items()}
+    streams = {day: set(table.manifest.streams) - lacking[day] for day, table in stored.items()}
     every = set().union(*streams.values())
     partial = {}
     for day, table in stored.items():
         without = sorted((every - streams[day]) | lacking[day]) if streams[day] else []
         reasons = [f"without {', '.join(without)}"] if without else []
-        if table.manifest.get("damaged"):
+        if table.manifest.damaged:
             reasons.append("damaged files")
-        if any(isinstance(source, dict) and source.get("is_tmp") for source in table.manifest.get("inputs") or ()):
+        if any(source.is_tmp for source in table.manifest.inputs):
             reasons.append("a folder that was still being written")
-        if reasons or table.manifest.get("partial"):
+        if reasons or table.manifest.partial:
             partial[day] = "; ".join(reasons) or "as its manifest says"
     return partial
 
 
-def _two_keys(period: Period, found: str) -> DataError:
+def _two_keys(period: Period, users: str) -> DataError:
     return DataError(
         f"{period} has users under two pseudonym keys: one person would count as two",
-        found=found,
+        found=users,
         next_step="run the days of the lost key again, if their logs are there; or ask for a period of one key",
     )

@@ -22,7 +22,7 @@ def stored_rows(current: CurrentTable, table: Table) -> Iterator[Row]:
     Local stores are read without a JVM; others through the running Spark session, one partition at a time. Raises
     DataError (65) where a part cannot be read.
     """
-    fmt = current.manifest["tables"][table.name].get("format", "parquet")
+    fmt = current.manifest.tables[table.name].format
     if not is_local(current.path):
         return _spark_rows(current.path, table, fmt)
     parts = sorted(Path(local_path(current.path)).glob(f"part-*.{fmt}"))

@@ -88,12 +88,12 @@ def _view(file: ConfigFile, name: str) -> View:
 def _columns(file: ConfigFile, names: list[str], allowed: tuple[str, ...], *key: str) -> tuple[str, ...]:
     for name in names:
         if name == "user":
-            raise file.error("a view never has single people", *key, next_step="count them: distinct_users")
+            raise file.error("a view cannot show single people", *key, next_step="count them: distinct_users")
         if name not in allowed:
             wanted = f"there is no {name!r} among the {key[-1]}"
             raise file.error(wanted, *key, next_step=nearest(name, allowed))
     if len(set(names)) < len(names):
-        raise file.error(f"each of the {key[-1]} stands once", *key, found=names)
+        raise file.error(f"{key[-1]} must not repeat a name", *key, found=names)
     return tuple(names)
 
 

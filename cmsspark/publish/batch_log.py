@@ -13,18 +13,16 @@ The file is named ``ledger.sqlite`` and calls snapshots ``generation``: outboxes
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
-from cmsspark.errors import DataError, OutputError
+from cmsspark.errors import DataError
+from cmsspark.store.state_database import StateDatabase
 
 #: The name of the file in an outbox.
 FILE_NAME: Final = "ledger.sqlite"
-VERSION: Final = 1
 
 
 class BatchState(StrEnum):
@@ -79,64 +77,14 @@ class BatchLogDamaged(DataError):
     """The file is no database, or not ours (65). The log can be rebuilt from the spool."""
 
 
-class BatchLog:
+class BatchLog(StateDatabase):
     """The batch log of one day of one table at one destination."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._guard():
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
-            try:
-                self._prepare()
-            except BaseException:
-                self._db.close()
-                raise
-
-    def _prepare(self) -> None:
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, VERSION):
-            raise BatchLogDamaged("a batch log of another version", where=self.path, found=f"version {version}")
-        self._db.executescript(_SCHEMA)
-        self._db.execute(f"PRAGMA user_version={VERSION}")
-
-    def close(self) -> None:
-        """Close the database; what was committed stays."""
-        self._db.close()
-
-    def check(self) -> None:
-        """Raises BatchLogDamaged (65) where SQLite reports its file as damaged."""
-        with self._guard():
-            (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            self._db.close()
-            raise BatchLogDamaged("the batch log is damaged", where=self.path, found=found)
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise OutputError("the batch log cannot be written", where=self.path, found=str(error)) from None
-        except sqlite3.DatabaseError as error:
-            raise BatchLogDamaged(
-                "the batch log is damaged",
-                where=self.path,
-                found=str(error),
-                next_step="cmsspark outbox rebuild makes a new one from the spool",
-            ) from None
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._guard():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+    what = "the batch log"
+    tables = _SCHEMA
+    repair = "cmsspark outbox rebuild makes a new one from the spool"
+    damaged = BatchLogDamaged
+    other_version = BatchLogDamaged
 
     def add(self, snapshot_no: int, batches: Iterable[Batch]) -> None:
         """Enter a whole snapshot; it supersedes what older snapshots still had to send, or had refused."""
@@ -294,14 +242,14 @@ def _join_split(db: sqlite3.Connection, snapshot_no: int) -> None:
     pieces = "FROM batches WHERE generation = ? AND part = ? AND offset >= ? AND offset + length <= ? AND number > ?"
     for number, part, start, end in split:
         inside = (snapshot_no, part, start, end, number)
-        found = db.execute(f"SELECT state, doubtful {pieces}", inside).fetchall()
-        if not found or any(state not in (*OPEN, BatchState.SPLIT) for state, _ in found):
+        states = db.execute(f"SELECT state, doubtful {pieces}", inside).fetchall()
+        if not states or any(state not in (*OPEN, BatchState.SPLIT) for state, _ in states):
             continue  # joined as a part of a larger one, or something of it is confirmed or kept aside
         db.execute(f"DELETE {pieces}", inside)
         db.execute(
             "UPDATE batches SET doubtful = doubtful OR ?, attempts=0, "
             "state=CASE WHEN doubtful OR ? THEN 'IN_DOUBT' ELSE 'READY' END WHERE number = ?",
-            (*[any(doubtful for _, doubtful in found)] * 2, number),
+            (*[any(doubtful for _, doubtful in states)] * 2, number),
         )
 
 

@@ -81,16 +81,16 @@ class Changes:
     def load(self, log: BatchLog, spool: Spool) -> None:
         """Read what was sent before. What may have been delivered without a receipt counts as sent, in unknown form."""
         for batch in sorted(log.batches(), key=lambda b: (b.snapshot_no, b.number)):
-            known = batch.state == BatchState.ACKED
-            if known or (batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)):
-                self._load(batch, spool, known=known)
+            is_acked = batch.state == BatchState.ACKED
+            if is_acked or (batch.doubtful and batch.state not in (BatchState.SPLIT, BatchState.QUARANTINED)):
+                self._load(batch, spool, is_acked=is_acked)
 
-    def _load(self, batch: Batch, spool: Spool, *, known: bool) -> None:
+    def _load(self, batch: Batch, spool: Spool, *, is_acked: bool) -> None:
         offset = batch.offset
         for body in spool.read(batch):
             loaded = json.loads(body)
             identity = str(loaded["metadata"]["_id"])
-            digest = hashlib.sha256(body).digest() if known else None
+            digest = hashlib.sha256(body).digest() if is_acked else None
             if identity == self._completeness_id:
                 self.completeness_digest, self.last_completeness = digest, body
             else:
@@ -129,11 +129,12 @@ class Changes:
         self._db.execute("UPDATE docs SET now=? WHERE id=?", (digest, key))
         return bool(row[0] != digest)
 
-    def vanished(self) -> Iterator[SentDocument]:
-        """Documents sent before that the day no longer has and that were not yet sent as gone."""
+    def vanished(self, is_again: bool = False) -> Iterator[SentDocument]:
+        """Documents sent before that the day no longer has and that were not yet sent as gone; or all of them."""
         rows = self._db.execute(
             "SELECT id, generation, part, offset, length FROM docs "
-            "WHERE now IS NULL AND (gone=0 OR sent IS NULL) ORDER BY id"
+            "WHERE now IS NULL AND (gone=0 OR sent IS NULL OR ?) ORDER BY id",
+            (is_again,),
         )
         return (SentDocument(*row) for row in rows)
 

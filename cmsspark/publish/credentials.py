@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cmsspark.errors import NotAllowed, SettingsError
-from cmsspark.secrets import basic_credentials, read_private, safe_text, tls_context
+from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
+from cmsspark.secrets import basic_credentials, safe_text, tls_context
 
 _DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
 _URL: Final = re.compile(
@@ -212,51 +212,15 @@ def read_endpoint(path: Path) -> Endpoint:
     )
 
 
-def _url_of(file: _File, source: _Source) -> str:
+def _url_of(file: _File, source: CredentialsSource) -> str:
     ((host, port), *more) = _addresses(file, source)
     if more or file.producer is None:
         raise source.error("`url`, or one host:port and a `producer`", "several, or no `producer`", "host_and_ports")
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-class _Source:
-    """The file that an error is about: it knows the line of each key."""
-
-    def __init__(self, path: Path, content: bytes) -> None:
-        self.path = path
-        self.content = content
-
-    def error(self, wanted: str, found: str, key: str | None = None) -> SettingsError:
-        """An error about ``key``. ``found`` never holds a value."""
-        match = re.search(rb'"%s"\s*:' % re.escape(key.encode()), self.content) if key else None
-        return self.error_at(wanted, found, match.start() if match else None)
-
-    def error_at(self, wanted: str, found: str, byte: int | None) -> SettingsError:
-        """An error about what begins at ``byte``."""
-        line = None if byte is None else self.content.count(b"\n", 0, byte) + 1
-        return SettingsError(
-            wanted,
-            where=self.path if line is None else f"{self.path}, line {line}",
-            found=found,
-            next_step="etc/amq_broker.example.json shows the form of a credentials file",
-        )
-
-
-def _read(path: Path) -> tuple[_File, _Source]:
-    try:
-        content = read_private(path)
-    except FileNotFoundError:
-        raise SettingsError("the credentials file does not exist", where=path, found="no file of that name") from None
-    except OSError as error:
-        raise NotAllowed("the credentials file cannot be read", where=path, found=error.strerror) from None
-    source = _Source(path, content)
-    try:
-        file = msgspec.json.decode(content, type=_File)
-    except msgspec.ValidationError as error:
-        raise _invalid(str(error), source) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        at = re.search(r"\(byte (\d+)\)", str(error))
-        raise source.error_at("the file holds one JSON object", "no valid JSON", int(at[1]) if at else None) from None
+def _read(path: Path) -> tuple[_File, CredentialsSource]:
+    file, source = read_credentials_file(path, _File, "etc/amq_broker.example.json")
     if file.password is not None and file.username is None:
         raise source.error("a password needs a `username`", "no `username`", "password")
     if file.key is not None and file.ckey is not None:
@@ -264,15 +228,7 @@ def _read(path: Path) -> tuple[_File, _Source]:
     return file, source
 
 
-def _invalid(message: str, source: _Source) -> SettingsError:
-    """msgspec's message, which names keys and types and no value, as an error with its line."""
-    key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
-    named = (key[1] or key[2]) if key else None
-    wanted = "the file holds one JSON object of known keys, each a text"
-    return source.error(wanted, message, named)
-
-
-def _addresses(file: _File, source: _Source) -> tuple[tuple[str, int], ...]:
+def _addresses(file: _File, source: CredentialsSource) -> tuple[tuple[str, int], ...]:
     value = file.host_and_ports
     if file.host is not None:
         if value is not None:

@@ -89,10 +89,10 @@ def folder_of(state_dir: Path, destination: Destination, slugs: Iterator[str]) -
     """
     root = state_dir / "outbox"
     for mark in sorted(root.glob(f"*/{MARK}")):
-        known = _load(mark)
-        if known is not None and known.is_same(destination):
-            hosts = tuple(sorted({*known.hosts, *destination.hosts}))
-            _mark(mark.parent, _with(destination, hosts=hosts, name=destination.name or known.name))
+        marked = _load(mark)
+        if marked is not None and marked.is_same(destination):
+            hosts = tuple(sorted({*marked.hosts, *destination.hosts}))
+            _mark(mark.parent, _with(destination, hosts=hosts, name=destination.name or marked.name))
             return mark.parent.name
     new = next(slugs)
     for slug in (new, *slugs):

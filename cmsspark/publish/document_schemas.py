@@ -139,8 +139,8 @@ def generated() -> dict[str, str]:
 def stale(folder: Path) -> list[str]:
     """Files of ``folder`` that are missing, are not as they are generated now, or are generated no more."""
     wanted = {name: text.encode() for name, text in generated().items()}
-    found = {file.name: file.read_bytes() for file in folder.glob("*.json")}
-    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    stored = {file.name: file.read_bytes() for file in folder.glob("*.json")}
+    return sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -151,17 +151,20 @@ class Outbox:
         *,
         source: str,
         limit: int | None = None,
+        is_again: bool = False,
     ) -> SpoolResult:
         """Spool the day's documents that changed since the destination was last sent them.
 
         ``manifest``: of the stored run. ``source`` names what the documents are made from: when the newest snapshot
         has the same source and is not completely sent, that snapshot is resumed. ``limit``: only so many rows, without
-        any statement on what is missing.
+        any statement on what is missing. ``is_again``: also the documents that have not changed.
         """
         unfinished = self.unfinished()
         if unfinished is not None and self.spool.manifest(unfinished).get("source") == source:
             return SpoolResult.of(unfinished, self.spool.manifest(unfinished), resumed=True)
-        result = spool_day(self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit)
+        result = spool_day(
+            self.spool, self.batch_log, spec, rows, manifest, source=source, limit=limit, is_again=is_again
+        )
         if result.snapshot_no is not None:
             self.batch_log.add(result.snapshot_no, self.spool.batches(result.snapshot_no))
         return result

@@ -205,10 +205,10 @@ class Publisher:
         self._refused.setdefault(batch.snapshot_no, []).append(batch.number)
         self._refused_count += 1
         self._refused_in_a_row += 1
-        if found := self._refuses_too_much():
+        if refusal := self._refuses_too_much():
             self._undo_refusals()
             raise NotReady(
-                f"the destination refuses {found}: nothing is quarantined for it", where=self._sink.where,
+                f"the destination refuses {refusal}: nothing is quarantined for it", where=self._sink.where,
                 found=error.reason,
                 next_step="check topic or path, or ask who runs it; everything unsent is in the outbox, and --resume "
                 "continues from there. If the documents are at fault: `max_refused` under publishing",

@@ -19,6 +19,7 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     ``amq`` and ``spool`` are paths; :func:`publishing_settings` makes them absolute. ``patience``: seconds without any
     confirmed batch before the command gives up. ``max_refused`` and ``max_refused_share``: see
     :class:`cmsspark.publish.publisher.RetryPolicy`. ``require_tls``: never send a password unencrypted to another host.
+    ``verify_url``, ``verify_login``, ``verify_index``: defaults of ``--verify``, ``--verify-login`` and ``--index``.
     ``http_metadata``, ``http_top_level``: where documents over HTTP have producer, type, type_prefix, timestamp, _id.
     """
 
@@ -31,6 +32,9 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     max_refused: Annotated[int, msgspec.Meta(ge=1)] = 20
     max_refused_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     require_tls: bool = False
+    verify_url: Text | None = None
+    verify_login: Text | None = None
+    verify_index: Text | None = None
     http_metadata: bool = True
     http_top_level: bool = True
 
@@ -44,7 +48,8 @@ def publishing_settings(settings: Settings) -> PublishingSettings:
             where=settings.where("publishing", "http_top_level"),
             found="http_metadata and http_top_level both false",
         )
-    return msgspec.structs.replace(section, amq=_path(settings, section.amq), spool=_path(settings, section.spool))
+    paths = {name: _path(settings, getattr(section, name)) for name in ("amq", "spool", "verify_login")}
+    return msgspec.structs.replace(section, **paths)
 
 
 def _path(settings: Settings, text: str | None) -> str | None:

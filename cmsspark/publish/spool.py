@@ -269,10 +269,10 @@ def _sync_close(stream: BinaryIO) -> None:
     stream.close()
 
 
-def _damaged(path: Path, found: str | None) -> DataError:
+def _damaged(path: Path, actual: str | None) -> DataError:
     return DataError(
         "a part of the spool is damaged; nothing of it is sent",
         where=path,
-        found=found,
+        found=actual,
         next_step="cmsspark outbox discard, then publish the day again",
     )

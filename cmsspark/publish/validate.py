@@ -61,8 +61,8 @@ def compile_check(schema: Mapping[str, Any]) -> Check:
     """A quick check that accepts only what ``schema`` accepts. A keyword that it does not know makes it accept
     nothing.
     """
-    known = {"type", "properties", "required", "additionalProperties", "minimum", "pattern", "minLength", "enum"}
-    if schema.keys() - known - {"$schema", "title", "description"}:
+    keywords = {"type", "properties", "required", "additionalProperties", "minimum", "pattern", "minLength", "enum"}
+    if schema.keys() - keywords - {"$schema", "title", "description"}:
         return lambda value: False
     kind = schema.get("type")
     if kind == "object":

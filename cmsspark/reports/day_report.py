@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from cmsspark.access import UNMATCHED_BINS
 from cmsspark.checks.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
+from cmsspark.manifests import Manifest
 from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
-
-Manifest = Mapping[str, Any]
 
 #: Bins in the order in which they are shown, with their labels.
 BINS: Final[Mapping[str, str]] = {
@@ -44,10 +43,9 @@ def report(
     ``before``: manifests of earlier days, newest first. ``stored``: accesses in the stored table by stream, or None if
     they were not counted. ``quarantine``: the summary of the quarantined malformed records.
     """
-    reconciliation = manifest.get("reconciliation") or {}
-    streams = [_stream(stream, bins, manifest, before) for stream, bins in reconciliation.items()]
+    streams = [_stream(stream, bins, manifest, before) for stream, bins in manifest.reconciliation.items()]
     return {
-        **{name: manifest[name] for name in _FACTS if name in manifest},
+        **{name: manifest.document[name] for name in _FACTS if name in manifest.document},
         "read": sum(stream["read"] for stream in streams),
         "streams": streams,
         "joins": [join for stream in streams for join in _joins(stream, manifest, stored)],
@@ -71,25 +69,27 @@ def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
 
 
 def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Sequence[Manifest]) -> dict[str, Any]:
-    read = next((entry for entry in manifest.get("inputs", ()) if entry.get("stream") == stream), None)
-    prefixes = manifest.get("unmatched_prefixes", {}).get(stream)
+    read = manifest.input_of(stream)
+    prefixes = manifest.unmatched_prefixes.get(stream)
     return {
         "stream": stream,
         "read": bins["read"],
-        "is_missing": stream in manifest.get("missing_streams", ()),
+        "is_missing": stream in manifest.missing_streams,
         "bins": [
             {"bin": name, "records": count, "share": _share(count, bins["read"])}
             for name, count in counts(bins).items()
         ],
         "input": read and {
-            **{name: read.get(name) for name in ("folder", "form", "is_tmp")},
-            "files": len(read["files"]),
-            "bytes": sum(size for _, size, _ in read["files"]),
+            "folder": read.folder,
+            "form": read.form,
+            "is_tmp": read.is_tmp,
+            "files": len(read.files),
+            "bytes": read.size,
         },
-        "generations": manifest.get("generations", {}).get(stream, {}),
-        "out_of_day": manifest.get("out_of_day_by_day", {}).get(stream, {}),
-        "drift": manifest.get("drift", {}).get(stream, []),
-        "unmatched_prefixes": None if prefixes is None and manifest.get("join") == "shuffle" else prefixes or [],
+        "generations": manifest.generations.get(stream, {}),
+        "out_of_day": manifest.out_of_day_by_day.get(stream, {}),
+        "drift": manifest.drift.get(stream, []),
+        "unmatched_prefixes": None if prefixes is None and manifest.join == "shuffle" else prefixes or [],
         "usual": _usual(stream, bins, before),
     }  # fmt: skip
 
@@ -100,7 +100,7 @@ def _share(part: int, whole: int) -> float | None:
 
 def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> dict[str, Any]:
     """The day compared with the days before. ``word`` is usual, few, none, unmatched, or unknown for too few days."""
-    median = usual(stream, [manifest.get("reconciliation") or {} for manifest in before])
+    median = usual(stream, [manifest.reconciliation for manifest in before])
     if median is None:
         return {"word": "unknown"}
     now = _share(sum(bins["unmatched"].values()), bins["read"])
@@ -131,7 +131,7 @@ def _joins(stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, i
     bins = {entry["bin"]: entry["records"] for entry in stream["bins"]}
     after = sum(bins[name] for name in _JOINED)
     into = stream["read"] - sum(count for name, count in bins.items() if name not in _JOINED)
-    has_replicas = "phedex" in manifest.get("dumps", {}) and stream["stream"] in STREAMS_NEEDING_REPLICAS
+    has_replicas = "phedex" in manifest.dumps and stream["stream"] in STREAMS_NEEDING_REPLICAS
     joins = [
         _join(stream["stream"], "file → dataset" + (", block and site → replicas" if has_replicas else ""), into, after)
     ]
@@ -150,10 +150,10 @@ def _trailing(newest_first: Sequence[Manifest]) -> list[dict[str, Any]]:
     """Records of each stream on the days before and on this one, oldest first."""
     return [
         {
-            "day": manifest.get("day"),
+            "day": manifest.day,
             "read": {stream: counts["read"] for stream, counts in bins.items()},
             "matched": {stream: counts["matched"] for stream, counts in bins.items()},
         }
         for manifest in reversed(newest_first)
-        if (bins := manifest.get("reconciliation"))
+        if (bins := manifest.reconciliation)
     ]

@@ -92,13 +92,13 @@ def cause_of(error: Exception) -> Exception:
         marker = f"{kind.__module__}.{kind.__name__}: "
         if marker in text:
             wanted, *rest = text.split(marker, 1)[1].splitlines()
-            told: dict[str, str] = {}
+            values: dict[str, str] = {}
             for line in rest[:3]:
                 name, colon, value = line.strip().partition(": ")
                 if not (colon and line.startswith("  ")):
                     break
-                told[name] = value
-            return kind(wanted, where=told.get("where"), found=told.get("found"), next_step=told.get("next"))
+                values[name] = value
+            return kind(wanted, where=values.get("where"), found=values.get("found"), next_step=values.get("next"))
     if "ARITHMETIC_OVERFLOW" in text:
         return errors.DataError("a sum is beyond 2^63-1", next_step="look for absurd sizes in the log")
     unread = _UNREAD.search(text)
@@ -124,8 +124,8 @@ def _not_done(text: str) -> errors.CmssparkError | None:
         return errors.NotReady(
             "a task was ended from outside",
             found=lost[-1][:300] if lost else "its Python worker is gone",
-            next_step="was there memory enough? run it again, with more memory (spark.executor.memoryOverhead is what "
-            "Python has on YARN) or fewer cores",
+            next_step="check whether memory ran out; run it again with fewer cores or more memory "
+            "(spark.executor.memoryOverhead is what Python has on YARN)",
         )
     if _ENDED.search(text):
         return errors.NotReady(
@@ -148,7 +148,7 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
             "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
         )
     failed = re.search(r"Application (application_\d+_\d+) (failed|was killed)[^\n]*", text)
-    if failed or any(words in text for words in _NEVER_BEGAN):
+    if failed or any(phrase in text for phrase in _NEVER_BEGAN):
         return errors.NotReady(
             "YARN ended the application before it began",
             where=failed[1] if failed else None,
@@ -168,15 +168,15 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
     """What Spark's "error while reading file" means, by the innermost of its causes."""
     causes = _CAUSE.findall(text)
     name, reason = causes[-1] if causes else ("", "")
-    found = f"{name}: {reason}".strip(": ") or None
+    reason_text = f"{name}: {reason}".strip(": ") or None
     if name.endswith("AccessControlException"):
-        return errors.NotAllowed("access is refused", where=file, found=found)
+        return errors.NotAllowed("access is refused", where=file, found=reason_text)
     if name.endswith("FileNotFoundException"):
-        return errors.InputMissing("a file that was listed is wanted", where=file, found=found)
+        return errors.InputMissing("a file that was listed is wanted", where=file, found=reason_text)
     if name.startswith(("java.net.", "org.apache.hadoop.ipc.")) or name.endswith("BlockMissingException"):
-        return errors.NotReady("the file system did not answer as it should", where=file, found=found)
+        return errors.NotReady("the file system did not answer as it should", where=file, found=reason_text)
     return errors.DataError(
-        "a file is damaged", where=file, found=found, next_step="fetch the file again from its source"
+        "a file is damaged", where=file, found=reason_text, next_step="fetch the file again from its source"
     )
 
 

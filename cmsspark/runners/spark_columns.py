@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import date
 from typing import TYPE_CHECKING
 
+from cmsspark import days
 from cmsspark.names import DERIVED, NODE_KINDS
+from cmsspark.schemas import stored_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 
 def node_site(node: str) -> Column:
@@ -27,12 +31,23 @@ def node_kind(node: str) -> Column:
     return kind
 
 
-def derived(name: str) -> Column:
-    """Return the derived column ``name`` (``names.DERIVED``); null where its source has no such part."""
+def with_derived(rows: DataFrame, names: Iterable[str]) -> DataFrame:
+    """Return ``rows`` with those of ``names`` that are in ``names.DERIVED`` and not in ``rows``."""
     from pyspark.sql import functions as F
 
-    rule = DERIVED[name]
-    return F.get(F.split(rule.source, rule.separator), F.lit(rule.part)).alias(name)
+    rules = {name: DERIVED[name] for name in names if name in DERIVED and name not in rows.columns}
+    # Null where the source has no such part.
+    parts = {name: F.get(F.split(rule.source, rule.separator), F.lit(rule.part)) for name, rule in rules.items()}
+    return rows.withColumns(parts) if parts else rows
+
+
+def as_table(rows: DataFrame, table: str, day: date) -> DataFrame:
+    """Return ``rows`` with the columns of a stored table: derived columns, ``day`` and ``timestamp`` are added."""
+    from pyspark.sql import functions as F
+
+    names = stored_table(table).names
+    of_day = {"day": F.lit(day), "timestamp": F.lit(days.start_ms(day)).cast("long")}
+    return with_derived(rows, names).withColumns(of_day).select(*names)
 
 
 def milliseconds(seconds: str) -> Column:

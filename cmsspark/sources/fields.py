@@ -58,7 +58,7 @@ class MemoDict(dict[_Key, _Value]):
 
 class _AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     app: str
-    words: tuple[str, ...]
+    terms: tuple[str, ...] = msgspec.field(name="words")
 
 
 class _AppsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -81,7 +81,7 @@ class Apps:
         """The rules of the installation."""
         name = "etc/apps.yaml"
         file = config_files.parse(read_text(name).encode(), name).convert(_AppsFile)
-        return cls([(rule.app, rule.words) for rule in file.apps])
+        return cls([(rule.app, rule.terms) for rule in file.apps])
 
     def _classify(self, text: str | None) -> str:
         if not text:

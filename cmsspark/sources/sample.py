@@ -42,7 +42,7 @@ class RecordSchema:
     """
 
     name: str
-    known: frozenset[str]
+    field_names: frozenset[str]
     needed: tuple[Column, ...]
     prefix: str = "data."
     is_open: bool = False
@@ -126,7 +126,7 @@ class Sampler:
         for column in schema.needed:
             kind = _avro_type(fields[column.name]) if column.name in fields else ""
             self.seen[schema.name, column.name, kind] += records
-        for field in sorted(fields.keys() - schema.known):
+        for field in sorted(fields.keys() - schema.field_names):
             self._new(schema, field, records, f"of Avro type {_avro_type(fields[field])}")
 
     def _line(self, line: bytes) -> None:
@@ -164,7 +164,7 @@ class Sampler:
 
     def _new_fields(self, schema: RecordSchema, values: Mapping[str, Any], prefix: str) -> None:
         for name in () if schema.is_open else values:
-            if prefix + name not in schema.known:
+            if prefix + name not in schema.field_names:
                 self._new(schema, prefix + name, 1, _example(values[name]))
 
     def _new(self, schema: RecordSchema, field: str, records: int, example: str) -> None:

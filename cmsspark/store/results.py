@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark import __version__, clock
 from cmsspark.errors import CmssparkError, DataError, InputMissing, OutputError
+from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, options
 from cmsspark.readable import json_text
 from cmsspark.schemas import Table, stored_table
@@ -39,7 +40,7 @@ class CurrentTable:
     """A table's current result: the location of its folder of part files, and its run's manifest."""
 
     path: str
-    manifest: dict[str, Any]
+    manifest: Manifest
 
 
 @dataclass
@@ -138,12 +139,13 @@ class StagedRun:
             "tables": self.tables,
             **manifest,
         }
+        done = CurrentTable(self.folder, Manifest.of(document))
         content = json_text(document, indent=1).encode()
         if self.before_commit is not None:
             self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)
         self.files.write_bytes(join(self.interval_folder, "CURRENT"), json.dumps({"run": self.run_id}).encode())
-        return CurrentTable(self.folder, document)
+        return done
 
     def abandon(self) -> None:
         """Remove the run's files; the previous result stays."""
@@ -196,12 +198,11 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     path = join(folder, "runs", run)
     if files.stat(join(path, "manifest.json")) is None:
         raise DataError(f"the manifest of run {run} is gone", where=path, next_step=again)
-    manifest = _read_json(files, join(path, "manifest.json"), again)
-    tables = manifest.get("tables")
-    if not isinstance(tables, dict):
+    manifest = _read_manifest(files, join(path, "manifest.json"), again)
+    if not manifest.tables:
         raise DataError(f"the manifest of run {run} names no tables", where=path, next_step=again)
-    if table not in tables:
-        raise InputMissing(f"run {run} has no table {table}", where=path, found=", ".join(tables))
+    if table not in manifest.tables:
+        raise InputMissing(f"run {run} has no table {table}", where=path, found=", ".join(manifest.tables))
     if files.stat(join(path, table)) is None:
         raise DataError(f"the table {table} of run {run} is gone", where=path, next_step=again)
     return CurrentTable(join(path, table), manifest)
@@ -216,10 +217,12 @@ def run_table(files: Files, fout: str, job: str, table: str, day: date, run: str
     ids = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
     matches = [name for name in ids if name.startswith(run)]
     if len(matches) != 1:
-        raise InputMissing(f"a run of {job} of {day} whose id begins with {run}", where=runs, found=", ".join(ids))
+        raise InputMissing(
+            f"a run of {job} of {day} whose id begins with {run} is wanted", where=runs, found=", ".join(ids)
+        )
     path = join(runs, matches[0])
-    manifest = _read_json(files, join(path, "manifest.json"), "compare another run")
-    if table not in manifest.get("tables", {}) or files.stat(join(path, table)) is None:
+    manifest = _read_manifest(files, join(path, "manifest.json"), "compare another run")
+    if table not in manifest.tables or files.stat(join(path, table)) is None:
         raise DataError(f"run {matches[0]} has no table {table}", where=path, next_step="compare another run")
     return CurrentTable(join(path, table), manifest)
 
@@ -235,7 +238,15 @@ def _read_json(files: Files, path: str, next_step: str) -> dict[str, Any]:
     return document
 
 
-def history(files: Files, fout: str, job: str, day: date, count: int) -> list[dict[str, Any]]:
+def _read_manifest(files: Files, path: str, next_step: str) -> Manifest:
+    """Raises DataError (65) where the file holds no manifest."""
+    try:
+        return Manifest.of(_read_json(files, path, next_step))
+    except ValueError as error:
+        raise DataError("a manifest is damaged", where=path, found=str(error), next_step=next_step) from None
+
+
+def history(files: Files, fout: str, job: str, day: date, count: int) -> list[Manifest]:
     """The manifests of the last ``count`` stored days before ``day``, newest first; skips unreadable ones."""
     base = join(fout, job)
     if files.stat(base) is None:
@@ -245,8 +256,8 @@ def history(files: Files, fout: str, job: str, day: date, count: int) -> list[di
     for name in [name for name in names if name < day.isoformat()][:count]:
         try:
             run = json.loads(files.read_bytes(join(base, name, "CURRENT")))["run"]
-            recent.append(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json"))))
-        except (CmssparkError, ValueError, KeyError):
+            recent.append(Manifest.of(json.loads(files.read_bytes(join(base, name, "runs", run, "manifest.json")))))
+        except (CmssparkError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return recent
 

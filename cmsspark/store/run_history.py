@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,10 +18,11 @@ from typing import Any, Final
 
 from cmsspark import clock
 from cmsspark.errors import DataError, Exit, OutputError, UsageError
+from cmsspark.manifests import Manifest
 from cmsspark.store import process_identity
+from cmsspark.store.state_database import StateDatabase
 
 FILE: Final = "runs.sqlite"
-VERSION: Final = 1
 #: A run on another host is taken for ended after this time.
 SILENT_MS: Final = 2 * 86_400_000
 
@@ -40,8 +40,9 @@ class State(StrEnum):
 class Run:
     """One run. ``stored_run`` is its id in the store, None before it is stored; times are UTC ms.
 
-    ``fingerprint`` is a digest of its inputs' files, ``rows`` of its report; ``details`` hold versions, tables, bins,
-    dumps, warnings and missing streams as in the manifest. ``exit_code`` and ``error`` are those of a run that failed.
+    ``fingerprint`` is a digest of its inputs' files, ``rows`` of its report; ``details`` hold the part of the manifest
+    with versions, tables, bins, dumps, warnings and missing streams. ``exit_code`` and ``error`` are those of a run
+    that failed.
     """
 
     run: str
@@ -59,11 +60,12 @@ class Run:
     exit_code: int | None = None
     error: str | None = None
     process: Mapping[str, Any] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Manifest = field(default_factory=lambda: Manifest.of({}))
 
     def as_dict(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
-        return {**self.__dict__, "day": self.day.isoformat(), "state": self.state.value}
+        day, details = self.day.isoformat(), self.details.document
+        return {**self.__dict__, "day": day, "state": self.state.value, "details": details}
 
 
 @dataclass(frozen=True)
@@ -107,58 +109,30 @@ class RunHistoryDamaged(DataError):
     """The run history is no database (65); it can be rebuilt from the manifests."""
 
 
-class RunHistory:
+class RunHistory(StateDatabase):
     """The run history in ``path``; open it with :func:`open_history`."""
 
+    what = "the run history"
+    tables = _SCHEMA
+    repair = "cmsspark runs --rebuild"
+    damaged = RunHistoryDamaged
+    other_version = OutputError
+
     def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._guard():
+        try:
             # Created before SQLite opens it, which would make it readable by all.
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
-            try:
-                self._prepare()
-            except BaseException:
-                self._db.close()
-                raise
-
-    def _prepare(self) -> None:
-        self._db.execute("PRAGMA journal_mode=WAL")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, VERSION):
-            raise OutputError("the run history has another version", where=self.path, found=f"version {version}")
-        self._db.executescript(_SCHEMA)
-        self._db.execute(f"PRAGMA user_version={VERSION}")
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sqlite3.OperationalError) as error:
-            raise OutputError("the run history cannot be written", where=self.path, found=str(error)) from None
-        except sqlite3.DatabaseError as error:
-            raise RunHistoryDamaged(
-                "the run history is damaged", where=self.path, found=str(error), next_step="cmsspark runs --rebuild"
-            ) from None
-
-    def close(self) -> None:
-        """Close the database; what was written stays."""
-        self._db.close()
-
-    def check(self) -> None:
-        """Raises RunHistoryDamaged (65) where SQLite finds an inconsistency in the file."""
-        with self._guard():
-            (status,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-        if status != "ok":
-            raise RunHistoryDamaged("the run history is damaged", where=self.path, found=status)
+        except OSError as error:
+            raise OutputError(f"{self.what} cannot be written", where=path, found=str(error)) from None
+        super().__init__(path)
 
     def put(self, run: Run) -> None:
         """Insert the run, or replace its earlier state."""
         values = (
             *(run.run, run.job, run.day.isoformat(), run.state, run.store, run.began_ms, run.stored_run, run.ended_ms),
             *(run.seconds, run.rows, run.is_partial, run.fingerprint, run.exit_code, run.error),
-            *(json.dumps(dict(run.process)), json.dumps(dict(run.details))),
+            *(json.dumps(dict(run.process)), json.dumps(run.details.document)),
         )
         with self._guard():
             marks = ", ".join("?" * len(values))
@@ -232,19 +206,13 @@ class RunHistory:
     def rebuild(self, store: str, runs: Iterable[Run]) -> int:
         """Add the store's runs that are not recorded yet. Returns their number."""
         added = 0
-        with self._guard():
-            recorded = {row[0] for row in self._db.execute("SELECT stored_run FROM runs WHERE stored_run IS NOT NULL")}
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                for run in runs:
-                    if run.stored_run not in recorded:
-                        self.put(run)
-                        added += 1
-                self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, clock.now_ms()))
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+        with self._transaction() as db:
+            recorded = {row[0] for row in db.execute("SELECT stored_run FROM runs WHERE stored_run IS NOT NULL")}
+            for run in runs:
+                if run.stored_run not in recorded:
+                    self.put(run)
+                    added += 1
+            db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?)", (store, clock.now_ms()))
         return added
 
 
@@ -297,7 +265,12 @@ def _is_over(run: Run, now_ms: int) -> bool:
 def _run(row: tuple[Any, ...]) -> Run:
     run, job, day, state, *rest = row
     store, began_ms, stored_run, ended_ms, seconds, rows, is_partial, fingerprint, exit_code, error, *documents = rest
-    process, details = (json.loads(text) for text in documents)
+    try:
+        process, details = json.loads(documents[0]), Manifest.of(json.loads(documents[1]))
+    except (ValueError, AttributeError) as wrong:
+        raise RunHistoryDamaged(
+            f"run {run} of the run history is damaged", found=str(wrong), next_step=RunHistory.repair
+        ) from None
     return Run(
         run, job, date.fromisoformat(day), State(state), store, began_ms, stored_run, ended_ms, seconds, rows,
         bool(is_partial), fingerprint, exit_code, error, process, details,

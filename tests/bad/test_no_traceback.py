@@ -51,7 +51,7 @@ BY_SPARK = ("--conf", "spark.sql.shuffle.partitions=3")
 @pytest.mark.parametrize(
     "words", [(), BY_SPARK, (*BY_SPARK, "--feed", "spark")], ids=["as it is", "tasks of Spark", "files read by Spark"]
 )
-def test_a_damaged_file_is_told_once_and_without_noise(place: Place, words: tuple[str, ...]) -> None:
+def test_a_damaged_file_is_reported_once_and_without_noise(place: Place, words: tuple[str, ...]) -> None:
     file = cut(place)
     code, said = run_spark(place, "--fout", place.fout, *words)
     assert code == 65, said
@@ -80,7 +80,7 @@ def test_a_trace_of_sparks_is_shown_with_debug(place: Place) -> None:
     assert str(file) in said
 
 
-def test_what_is_no_folder_is_told_before_anything_starts(place: Place) -> None:
+def test_what_is_no_folder_is_reported_before_anything_starts(place: Place) -> None:
     folder = place.tree.folder("aaa enr")
     folder.rmdir()
     folder.write_text("a file")

@@ -61,7 +61,7 @@ def test_a_peer_counts_each_cell_as_an_independent_count_does(
     assert compare.differences(stored(counted, tmp_path / "ours"), tmp_path, KEY) == []
 
 
-def test_a_cell_that_differs_by_one_is_told(day: Inputs, counted: DayCount, tmp_path: Path) -> None:
+def test_a_cell_that_differs_by_one_is_reported(day: Inputs, counted: DayCount, tmp_path: Path) -> None:
     run_peer("duckdb", day, tmp_path)
     counted.data_aggregation[7]["nacc"] += 1  # type: ignore[operator]  # a count
     told = compare.differences(stored(counted, tmp_path / "ours"), tmp_path, KEY)
@@ -72,7 +72,7 @@ def test_a_cell_that_differs_by_one_is_told(day: Inputs, counted: DayCount, tmp_
     ]
 
 
-def test_bins_other_than_those_made_are_told(day: Inputs) -> None:
+def test_bins_other_than_those_made_are_reported(day: Inputs) -> None:
     other = {**day.reconciliation, "aaa": {**day.reconciliation["aaa"], "matched": 0}}
     assert compare.bins(day.reconciliation, day.reconciliation) == []
     assert len(compare.bins(other, day.reconciliation)) == 1

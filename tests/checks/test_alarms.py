@@ -152,7 +152,7 @@ def test_a_server_without_starttls_gets_no_mail(secret: Path) -> None:
     assert not [line for line in heard.lines if line.startswith(("AUTH", "DATA"))]
 
 
-def test_a_wrong_password_is_told_and_does_not_show(secret: Path) -> None:
+def test_a_wrong_password_is_reported_and_does_not_show(secret: Path) -> None:
     with server(mail_talk(None, accepts=False)) as (port, _), pytest.raises(NotAllowed) as error:
         mail(port, user="me", password_file=secret).send("subject", "text")
     assert "535 not ***" in error.value.text()
@@ -219,7 +219,7 @@ def test_metrics_are_put_to_a_pushgateway(secret: Path) -> None:
         (b"nothing of HTTP\r\n", OutputError, "nothing of HTTP"),
     ],
 )
-def test_a_pushgateway_that_refuses_or_breaks_is_told(
+def test_a_pushgateway_that_refuses_or_breaks_is_reported(
     secret: Path, answer: bytes, kind: type[CmssparkError], said: str
 ) -> None:
     with server(http_talk(answer)) as (port, _), pytest.raises(kind) as error:

@@ -42,11 +42,11 @@ def check(sample: Seen, known: tuple[str, ...] = (), **bins: Any) -> tuple[list[
     return [(one["field"], one["change"]) for one in told.get("s", [])], warnings
 
 
-def test_a_stream_as_its_schema_says_is_not_told() -> None:
+def test_a_stream_as_its_schema_says_is_not_reported() -> None:
     assert check(seen(200)) == ([], [])
 
 
-def test_a_needed_field_without_which_rules_can_do_is_told_as_missing() -> None:
+def test_a_needed_field_without_which_rules_can_do_is_reported_as_missing() -> None:
     gone = {"": 200}
     assert check(seen(200, wrote=gone))[0] == [("wrote", "missing")]
     assert check(seen(200, close=gone), ("bytes",))[0] == [("close", "missing")]
@@ -64,7 +64,7 @@ def test_a_small_sample_says_nothing_of_what_is_gone() -> None:
     assert check(seen(99, user={"": 99}, wrote={"": 99})) == ([], [])
 
 
-def test_an_lfn_that_is_gone_is_told_from_eleven_records_on() -> None:
+def test_an_lfn_that_is_gone_is_reported_from_eleven_records_on() -> None:
     for count, fails in ((10, False), (11, True)):
         bins = StreamBins(read=count)
         bins.unmatched["no_lfn"] = count

@@ -17,14 +17,14 @@ def told(now: StreamBins, *before: StreamBins) -> list[str]:
     return unusual({"aaa": now}, [{"aaa": one.as_dict()} for one in before])
 
 
-def test_a_usual_day_is_not_told() -> None:
+def test_a_usual_day_is_not_reported() -> None:
     assert told(day(), day(), day(), day()) == []
     assert told(day(500, 50), day(), day(), day()) == []
     assert told(day(1000, 300), day(), day(), day()) == []
 
 
 @pytest.mark.parametrize(("now", "words"), [(day(499, 50), "499 records"), (day(1000, 301), "30.1% of the records")])
-def test_half_the_records_or_three_times_the_unmatched_are_told_with_the_usual_value(
+def test_half_the_records_or_three_times_the_unmatched_are_reported_with_the_usual_value(
     now: StreamBins, words: str
 ) -> None:
     (warning,) = told(now, day(), day(), day(10_000_000), day(1000, 90))
@@ -38,6 +38,6 @@ def test_fewer_than_three_days_before_say_nothing() -> None:
     assert unusual({"aaa": day(1, 1)}, [{"eos": day().as_dict()}, {}, {}]) == []
 
 
-def test_a_stream_that_was_left_out_is_told_elsewhere() -> None:
+def test_a_stream_that_was_left_out_is_reported_elsewhere() -> None:
     before = [{"aaa": day().as_dict()}] * 3
     assert unusual({"aaa": day(0, 0)}, before, missing=["aaa"]) == []

@@ -159,7 +159,7 @@ def test_a_quota_that_is_used_up_is_73_and_leaves_the_result(world: World, count
     stored_right(world)
 
 
-def test_an_executor_over_its_memory_is_told_with_what_to_raise(world: World) -> None:
+def test_an_executor_over_its_memory_is_reported_with_what_to_raise(world: World) -> None:
     small = ("--conf", "spark.executor.memoryOverhead=384m", "--conf", "spark.task.maxFailures=1")
     ended = world.run(str(GREEDY), "--yarn", *small)
     assert ended.code == 75
@@ -216,7 +216,7 @@ def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None
     assert [one["state"] for one in world.cluster.applications() if one["id"] in ended.err] == ["KILLED"]
 
 
-def test_a_driver_that_the_nodes_cannot_reach_is_told_with_the_setting(world: World) -> None:
+def test_a_driver_that_the_nodes_cannot_reach_is_reported_with_the_setting(world: World) -> None:
     unreachable = ("--conf", "spark.driver.host=127.0.0.9", "--conf", "spark.yarn.am.waitTime=10s")
     ended = world.run(*world.on_yarn(JOB, FOUT, *unreachable))
     # 78 where Spark says it itself; where it was still starting, the master's last error does.

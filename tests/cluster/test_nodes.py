@@ -23,7 +23,7 @@ MAPPED = Path(__file__).with_name("scripts") / "mapped.py"
 
 
 @pytest.mark.usefixtures("two_nodes")
-def test_tasks_run_where_their_data_lie_and_the_share_is_told(world: World) -> None:
+def test_tasks_run_where_their_data_lie_and_the_share_is_reported(world: World) -> None:
     one = ("--num-executors", "1", "--conf", "spark.dynamicAllocation.maxExecutors=1")
     ended = world.run(*world.on_yarn("data_aggregation", "hdfs:///cms/near", *one))
     assert ended.code == 0

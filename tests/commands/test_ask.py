@@ -90,7 +90,7 @@ def by(rows: list[Row], key: str) -> dict[str, Row]:
     return {row[key]: {name: value for name, value in row.items() if name != key} for row in rows}
 
 
-def test_who_reads_a_dataset_is_told_by_site_and_application(place: Path) -> None:
+def test_who_reads_a_dataset_is_reported_by_site_and_application(place: Path) -> None:
     found = told(place, "who-reads", "/ZMM/Run2026A-v1/AOD")
 
     def fits(row: Row) -> bool:
@@ -133,7 +133,7 @@ def test_people_are_counted_and_never_named(place: Path) -> None:
     assert "by no known user" in said(place, "who-reads", "/ZMM_x/*")
 
 
-def test_what_is_read_at_a_site_is_told_by_data_tier_and_dataset(place: Path) -> None:
+def test_what_is_read_at_a_site_is_reported_by_data_tier_and_dataset(place: Path) -> None:
     found = told(place, "what-is-read-at", "unknown", "--week", "2026-W01")
     assert found["totals"]["distinct_users"] == 1 and found["totals"]["nacc"] == 2
     assert [row["data_tier"] for row in found["by_data_tier"]] == ["AOD"]

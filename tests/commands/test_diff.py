@@ -57,7 +57,7 @@ def test_two_runs_of_a_day_differ_by_dataset(store: Path) -> None:
     assert (found["a"], found["b"]) == (f"{DAY}@r1", f"{DAY}@r2")
 
 
-def test_the_impact_on_documents_is_told(store: Path) -> None:
+def test_the_impact_on_documents_is_reported(store: Path) -> None:
     found = diff(store, f"{TEXT}@r1", TEXT, "--publish-impact")
     assert found["documents"] == {"new": 1, "changed": 1, "unchanged": 1, "gone": 1}
 
@@ -82,7 +82,7 @@ def test_what_would_write_elsewhere_on_a_terminal_is_escaped(tmp_path: Path) -> 
     assert "T2_\\x1b[2J" in said(tmp_path, f"{TEXT}@r1", TEXT, "--by", "site")
 
 
-def test_what_is_not_there_is_told_with_what_is(store: Path) -> None:
+def test_what_is_not_there_is_reported_with_what_is(store: Path) -> None:
     assert "r1, r2" in fails(InputMissing, store, f"{TEXT}@x", TEXT)
     assert str(DAY) in fails(InputMissing, store, "20200101", TEXT)
 

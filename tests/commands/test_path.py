@@ -54,7 +54,7 @@ def test_the_settings_name_the_store_where_the_command_does_not(
     assert capsys.readouterr().out.endswith("/run-1/partials\n")
 
 
-def test_a_day_or_table_that_is_not_there_is_told(stored: Path) -> None:
+def test_a_day_or_table_that_is_not_there_is_reported(stored: Path) -> None:
     with pytest.raises(InputMissing, match="no result of partials is stored for 2019-06-16"):
         run("path", "partials", "--date", "20190616", "--fout", f"{stored}/store")
     with pytest.raises(InputMissing, match="no result of dbs_aaa"):

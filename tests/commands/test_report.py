@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from cmsspark.commands.report import command
 from cmsspark.errors import CmssparkError, DataError
+from cmsspark.manifests import Manifest
 from cmsspark.pipeline.run_report import PAGE, write_page
 from cmsspark.store.results import CurrentTable
 from tests.pipeline.places import Place, write_streams
@@ -52,7 +53,7 @@ def test_a_run_leaves_its_page_beside_its_tables(stored: Place) -> None:
     assert not [name for name in NAMES if name in page]
 
 
-def test_the_report_is_told_as_text_as_json_and_as_a_page(stored: Place, tmp_path: Path) -> None:
+def test_the_report_is_reported_as_text_as_json_and_as_a_page(stored: Place, tmp_path: Path) -> None:
     said = report(stored)
     assert (said.return_value, said.stderr) == (0, "")
     assert "aaa    /store/" not in said.stdout
@@ -76,7 +77,7 @@ def test_an_access_that_is_not_in_the_stored_report_ends_in_65(place: Place) -> 
     assert "eos    accesses → stored report: 3 in, 0 out, WRONG" in said.stdout
 
 
-def test_a_quarantine_that_was_pruned_is_told(place: Place) -> None:
+def test_a_quarantine_that_was_pruned_is_reported(place: Place) -> None:
     manifest = run_folder(place) / "manifest.json"
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**told, "quarantine": "/nowhere/q.jsonl"}))
@@ -105,9 +106,8 @@ def test_a_page_that_cannot_be_written_fails_no_run(place: Place) -> None:
     folder = run_folder(place)
     (folder / PAGE).unlink()
     (folder / PAGE).mkdir()
-    told: list[str] = []
-    write_page(
-        place.fout, "data_aggregation", CurrentTable(str(folder), place.manifest("data_aggregation")), told.append
-    )
-    (warning,) = told
+    stored = CurrentTable(str(folder), Manifest.of(place.manifest("data_aggregation")))
+    lines: list[str] = []
+    write_page(place.fout, "data_aggregation", stored, lines.append)
+    (warning,) = lines
     assert warning.startswith("warning: the report of the run cannot be made")

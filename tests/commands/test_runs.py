@@ -36,7 +36,7 @@ class Place:
 
     def work(self, text: str = "rows") -> str:
         """A run; its id in the store."""
-        return str(work(self.folder, LocalFiles(), text).manifest["run"])
+        return str(work(self.folder, LocalFiles(), text).manifest.document["run"])
 
     def fail(self, error: BaseException, tell: Any = lambda text: None) -> None:
         with pytest.raises(type(error)), running(settings(self.folder), self.fout, JOB, DAY, tell):
@@ -84,7 +84,7 @@ def test_a_run_that_was_interrupted_says_so(place: Place) -> None:
     assert json.loads(place.cmsspark("runs", "--json").stdout)["state"] == "INTERRUPTED"
 
 
-def test_a_ledger_that_cannot_be_written_is_told_once_and_stops_no_run(place: Place) -> None:
+def test_a_ledger_that_cannot_be_written_is_reported_once_and_stops_no_run(place: Place) -> None:
     place.state.write_text("a file where a folder should be")
     told: list[str] = []
     with running(settings(place.folder), place.fout, JOB, DAY, told.append) as run_of_day:

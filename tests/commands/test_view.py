@@ -151,7 +151,7 @@ def test_what_is_wrong_is_named_with_file_and_line(text: str, line: int, told: s
     assert told in error.value.text()
 
 
-def test_what_cannot_be_made_is_told() -> None:
+def test_what_cannot_be_made_is_reported() -> None:
     assert "datasets, sites" in fails(UsageError, "nothing")
     assert ".parquet" in fails(UsageError, "sites", "--out", "x.xlsx")
     assert "no-such.yaml" in fails(SettingsError, "sites", "--views", "no-such.yaml")

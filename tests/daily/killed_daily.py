@@ -131,7 +131,7 @@ class Mornings:
         note_published(self.folder / "state", JOB, JOB, day, run, "/queue/x", 2, 0, 0)
 
     def manifest(self, day: date) -> dict[str, Any]:
-        return results.current(LocalFiles(), self.fout, JOB, JOB, day).manifest
+        return results.current(LocalFiles(), self.fout, JOB, JOB, day).manifest.document
 
 
 def main() -> None:

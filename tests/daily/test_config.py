@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Mornings:
      "mail: {to: [a@b], from: c@d, password: planted}", "push: {user: me}", "push: {url: 'ftp://x'}",
      "push: {url: 'https://me:planted@x/metrics/job/y'}", "push: {url: 'http://x:9091/m', user: me, password_file: x}"],
 )  # fmt: skip
-def test_wrong_settings_are_told_with_their_line(place: Mornings, wrong: str) -> None:
+def test_wrong_settings_are_reported_with_their_line(place: Mornings, wrong: str) -> None:
     place.daily_settings = f"daily:\n  {wrong}\n"
     with pytest.raises(SettingsError, match="line 4") as error:
         daily_config(place.settings())

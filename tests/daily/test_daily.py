@@ -129,7 +129,7 @@ def test_a_day_that_is_not_there_waits_with_75_and_holds_up_no_other(place: Morn
     outcomes = place.work()
     assert [outcome.word for outcome in outcomes] == ["published"] * 9 + ["waiting"]
     assert exit_code(outcomes) == 75
-    assert outcomes[-1].task.verdict.retry_ms == int(NOW * 1000) + HOUR * 1000
+    assert outcomes[-1].task.readiness.retry_ms == int(NOW * 1000) + HOUR * 1000
 
 
 def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final(place: Mornings) -> None:
@@ -150,7 +150,7 @@ def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arri
     daily = place.daily(jobs=(replace(place.daily().config.jobs[0], streams=("aaa", "eos")),))
     (task,) = daily.tasks(LAST, LAST)
     assert task.options == ("--allow-missing",)
-    assert task.verdict.is_ready
+    assert task.readiness.is_ready
     place.store(LAST)
     assert "aaa" not in daily.tasks(LAST, LAST)[0].why
     aaa = place.root / "project/monitoring/archive/xrootd/enr/gled/2026/01/31"
@@ -351,7 +351,9 @@ def test_metrics_are_written_for_prometheus(place: Mornings) -> None:
     assert "cmsspark_daily_exit_code 0.0" in lines
 
 
-def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_targets_that_are_down_are_reported_and_change_nothing(
+    place: Mornings, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.daily_settings = (
         "daily: {metrics: nowhere/cms.prom, mail: {to: [a@b], from: c@d, server: 127.0.0.1, port: 1},"
         " push: {url: 'http://127.0.0.1:1/metrics/job/cmsspark'}}\n"
@@ -364,7 +366,7 @@ def test_targets_that_are_down_are_told_and_change_nothing(place: Mornings, caps
     assert "metrics cannot be pushed: http://127.0.0.1:1/metrics/job/cmsspark" in line
 
 
-def test_a_run_that_failed_is_told_with_its_reason(place: Mornings) -> None:
+def test_a_run_that_failed_is_reported_with_its_reason(place: Mornings) -> None:
     def fails(argv: list[str]) -> int:
         with pytest.raises(DataError), running(place.settings(), place.fout, JOB, LAST, place.told.append):
             raise DataError("the log is bad", where="somewhere")

@@ -53,7 +53,7 @@ def mail_server() -> Iterator[tuple[int, list[bytes]]]:
             thread.join()
 
 
-def test_trouble_is_told_by_mail_and_a_good_morning_is_not(place: Mornings) -> None:
+def test_trouble_is_reported_by_mail_and_a_good_morning_is_not(place: Mornings) -> None:
     with mail_server() as (port, came):
         place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
         place.codes["run", LAST] = 65

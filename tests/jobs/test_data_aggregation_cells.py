@@ -56,7 +56,7 @@ def _run(root: Path, private: Path, engine: str, join: str, feed: str) -> tuple[
     )
     done = run(request, log=lambda text: None)
     report, partials = (pq.read_table(Path(done.path) / name).to_pylist() for name in ("data_aggregation", "partials"))
-    return report, partials, done.manifest
+    return report, partials, done.manifest.document
 
 
 def _write_demo(tree: Tree) -> None:
@@ -91,12 +91,12 @@ def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_every_bin_is_the_oracles(counted: Counted) -> None:
     wanted = {stream: count.reconciliation() for stream, count in counted.wanted.streams.items()}
-    assert counted.manifest["reconciliation"] == wanted
+    assert counted.manifest.document["reconciliation"] == wanted
 
 
 def test_records_out_of_the_day_are_split_by_the_day_that_they_name(counted: Counted) -> None:
     wanted = {stream: dict(count.other_days) for stream, count in counted.wanted.streams.items()}
-    assert counted.manifest["out_of_day_by_day"] == wanted
+    assert counted.manifest.document["out_of_day_by_day"] == wanted
 
 
 def test_every_cell_of_data_aggregation_is_the_oracles(counted: Counted) -> None:
@@ -116,9 +116,9 @@ def test_every_cell_of_partials_is_the_oracles_under_one_pseudonym_for_each_pers
     _same_rows(renamed, counted.wanted.partials, (*REPORT_KEY, "user"))
 
 
-def test_rows_of_files_that_match_nothing_are_told(counted: Counted) -> None:
-    told = counted.manifest["catalogue"]
-    if counted.manifest["join"] == "index":
+def test_rows_of_files_that_match_nothing_are_reported(counted: Counted) -> None:
+    told = counted.manifest.document["catalogue"]
+    if counted.manifest.document["join"] == "index":
         assert told["orphans"] == counted.orphans
 
 

@@ -92,7 +92,7 @@ def stored(
 ) -> tuple[pa.Table, dict[str, Any]]:
     done = dump_day.run(job, JobRequest(job.name, DAY, str(out), settings, str(demo), engine=engine), lambda _: None)
     assert not list(settings.cache_dir.glob("dumps/*"))
-    return pq.read_table(Path(done.path) / job.name), done.manifest
+    return pq.read_table(Path(done.path) / job.name), done.manifest.document
 
 
 def cells(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -210,7 +210,7 @@ def test_a_damaged_dump_fails_the_run_by_name_and_the_previous_result_stays(
     assert len(list((out / "phedex" / DAY.isoformat() / "runs").iterdir())) == 1
 
 
-def test_a_missing_or_half_written_dump_is_told_before_anything_starts(tmp_path: Path, settings: Settings) -> None:
+def test_a_missing_or_half_written_dump_is_reported_before_anything_starts(tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(InputMissing):
         stored(phedex_snapshot.JOB, tmp_path / "nothing", tmp_path / "out", settings)
     root = tmp_path / "cms"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cmsspark.cli import command
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady, UsageError
 from cmsspark.jobs import period as job
+from cmsspark.manifests import Manifest
 from cmsspark.periods import Period, between, named, week
 from cmsspark.pipeline import stored_days as stored
 from cmsspark.publish.document_schemas import document_schema
@@ -102,7 +103,7 @@ def test_a_period_is_stored_as_days_are_and_says_which_runs_it_was_made_of(tmp_p
     done = run(tmp_path)
     (row,) = rows_of(done)
     assert (row["nacc"], row["distinct_users"], row["day_count"]) == (14, 1, 7)
-    manifest = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK).manifest
+    manifest = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK).manifest.document
     assert manifest["days"] == {day.isoformat(): "r1" for day in WEEK.days}
     assert (manifest["period"], manifest["partial"], manifest["pseudonym_key_id"]) == ("2026-W01", False, KEY)
     assert (tmp_path / "period" / "2026-W01" / "CURRENT").is_file()
@@ -132,10 +133,10 @@ def test_days_that_are_not_stored_are_named_and_refused(tmp_path: Path) -> None:
 def test_days_that_may_be_missing_mark_the_result_partial_and_are_named_in_it(tmp_path: Path) -> None:
     store_partials(tmp_path, WEEK.days[3], [partial(WEEK.days[3])])
     done = run(tmp_path, allow_missing=True)
-    assert done.manifest["partial"] is True
-    assert len(done.manifest["missing_days"]) == 6
+    assert done.manifest.document["partial"] is True
+    assert len(done.manifest.document["missing_days"]) == 6
     assert rows_of(done)[0]["day_count"] == 1
-    assert "6 of 7 days are left out" in done.manifest["warnings"][0]
+    assert "6 of 7 days are left out" in done.manifest.document["warnings"][0]
 
 
 def test_of_a_period_with_no_day_at_all_there_is_no_result(tmp_path: Path) -> None:
@@ -174,22 +175,22 @@ def test_two_keys_are_refused_also_where_only_the_pseudonyms_tell(tmp_path: Path
 def test_a_partial_day_marks_the_period_partial_and_says_why(tmp_path: Path, told: dict[str, Any], why: str) -> None:
     whole_week(tmp_path)
     store_partials(tmp_path, WEEK.days[2], [partial(WEEK.days[2])], run="r2", **told)
-    manifest = run(tmp_path).manifest
+    manifest = run(tmp_path).manifest.document
     assert manifest["partial"] is True
     assert why in manifest["partial_days"]["2025-12-31"]
     assert "2025-12-31" in manifest["warnings"][0]
 
 
-def test_a_part_that_is_gone_or_damaged_is_told_and_the_result_before_stays(tmp_path: Path) -> None:
+def test_a_part_that_is_gone_or_damaged_is_reported_and_the_result_before_stays(tmp_path: Path) -> None:
     whole_week(tmp_path, [partial(WEEK.first, site_name=site) for site in "ABC"])
-    before = run(tmp_path).manifest["run"]
+    before = run(tmp_path).manifest.document["run"]
     part, _ = sorted((tmp_path / "data_aggregation" / str(WEEK.first)).rglob("*.parquet"))
     part.write_bytes(part.read_bytes()[:-8])
     assert part.name in fails(DataError, tmp_path)
     part.unlink()
     assert "1 rows where 3 were written" in fails(DataError, tmp_path)
     now = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK)
-    assert now.manifest["run"] == before and len(list(Path(now.path).parent.parent.iterdir())) == 1
+    assert now.manifest.document["run"] == before and len(list(Path(now.path).parent.parent.iterdir())) == 1
 
 
 def test_partials_in_csv_count_the_same(tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
     done = job.run(WEEK, there, load_settings(), log=lambda text: None)
     assert done.path.startswith(there)
     (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
-    assert rows_of(results.CurrentTable(str(far_run), {})) == rows_of(run(near))
+    assert rows_of(results.CurrentTable(str(far_run), Manifest.of({}))) == rows_of(run(near))
     for place in (there, str(near)):
         said("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
         assert "2026-W01" in said("periods", "--fout", place)
@@ -378,7 +379,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
     assert not dead.exists()
 
 
-def test_of_two_at_once_one_works_and_the_other_is_told(tmp_path: Path) -> None:
+def test_of_two_at_once_one_works_and_the_other_is_reported(tmp_path: Path) -> None:
     whole_week(tmp_path)
     with (
         lease.hold(LocalFiles(), lease.folder_of(str(tmp_path), "period", WEEK), "period of 2026-W01"),
@@ -390,7 +391,7 @@ def test_of_two_at_once_one_works_and_the_other_is_told(tmp_path: Path) -> None:
 
 def test_prune_knows_periods_and_keeps_the_current_one(tmp_path: Path) -> None:
     whole_week(tmp_path)
-    runs = [run(tmp_path).manifest["run"] for _ in range(2)]
+    runs = [run(tmp_path).manifest.document["run"] for _ in range(2)]
     folder = tmp_path / "period" / "2026-W01" / "runs"
     for path in folder.iterdir():
         os.utime(path, (1_760_000_000, 1_760_000_000))

@@ -160,7 +160,7 @@ def test_what_building_holds_does_not_grow_with_the_dump(tmp_path: Path) -> None
     assert held(80_000) - held(8_000) < 8 * 72_000
 
 
-def test_no_room_for_a_snapshot_is_told(tmp_path: Path) -> None:
+def test_no_room_for_a_snapshot_is_reported(tmp_path: Path) -> None:
     def full(folder: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -280,7 +280,7 @@ def test_a_snapshot_in_use_counts_as_new(tmp_path: Path) -> None:
     assert used.stat().st_mtime > 0
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match="cache folder") as error:
         open_or_build(tmp_path / "file" / "cache", "catalogue", "dump", _write)

@@ -113,7 +113,7 @@ def test_ranges_have_all_rows_of_their_partitions_once(tmp_path: Path) -> None:
     assert list(ranges(list(runs_of(tmp_path, [])))) == []
 
 
-def test_a_full_disk_is_told_with_what_to_free() -> None:
+def test_a_full_disk_is_reported_with_what_to_free() -> None:
     with pytest.raises(OutputError, match="no room") as raised:
         list(runs_of(Path("/nowhere"), [1]))
     assert "cache_dir" in str(raised.value)

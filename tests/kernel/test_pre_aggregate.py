@@ -217,7 +217,7 @@ def test_large_values_of_different_cells_are_no_overflow(snapshots: tuple[Catalo
     assert [row["read_bytes"] for row in rows] == [most] * 3
 
 
-def test_an_overflow_while_folding_is_told_too(snapshots: tuple[Catalogue, Replicas]) -> None:
+def test_an_overflow_while_folding_is_reported_too(snapshots: tuple[Catalogue, Replicas]) -> None:
     task = StreamAggregator("crab", snapshots[0], aggregate_at=2)
     task.add(batch_of([("/store/a", 0, 0, 2**62, None), ("/store/a", 0, 0, 2**62, None)]))
     with pytest.raises(DataError, match="cpu_ms of crab"):

@@ -129,7 +129,7 @@ def _encoded(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def test_a_sum_beyond_64_bits_is_told_and_never_wraps_around() -> None:
+def test_a_sum_beyond_64_bits_is_reported_and_never_wraps_around() -> None:
     rows = [partial(day, read_bytes=2**62) for day in DAYS[:2]]
     for size in (1, 2):
         with pytest.raises(DataError, match="read_bytes is beyond"):
@@ -138,7 +138,7 @@ def test_a_sum_beyond_64_bits_is_told_and_never_wraps_around() -> None:
     assert found(Rollup(("site_name",), ("read_bytes",)), most)["A",] == {"read_bytes": 2**62}
 
 
-def test_more_combinations_than_64_bits_hold_are_still_told_apart() -> None:
+def test_more_combinations_than_64_bits_hold_are_still_reported_apart() -> None:
     codes = [pl.Series([0, 2**40, 2**40, 1]).to_numpy(), pl.Series([2**30, 5, 5, 0]).to_numpy()]
     packed, unpack = pack(codes, 4)
     assert len(set(packed.tolist())) == 3

@@ -57,7 +57,7 @@ class Place:
         return error.value
 
     def manifest(self, table: str, fout: str | None = None) -> dict[str, Any]:
-        return current(LocalFiles(), fout or self.fout, find_job_of(table), table, DAY).manifest
+        return current(LocalFiles(), fout or self.fout, find_job_of(table), table, DAY).manifest.document
 
     def rows(self, table: str, fout: str | None = None) -> list[dict[str, Any]]:
         found = current(LocalFiles(), fout or self.fout, find_job_of(table), table, DAY)

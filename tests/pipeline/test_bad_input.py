@@ -44,7 +44,7 @@ def write_damaged(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("feed", ["direct", "spark"])
-def test_accepted_damage_is_read_as_far_as_it_is_intact_and_told_in_the_result(
+def test_accepted_damage_is_read_as_far_as_it_is_intact_and_reported_in_the_result(
     spark: object, place: Place, feed: str
 ) -> None:
     write_damaged(place.tree)
@@ -103,7 +103,7 @@ def write_lines(tree: Tree, changes: dict[str, Any], count: int = 120) -> None:
     tree.write("aaa enr", "part-0.json", b"\n".join([aaa(changes)] * count) + b"\n")
 
 
-def test_new_fields_are_told_in_the_manifest_and_in_one_warning(spark: object, place: Place) -> None:
+def test_new_fields_are_reported_in_the_manifest_and_in_one_warning(spark: object, place: Place) -> None:
     write_lines(place.tree, {"cache_hit": True, "secret_note": "Alice Secret"}, count=3)
     assert place.run("dbs_aaa") == 0
     manifest = place.manifest("dbs_aaa")

@@ -53,7 +53,7 @@ def test_replicas_are_asked_for_only_by_streams_that_need_them(spark: object, pl
     assert "phedex" in str(place.fails(errors.InputMissing, "dbs_cmssw"))
 
 
-def test_a_damaged_dump_is_told_with_its_file(spark: object, place: Place) -> None:
+def test_a_damaged_dump_is_reported_with_its_file(spark: object, place: Place) -> None:
     place.tree.write("aaa enr", "part-0.json", aaa() + b"\n")
     write_table(place.tree.dbs() / "FILES", {"part-00001-1f0e.csv": b'9,"not closed'})
     error = place.fails(errors.DataError, "dbs_aaa")
@@ -68,7 +68,7 @@ def files_rows(count: int, dataset_id: int, block_id: int) -> list[bytes]:
     ]
 
 
-def test_columns_that_changed_places_in_one_part_are_told_with_file_and_row(place: Place) -> None:
+def test_columns_that_changed_places_in_one_part_are_reported_with_file_and_row(place: Place) -> None:
     place.tree.write("aaa enr", "part-0", aaa() + b"\n")
     right, swapped = files_rows(40, 101, 11), files_rows(40, 11, 101)
     odd = [row.replace(b",/store", b",store") for row in right[:20]]

@@ -36,7 +36,7 @@ def test_a_run_whose_log_is_full_ends_in_73_and_leaves_the_result_before(tmp_pat
     assert main(place, "cmsspark.submit", *words) == 0
 
 
-def test_an_error_that_cannot_be_told_keeps_its_code(tmp_path: Path) -> None:
+def test_an_error_that_cannot_be_reported_keeps_its_code(tmp_path: Path) -> None:
     place = Place(tmp_path)
     assert main(place, "cmsspark.cli", "show", "nothing", "--fout", place.fout, log=FULL) == 2
     assert main(place, "cmsspark.cli", "status", "--fout", place.fout, log=FULL) == 73

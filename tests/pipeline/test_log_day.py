@@ -223,7 +223,7 @@ def test_input_that_changes_while_it_is_read_fails_the_run(spark: object, place:
         place.manifest("dbs_aaa")
 
 
-def test_an_avro_file_of_another_schema_is_told_with_its_fields(spark: object, place: Place) -> None:
+def test_an_avro_file_of_another_schema_is_reported_with_its_fields(spark: object, place: Place) -> None:
     place.tree.write("crab avro", "part-0.avro", avro_files.container({"Other": "string"}, [{"Other": "x"}]))
     error = place.fails(errors.DataError, "dbs_crab")
     assert "FileName is wanted" in str(error)
@@ -343,7 +343,7 @@ def test_a_dump_that_is_not_whole_is_not_ready_and_none_is_missing(place: Place)
     assert place.fails(errors.InputMissing, "dbs_aaa").exit_code == 66
 
 
-def test_a_store_that_cannot_be_written_is_told_before_the_logs_are_read(spark: object, place: Place) -> None:
+def test_a_store_that_cannot_be_written_is_reported_before_the_logs_are_read(spark: object, place: Place) -> None:
     cut_gzip(place.tree)
     (place.folder / "file").write_text("in the way")
     error = place.fails(errors.OutputError, "dbs_aaa", fout=f"{place.folder}/file/store")
@@ -386,7 +386,7 @@ def test_a_job_without_a_store_ends_in_2(place: Place) -> None:
         errors.run_click(load_command(find_job("dbs_aaa")), "dbs_aaa", arguments)
 
 
-def test_malformed_records_that_are_not_kept_are_told() -> None:
+def test_malformed_records_that_are_not_kept_are_reported() -> None:
     rows = [("quarantine_cut", "aaa", "malformed", count, None) for count in (1_200, 34)]
     summary = ScanSummary.of(rows, ("aaa",))
     assert summary.not_kept == {"aaa": 1_234}

@@ -48,7 +48,7 @@ def test_what_is_taken_is_what_a_count_finds(place: Place, job: str) -> None:
 def test_a_day_that_was_not_counted_is(place: Place) -> None:
     assert place.run("dbs_aaa", fout=f"{place.folder}/other") == 0
     found = results.current(LocalFiles(), f"{place.folder}/other", "dbs_aaa", "dbs_aaa", DAY)
-    assert "made_from" not in found.manifest
+    assert "made_from" not in found.manifest.document
 
 
 def _more(place: Place) -> None:

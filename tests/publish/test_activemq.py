@@ -115,7 +115,7 @@ def test_a_topic_without_listeners_confirms(activemq: ActiveMQ, tmp_path: Path) 
         assert outbox.totals().confirmed == 4
 
 
-def test_a_broker_that_blocks_is_told_as_stalled_and_nothing_is_lost(activemq: ActiveMQ, tmp_path: Path) -> None:
+def test_a_broker_that_blocks_is_reported_as_stalled_and_nothing_is_lost(activemq: ActiveMQ, tmp_path: Path) -> None:
     # Half batches of links that we dropped hold the queue's room until the broker misses our heartbeats there.
     sink = sink_to(activemq, tmp_path, "small.queue", StompTimeouts(stall=2, probe=1, heartbeat=1))
     arrived: Counter[bytes] = Counter()

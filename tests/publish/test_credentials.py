@@ -172,7 +172,7 @@ def test_a_file_for_http_is_no_broker_s(tmp_path: Path) -> None:
         read_broker(file(tmp_path, HTTP))
 
 
-def test_a_key_with_a_pass_phrase_is_told_and_not_asked_for(tmp_path: Path) -> None:
+def test_a_key_with_a_pass_phrase_is_reported_and_not_asked_for(tmp_path: Path) -> None:
     import subprocess
 
     subprocess.run(

@@ -154,7 +154,7 @@ def test_a_4xx_about_the_content_refuses_the_batch(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 407])
-def test_what_is_not_allowed_is_told_at_once_and_no_secret_is(status: int) -> None:
+def test_what_is_not_allowed_is_reported_at_once_and_no_secret_is(status: int) -> None:
     body = f"user {SECRETS[0]} with {SECRETS[1]} or {SECRETS[2]}".encode()
     with http_server(Answer(status, body=body)) as fake:
         with pytest.raises(NotAllowed) as caught:
@@ -194,7 +194,7 @@ def test_what_may_pass_is_no_confirmation_and_no_refusal(answer: Answer, in_doub
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_is_told_and_not_followed(status: int) -> None:
+def test_a_redirect_is_reported_and_not_followed(status: int) -> None:
     with http_server() as elsewhere:
         place = f"http://someone:planted-secret@localhost:{elsewhere.port}/x?token=planted-secret"
         with http_server(Answer(status, {"Location": place})) as fake:
@@ -256,8 +256,8 @@ def test_an_answer_that_is_there_confirms_however_long_the_next_batch_took() -> 
         sink.open()
 
         def meanwhile() -> None:
-            assert sink._socket is not None
-            assert select.select([sink._socket._connection], [], [], 30)[0]
+            assert sink._client._socket is not None
+            assert select.select([sink._client._socket._connection], [], [], 30)[0]
             clock.sleep(1_000)
 
         sink.send(BATCH, DOCUMENTS, meanwhile)

@@ -282,7 +282,7 @@ def test_a_scratch_database_without_room_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_below_the_ledger_is_told_and_resumable(tmp_path: Path) -> None:
+def test_a_full_disk_below_the_ledger_is_reported_and_resumable(tmp_path: Path) -> None:
     sink = ListSink()
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(1_200))

@@ -62,7 +62,7 @@ def test_refused_by_all_names_each_address() -> None:
     assert f"127.0.0.1:{second}: Connection refused" in caught.value.reason
 
 
-def test_a_name_that_does_not_resolve_is_told() -> None:
+def test_a_name_that_does_not_resolve_is_reported() -> None:
     with pytest.raises(RetryableError, match="does not resolve"):
         StompSink(Broker((("no-such-host.invalid", 1),), "/queue/x"), "t", "p", PATIENT).open()
 
@@ -86,7 +86,7 @@ def test_a_silent_peer_costs_its_own_deadline_and_no_more() -> None:
         assert time.monotonic() - started < 20
 
 
-def test_a_wrong_password_is_told_at_once_and_the_password_is_not() -> None:
+def test_a_wrong_password_is_reported_at_once_and_the_password_is_not() -> None:
     with (
         broker(Faults(login_error="User name [somebody] or password planted-secret is invalid")) as fake,
         pytest.raises(NotAllowed) as caught,
@@ -108,7 +108,7 @@ def test_a_wrong_password_is_told_at_once_and_the_password_is_not() -> None:
         b"x" * 17_000_000,
     ],
 )
-def test_what_speaks_no_stomp_is_told(answer: bytes) -> None:
+def test_what_speaks_no_stomp_is_reported(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -187,7 +187,7 @@ def test_a_refused_transaction_counts_nothing_and_says_why() -> None:
     assert fake.stored == []
 
 
-def test_a_missing_right_that_is_told_after_the_commit_is_no_document_s_fault() -> None:
+def test_a_missing_right_that_is_reported_after_the_commit_is_no_document_s_fault() -> None:
     with broker(Faults(commit="forbid")) as fake, pytest.raises(NotAllowed, match="not authorized to write"):
         send(fake)
 
@@ -199,7 +199,7 @@ def test_a_broker_that_goes_down_at_a_commit_may_have_made_it() -> None:
     assert fake.stored == DOCUMENTS
 
 
-def test_a_broker_that_takes_no_data_is_told_as_stalled() -> None:
+def test_a_broker_that_takes_no_data_is_reported_as_stalled() -> None:
     fault = Faults(stop_reading_after=1)
     with broker(fault) as fake, pytest.raises(RetryableError, match="broker stalled: it takes no data") as caught:
         send(fake, StompTimeouts(connect=30, login=30, stall=0.8), documents=[b"x" * 4_000_000] * 10)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cmsspark.manifests import Manifest
 from cmsspark.reports.day_report import BINS, report
 from cmsspark.reports.page import page
 from cmsspark.reports.text import text
@@ -21,8 +22,8 @@ def bins(matched: int = 80, **more: Any) -> dict[str, Any]:
     return {"read": matched + sum(one["unmatched"].values()) + 10, **one}
 
 
-def manifest(day: str = "2026-01-15", **more: Any) -> dict[str, Any]:
-    return {
+def manifest(day: str = "2026-01-15", **more: Any) -> Manifest:
+    document = {
         "job": "data_aggregation",
         "day": day,
         "run": "20260116T050000Z-abcdef",
@@ -40,6 +41,7 @@ def manifest(day: str = "2026-01-15", **more: Any) -> dict[str, Any]:
         "warnings": ["something"],
         **more,
     }
+    return Manifest.of(document)
 
 
 def test_the_bins_of_a_stream_add_up_to_what_was_read() -> None:
@@ -58,7 +60,7 @@ def test_accesses_are_counted_before_and_after_each_join() -> None:
     assert ["replicas" in one["join"] for one in joins] == [False, False, True, False]
 
 
-def test_a_join_that_multiplied_is_told() -> None:
+def test_a_join_that_multiplied_is_reported() -> None:
     one = bins()
     one["matched"] += 1
     told = report(manifest(reconciliation={"aaa": one}))
@@ -80,7 +82,7 @@ def test_a_stream_is_compared_with_the_trailing_days(now: dict[str, Any], word: 
 
 
 def test_too_few_days_before_say_nothing() -> None:
-    before = [manifest("2026-01-14"), {"day": "2026-01-13"}, {"day": "2026-01-12", "reconciliation": None}]
+    before = [manifest("2026-01-14"), Manifest.of({}), Manifest.of({"day": "2026-01-12", "reconciliation": None})]
     assert report(manifest(), before)["streams"][0]["usual"] == {"word": "unknown"}
 
 
@@ -90,7 +92,8 @@ def test_where_the_join_is_sparks_prefixes_are_not_known() -> None:
 
 
 def test_a_job_without_streams_has_a_report() -> None:
-    told = report({"job": "dbs_phedex", "day": "2026-01-15", "run": "r", "tables": {"dbs_phedex": {"rows": 3}}})
+    dumps = {"job": "dbs_phedex", "day": "2026-01-15", "run": "r", "tables": {"dbs_phedex": {"rows": 3}}}
+    told = report(Manifest.of(dumps))
     assert "dbs_phedex: 3 rows" in text(told)
     assert "dbs_phedex of 2026-01-15" in page(told)
 
@@ -118,9 +121,9 @@ def test_long_lists_are_cut_in_the_terminal() -> None:
     assert "1 row," in text(report(manifest(tables={"x": {"rows": 1}})))
 
 
-def planted() -> dict[str, Any]:
+def planted() -> Manifest:
     """A manifest with hostile text wherever text of others may stand."""
-    made = json.loads(json.dumps(manifest()).replace('"/logs/aaa"', json.dumps(HOSTILE)))
+    made = json.loads(json.dumps(manifest().document).replace('"/logs/aaa"', json.dumps(HOSTILE)))
     made["drift"]["aaa"][0] |= dict.fromkeys(("field", "form", "example"), HOSTILE)
     made["warnings"] = made["identical_files"] = [HOSTILE]
     made["identical_files"] = [[HOSTILE, HOSTILE]]
@@ -129,7 +132,7 @@ def planted() -> dict[str, Any]:
     made["out_of_day_by_day"] = {"aaa": {HOSTILE: 1}}
     made["unmatched_prefixes"] = {"aaa": [[HOSTILE, 1]]}
     made["versions"] = {HOSTILE: HOSTILE}
-    return made
+    return Manifest.of(made)
 
 
 def quarantine() -> dict[str, Any]:

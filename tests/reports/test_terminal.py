@@ -109,7 +109,7 @@ def test_on_a_terminal_no_line_is_wider_than_it_is(columns: str, wanted: int) ->
     assert [len(click.unstyle(line)) for line in lines][1:] == [wanted]
 
 
-def test_numbers_are_told_as_people_say_them() -> None:
+def test_numbers_are_reported_as_people_say_them() -> None:
     assert [volume(count) for count in (None, 0, 999, 1_500, 2_500_000, 3e9, 4e12, 5.25e15)] == [
         None, "0 B", "999 B", "1.5 kB", "2.5 MB", "3.0 GB", "4.0 TB", "5.2 PB",
     ]  # fmt: skip

@@ -93,7 +93,7 @@ Driver stacktrace:
 """
 
 
-def test_an_executor_that_yarn_ended_is_told_with_yarns_reason() -> None:
+def test_an_executor_that_yarn_ended_is_reported_with_yarns_reason() -> None:
     error = cause_of(RuntimeError(LOST))
     assert isinstance(error, errors.NotReady)
     assert "exceeding physical memory limits. 1.5 GB" in str(error.found)
@@ -140,7 +140,9 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
         ("The YARN application has already ended! It might have been killed", 75, None),
     ],
 )
-def test_a_session_that_yarn_did_not_start_is_told_with_what_to_change(text: str, code: int, where: str | None) -> None:
+def test_a_session_that_yarn_did_not_start_is_reported_with_what_to_change(
+    text: str, code: int, where: str | None
+) -> None:
     error = why_not_started(text)
     assert error is not None and (error.exit_code, error.where) == (code, where)
     assert why_not_started("java.lang.OutOfMemoryError") is None

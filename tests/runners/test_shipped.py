@@ -38,7 +38,7 @@ def test_it_is_made_once_and_those_of_snapshots_that_are_gone_go(tmp_path: Path)
     assert os.listdir(first.parent) == [second.name]
 
 
-def test_where_it_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_where_it_cannot_be_written_is_reported(tmp_path: Path) -> None:
     folder = snapshot(tmp_path, "catalogue-v1-a")
     (tmp_path / "shipped").write_text("in the way")
     with pytest.raises(OutputError, match="archive cannot be written"):

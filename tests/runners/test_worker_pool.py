@@ -119,7 +119,7 @@ def test_an_error_that_is_none_of_ours_brings_its_trace(tmp_path: Path, context:
         list(pool.scan(tasks(tmp_path, "bug"), context))
 
 
-def test_a_process_that_is_killed_is_told_and_may_be_tried_again(tmp_path: Path, context: TaskContext) -> None:
+def test_a_process_that_is_killed_is_reported_and_may_be_tried_again(tmp_path: Path, context: TaskContext) -> None:
     with WorkerPool(2) as pool, pytest.raises(NotReady, match="was killed") as caught:
         list(pool.scan(tasks(tmp_path, "killed", "1"), context))
     assert "SIGKILL" in str(caught.value.found)

@@ -46,7 +46,7 @@ def test_every_codec_gives_every_record(codec: str) -> None:
     assert not found.malformed
 
 
-def test_a_codec_that_nothing_here_reads_is_told_with_the_file() -> None:
+def test_a_codec_that_nothing_here_reads_is_reported_with_the_file() -> None:
     content = container(crab_schema(), ROWS[:1]).replace(b"\x08null", b"\x08nope", 1)
     with pytest.raises(DataError) as error:
         Counted(content, name="day/part-7.avro")

@@ -50,7 +50,7 @@ def test_a_gzip_file_cut_anywhere_has_the_lines_that_are_whole() -> None:
         assert (malformed, told["records"]) == (0, records)
 
 
-def test_a_half_line_before_the_damage_is_no_record_and_its_size_is_told() -> None:
+def test_a_half_line_before_the_damage_is_no_record_and_its_size_is_reported() -> None:
     member = gzip.compress(LINES[0] + b"\n" + LINES[1][:50], mtime=0)
     assert read(member + b"no member")[0] == 1
     told = read(member + b"no member")[2]

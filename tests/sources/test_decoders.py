@@ -91,7 +91,7 @@ GOOD = {
 @every_decoder
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_bad_lines_among_many_are_told_with_their_place_and_cost_no_other(name: str, data: st.DataObject) -> None:
+def test_bad_lines_among_many_are_reported_with_their_place_and_cost_no_other(name: str, data: st.DataObject) -> None:
     stream = DECODERS[name][0]
     lines = [GOOD[stream]] * data.draw(st.integers(1, 2000))
     for _ in range(data.draw(st.integers(0, 4))):

@@ -235,7 +235,7 @@ def test_one_decoder_reads_files_of_changing_generations() -> None:
     assert both.taken > 9000
 
 
-def test_shapes_that_begin_alike_are_told_apart() -> None:
+def test_shapes_that_begin_alike_are_reported_apart() -> None:
     """Of a line, what one shape has in common with the next is looked at once; what it took besides is forgotten."""
     needed = b'"file_lfn":"/store/a","read_bytes":%s,"user_dn":%s'
     ends = (b"", b',"app_info":"crab"', b',"x":1', b',"x":2,"app_info":"fuse"', b',"app_info":"b","x":3', b',"x":[4]')
@@ -271,7 +271,7 @@ def test_what_one_form_takes_of_a_line_is_not_left_to_another(first: bytes, then
     assert both.taken == (2 if line else 4)
 
 
-def test_more_texts_than_are_remembered_are_still_told_apart() -> None:
+def test_more_texts_than_are_remembered_are_still_reported_apart() -> None:
     line = b'{"data":{"file_lfn":"/store/a","read_bytes":1,"user_dn":"%d","app_info":"%d fuse"}}\n'
     both = Both("aaa raw", [(line % (0, 0)).strip()])
     both.taken = 0
@@ -282,7 +282,7 @@ def test_more_texts_than_are_remembered_are_still_told_apart() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 1023, 1024, 1025, 2000])
-def test_texts_of_any_length_are_told_apart(size: int) -> None:
+def test_texts_of_any_length_are_reported_apart(size: int) -> None:
     line = b'{"data":{"file_lfn":"/store/a","read_bytes":1,"user_dn":"%s","src_experiment_site":"%s"}}\n'
     both = Both("aaa enr", [(line % (b"", b"")).strip()])
     texts = [b"", *(b"a" * (size - 1) + end for end in (b"a", b"b", b"c") if size)]

@@ -215,7 +215,7 @@ def test_any_character_in_a_name_survives(tmp_path: Path) -> None:
     assert changed(FILES, [found]) == []
 
 
-def test_sub_folders_of_a_day_are_told_and_not_read(tmp_path: Path) -> None:
+def test_sub_folders_of_a_day_are_reported_and_not_read(tmp_path: Path) -> None:
     put(tmp_path, f"{ENR}/2026/01/15/part-0")
     put(tmp_path, f"{ENR}/2026/01/15/hour=00/part-1")
     found = resolve_day(FILES, layout(tmp_path), "aaa", DAY)
@@ -283,7 +283,7 @@ def test_a_link_to_nothing_among_the_files_is_named(tmp_path: Path) -> None:
 # -- afterwards --------------------------------------------------------------------------------------------------
 
 
-def test_what_changed_since_it_was_listed_is_told(tmp_path: Path) -> None:
+def test_what_changed_since_it_was_listed_is_reported(tmp_path: Path) -> None:
     folder = f"{ENR}/2026/01/15"
     paths = [put(tmp_path, f"{folder}/part-{number}") for number in range(4)]
     found = resolve_day(FILES, layout(tmp_path), "aaa", DAY)
@@ -301,7 +301,7 @@ def test_what_changed_since_it_was_listed_is_told(tmp_path: Path) -> None:
     assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).fingerprint() != before
 
 
-def test_tmp_that_turns_final_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_tmp_that_turns_final_while_it_is_read_is_reported(tmp_path: Path) -> None:
     put(tmp_path, f"{ENR}/2026/01/15.tmp/part-0")
     found = resolve_day(FILES, layout(tmp_path), "aaa", DAY, allow_tmp=True)
     (tmp_path / ENR / "2026/01/15.tmp").rename(tmp_path / ENR / "2026/01/15")

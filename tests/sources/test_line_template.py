@@ -87,7 +87,7 @@ def test_what_is_needed_must_be_a_single_value(key: bytes, value: bytes) -> None
     assert learned(b'{"data":{"name":"/a","x":{' + member + b'}},"metadata":{"x":' + value + b"}}") is not None
 
 
-def test_a_form_that_is_not_told_has_no_shape() -> None:
+def test_a_form_that_is_not_reported_has_no_shape() -> None:
     assert learned(LINE, None) is None
 
 

@@ -85,7 +85,7 @@ def decoded(content: bytes, name: str = "part-0") -> list[Any]:
     return [batch.unpack() for batch in lines.decode_file(decoder, io.BytesIO(content), name)]
 
 
-def test_gzip_is_told_by_its_first_bytes_not_its_name() -> None:
+def test_gzip_is_reported_by_its_first_bytes_not_its_name() -> None:
     packed = gzip.compress(SOME)
     for name in ("part-0.gz", "part-0", "part-0.json"):
         assert sum(batch.read for batch in decoded(packed, name)) == 4

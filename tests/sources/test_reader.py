@@ -141,6 +141,6 @@ def test_avro_files_are_no_lines() -> None:
         Reader("crab", "avro", DAY).chunk(b"x\n", "part-0")
 
 
-def test_a_stream_of_no_known_name_is_told() -> None:
+def test_a_stream_of_no_known_name_is_reported() -> None:
     with pytest.raises(UsageError, match="no stream 'condor'"):
         Reader("condor", "json", DAY)

@@ -52,7 +52,7 @@ def test_the_examples_of_all_sources_have_no_new_fields(path: Path) -> None:
     assert new(content, stream, "json" if stream == "eos" else form) == {}
 
 
-def test_new_fields_are_told_with_examples_that_hold_no_text() -> None:
+def test_new_fields_are_reported_with_examples_that_hold_no_text() -> None:
     secret = "Alice Secret"
     content = aaa({"text": secret, "number": 7, "flag": True, "list": [secret], "map": {secret: 1}, "none": None})
     assert new(content + b"\n") == {
@@ -75,14 +75,14 @@ def test_new_fields_are_found_beside_data_and_in_metadata_and_in_g1s_text() -> N
     assert "newkey" in new(g1()[:-1].replace(b"path=", b"newkey=1&path=") + b"}\n", "eos", "json")
 
 
-def test_needed_fields_are_told_with_their_types_and_where_they_are_missing() -> None:
+def test_needed_fields_are_reported_with_their_types_and_where_they_are_missing() -> None:
     lines = [aaa(), aaa({"user_dn": None}), aaa({"user_dn": ABSENT}), aaa({"user_dn": 5}), aaa({"user_dn": {}})]
     found = types(b"\n".join(lines) + b"\n", "data.user_dn")
     assert found == {"text": 1, "null": 1, "": 1, "whole number": 1, "object": 1}
     assert types(b"\n".join(lines) + b"\n", "") == {"records": 5}
 
 
-def test_eos_records_are_told_by_their_own_form() -> None:
+def test_eos_records_are_reported_by_their_own_form() -> None:
     found = notes(g1() + b"\n" + g3() + b"\n", "eos", "json")
     assert {told["form"] for name, _, told in found if name == "seen"} == {"G1", "G3"}
 

@@ -59,20 +59,20 @@ def test_a_run_counts_from_its_commit_on(tmp_path: Path) -> None:
     for table in ("data_aggregation", "partials"):
         found = results.current(FILES, str(tmp_path), JOB, table, DAY)
         assert found.path == f"{done.path}/{table}"
-        assert found.manifest["run"] == "run-2"
+        assert found.manifest.document["run"] == "run-2"
     assert json.loads((tmp_path / JOB / "2019-06-15" / "CURRENT").read_text()) == {"run": "run-2"}
 
 
 def test_a_run_that_is_abandoned_leaves_the_previous_result(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({})
     write(tmp_path, "run-2").abandon()
-    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest["run"] == "run-1"
+    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"] == "run-1"
     assert [run.name for run in (tmp_path / JOB / "2019-06-15" / "runs").iterdir()] == ["run-1"]
 
 
 def test_the_manifest_says_what_it_is_of(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({"reconciliation": {"aaa": {"read": 1}}})
-    manifest = results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest
+    manifest = results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document
     assert (manifest["store_version"], manifest["job"], manifest["day"]) == (1, JOB, "2019-06-15")
     assert manifest["tables"]["partials"]["rows"] == 1
     assert manifest["reconciliation"] == {"aaa": {"read": 1}}
@@ -82,10 +82,10 @@ def test_a_manifest_never_holds_what_is_no_json(tmp_path: Path) -> None:
     write(tmp_path, "run-1").commit({})
     with pytest.raises(ValueError, match="JSON"):
         write(tmp_path, "run-2").commit({"reduction_factor": float("nan")})
-    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest["run"] == "run-1"
+    assert results.current(FILES, str(tmp_path), JOB, "partials", DAY).manifest.document["run"] == "run-1"
 
 
-def test_a_day_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_a_day_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="no result of partials") as error:
         results.current(FILES, str(tmp_path), JOB, "partials", DAY)
     assert error.value.found == "nothing of data_aggregation"
@@ -100,7 +100,7 @@ def test_a_day_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> 
     assert "run_spark data_aggregation --date 2019-06-15" in str(error.value)
 
 
-def test_a_run_without_the_table_is_told_with_those_it_has(tmp_path: Path) -> None:
+def test_a_run_without_the_table_is_reported_with_those_it_has(tmp_path: Path) -> None:
     write(tmp_path, "run-1", ("data_aggregation",)).commit({})
     with pytest.raises(InputMissing, match="no table partials") as error:
         results.current(FILES, str(tmp_path), JOB, "partials", DAY)
@@ -117,12 +117,14 @@ def test_a_run_without_the_table_is_told_with_those_it_has(tmp_path: Path) -> No
         lambda day: (day / "runs/run-1/manifest.json").unlink(),
         lambda day: (day / "runs/run-1/manifest.json").write_text("{"),
         lambda day: (day / "runs/run-1/manifest.json").write_text("{}"),
+        lambda day: (day / "runs/run-1/manifest.json").write_text('{"tables": {"partials": []}}'),
         lambda day: shutil.rmtree(day / "runs/run-1/partials"),
         lambda day: shutil.rmtree(day / "runs"),
     ],
-    ids=["empty", "list", "no name", "no text", "no manifest", "cut manifest", "bare manifest", "no table", "no runs"],
+    ids=["empty", "list", "no name", "no text", "no manifest", "cut manifest", "bare manifest",
+         "other types", "no table", "no runs"],
 )  # fmt: skip
-def test_a_damaged_store_is_told_as_such(tmp_path: Path, harm: Any) -> None:
+def test_a_damaged_store_is_reported_as_such(tmp_path: Path, harm: Any) -> None:
     write(tmp_path, "run-1").commit({})
     harm(tmp_path / JOB / "2019-06-15")
     with pytest.raises(DataError) as error:
@@ -131,7 +133,7 @@ def test_a_damaged_store_is_told_as_such(tmp_path: Path, harm: Any) -> None:
     assert str(tmp_path) in str(error.value.where)
 
 
-def test_a_store_that_cannot_be_written_is_told_before_anything_is(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_reported_before_anything_is(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError):
         results.stage(FILES, str(tmp_path / "file" / "store"), JOB, DAY)
@@ -207,7 +209,7 @@ def test_a_plain_path_is_printed_as_a_uri_and_read_as_one(spark: SparkSession, t
 
 def test_csv_keeps_every_text(spark: SparkSession, stored: Path) -> None:
     found = results.current(FILES, str(stored), JOB, "partials", date(2019, 6, 16))
-    assert found.manifest["tables"]["partials"]["format"] == "csv"
+    assert found.manifest.document["tables"]["partials"]["format"] == "csv"
     read = pandas.concat(
         pandas.read_csv(part, dtype={"user": str}, keep_default_na=False, na_values={"nacc": []})
         for part in sorted(Path(found.path).glob("part-*.csv"))
@@ -222,7 +224,7 @@ def test_csv_keeps_every_text(spark: SparkSession, stored: Path) -> None:
 def test_a_table_without_rows_is_stored_with_its_columns(spark: SparkSession, tmp_path: Path, fmt: str) -> None:
     empty = partials_of(spark, ROWS).where("nacc < 0")
     done = write_run(tmp_path, DAY, empty, {}, fmt)
-    assert done.manifest["tables"]["partials"]["rows"] == 0
+    assert done.manifest.document["tables"]["partials"]["rows"] == 0
     if fmt == "parquet":
         assert list(pandas.read_parquet(f"{done.path}/partials").columns) == stored_table("partials").names
 
@@ -239,6 +241,6 @@ def test_a_write_that_fails_leaves_the_previous_result(spark: SparkSession, tmp_
     with pytest.raises(RuntimeError, match="wants columns"):
         write_run(tmp_path, DAY, rows.drop("user"), {"number": 3})
     found = results.current(FILES, str(tmp_path), JOB, "partials", DAY)
-    assert found.manifest["number"] == 1
+    assert found.manifest.document["number"] == 1
     assert len(pandas.read_parquet(found.path)) == 3
     assert len(list((tmp_path / JOB / "2019-06-15" / "runs").iterdir())) == 1

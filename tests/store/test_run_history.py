@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 from dataclasses import replace
 from datetime import date, timedelta
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import OutputError, UsageError
+from cmsspark.errors import DataError, OutputError, UsageError
+from cmsspark.manifests import Manifest
 from cmsspark.store import process_identity, run_history
 from cmsspark.store.run_history import FILE, SILENT_MS, Published, Run, State
 
@@ -25,7 +27,7 @@ def run(name: str = "r1", **changes: object) -> Run:
 def test_what_was_entered_is_found_whole(tmp_path: Path) -> None:
     done = run(
         state=State.DONE, stored_run="s1", ended_ms=3_000, seconds=2.0, rows=None, is_partial=True, fingerprint="f",
-        exit_code=0, details={"warnings": ["ein Ärger"]},
+        exit_code=0, details=Manifest.of({"warnings": ["ein Ärger"]}),
     )  # fmt: skip
     with run_history.open_history(tmp_path) as history:
         history.put(run())
@@ -45,6 +47,28 @@ def test_runs_come_latest_first_and_chosen_by_job_day_and_state(tmp_path: Path) 
         assert [found.run for found in span] == ["r1", "r2"]
         assert [found.run for found in history.runs(state=State.FAILED)] == ["other"]
         assert len(history.runs(limit=2)) == 2
+
+
+@pytest.mark.parametrize("details", ["{", "[]", '{"tables": []}', '{"days": {"yesterday": "r"}}'])
+def test_details_that_are_no_part_of_a_manifest_end_in_65(tmp_path: Path, details: str) -> None:
+    with run_history.open_history(tmp_path) as history:
+        history.put(run("r1"))
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("UPDATE runs SET details = ?", (details,))
+    database.close()
+    with run_history.open_history(tmp_path) as history, pytest.raises(DataError, match="run r1 of") as error:
+        history.runs()
+    assert error.value.exit_code == 65
+    assert error.value.next_step == "cmsspark runs --rebuild"
+
+
+def test_details_of_another_version_are_kept(tmp_path: Path) -> None:
+    details = {"tables": {"t": {"rows": 3, "colour": "blue"}}, "of tomorrow": [1]}
+    with run_history.open_history(tmp_path) as history:
+        history.put(run(details=Manifest.of(details)))
+        (kept,) = history.runs()
+    assert kept.details.tables["t"].rows == 3
+    assert kept.as_dict()["details"] == details
 
 
 @pytest.mark.parametrize("name", ["r", "x", "%", "_", ""])

@@ -59,7 +59,7 @@ def test_it_is_left_out_where_folders_are_on_the_class_path(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("submit", ["#!/bin/sh\necho 'it broke' >&2; exit 1\n", "#!/bin/sh\necho 'it broke'\n"])
-def test_a_failure_is_told_and_leaves_nothing(submit: str, tmp_path: Path) -> None:
+def test_a_failure_is_reported_and_leaves_nothing(submit: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="it broke"):
         make(host(tmp_path, submit), JAVA, tmp_path / "cache")
     assert list((tmp_path / "cache" / "jvm").iterdir()) == []

@@ -178,7 +178,7 @@ def test_a_large_dump_is_refused_to_processes_with_the_reason(place: Place) -> N
     assert "--engine processes cannot do that\n  found: FILES in " in run.stderr
 
 
-def test_a_missing_store_is_told_before_a_jvm_starts(place: Place) -> None:
+def test_a_missing_store_is_reported_before_a_jvm_starts(place: Place) -> None:
     run = run_spark(place, "dbs_events", "--date", "20190615")
     assert run.returncode == 2 and run.stderr.startswith("cmsspark: a store is wanted\n")
 

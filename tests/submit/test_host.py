@@ -98,6 +98,6 @@ def test_spark_home_comes_before_the_installed_package(tmp_path: Path) -> None:
     assert find_spark({}).home.name == "pyspark"
 
 
-def test_a_spark_home_without_spark_is_told(tmp_path: Path) -> None:
+def test_a_spark_home_without_spark_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="SPARK_HOME names no Spark"):
         find_spark({"SPARK_HOME": str(tmp_path)})

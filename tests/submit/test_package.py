@@ -49,7 +49,7 @@ def test_old_zips_go_and_no_half_ones_stay(tmp_path: Path) -> None:
     assert len(kept) == 5 and Path(newest) in kept
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(OutputError, match="cannot be written"):
         ship(small(tmp_path), tmp_path / "cache")

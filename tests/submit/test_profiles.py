@@ -62,7 +62,7 @@ def test_a_profile_that_is_wrong_is_named(text: str, tmp_path: Path) -> None:
     assert str(file) in str(caught.value)
 
 
-def test_an_unknown_profile_is_told_with_those_there_are() -> None:
+def test_an_unknown_profile_is_reported_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="cluster, common, k8s, local, yarn"):
         load_profile("mars")
     with pytest.raises(UsageError, match="no such file"):

@@ -33,7 +33,7 @@ def test_in_cluster_mode_the_code_is_read_from_the_applications_report() -> None
     assert run(sh("exit 1", "cluster"), os.environ) == 1
 
 
-def test_a_jar_that_no_repository_has_is_told_with_the_next_step(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_jar_that_no_repository_has_is_reported_with_the_next_step(capfd: pytest.CaptureFixture[str]) -> None:
     said = "java.lang.RuntimeException: [unresolved dependency: org.apache.spark#spark-avro_2.13;4.3.0: not found]"
     assert run(sh(f"echo '{said}' >&2; exit 1"), os.environ) == 78
     assert "no Maven repository gave org.apache.spark#spark-avro_2.13;4.3.0" in capfd.readouterr().err

@@ -138,7 +138,9 @@ def test_explain_tells_that_compiled_code_is_switched_off(home: dict[str, str], 
     assert "pip install" not in off.stdout
 
 
-def test_why_there_is_no_compiled_code_and_what_to_do_is_told_of_jobs_that_read_logs_or_dumps(tmp_path: Path) -> None:
+def test_why_there_is_no_compiled_code_and_what_to_do_is_reported_of_jobs_that_read_logs_or_dumps(
+    tmp_path: Path,
+) -> None:
     reads, job = JOBS["dbs_aaa"], JOBS["period"]
     assert uncompiled(JOBS["dbs_events"], tmp_path, MISSING)[0].startswith("Dumps are read without compiled code")
     assert (

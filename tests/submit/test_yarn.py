@@ -38,7 +38,7 @@ def site(folder: Path, **values: str) -> dict[str, str]:
 # What it says ------------------------------------------------------------------------------------------------------
 
 
-def test_id_page_and_start_are_told_once_each() -> None:
+def test_id_page_and_start_are_reported_once_each() -> None:
     told: list[str] = []
     application = yarn.Application(told.append)
     for text in (
@@ -168,7 +168,7 @@ def test_what_runs_is_waited_for_however_long_it_takes(capfd: pytest.CaptureFixt
     assert run(on_yarn(says, start_within=1.0), os.environ) == 65
 
 
-def test_in_cluster_mode_the_end_is_told_without_the_watchers_trace(capfd: pytest.CaptureFixture[str]) -> None:
+def test_in_cluster_mode_the_end_is_reported_without_the_watchers_trace(capfd: pytest.CaptureFixture[str]) -> None:
     trace = f'Exception in thread "main" org.apache.spark.SparkException: Application {ID} finished with failed status'
     report = REPORT.format(diagnostics="User application exited with status 66", id=ID)
     lines = [f"@yarn_Submitting application {ID}", f"@yarn_Application report for {ID} (state: FAILED)"]

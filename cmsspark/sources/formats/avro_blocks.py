@@ -37,7 +37,7 @@ class DamagedBlock(ValueError):
 
 def blocks(content: bytes, codec: str) -> list[Block]:
     """A container's blocks. Raises :class:`DamagedBlock`."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     at = first_block(content)
     sync = content[at - SYNC : at]
     while at < len(content):
@@ -50,8 +50,8 @@ def blocks(content: bytes, codec: str) -> list[Block]:
         if content[at : at + SYNC] != sync:
             raise DamagedBlock(f"the block at byte {begin} is not followed by the file's sync marker")
         at += SYNC
-        found.append(Block(count, first, first + size))
-    return found
+        blocks.append(Block(count, first, first + size))
+    return blocks
 
 
 def check_snappy(plain: bytes | memoryview, check: bytes | memoryview) -> None:

@@ -118,9 +118,9 @@ def records(lines: Iterable[bytes], file: str, *, is_whole: bool = True) -> Iter
         yield lexer.finish()
 
 
-def _unclosed(file: str, number: int, found: str) -> DataError:
+def _unclosed(file: str, number: int, actual: str) -> DataError:
     return DataError(
-        "a quote is not closed", where=f"{file}, row {number}", found=found, next_step="fetch the dump again"
+        "a quote is not closed", where=f"{file}, row {number}", found=actual, next_step="fetch the dump again"
     )
 
 
@@ -167,7 +167,7 @@ def check_width(fields: list[bytes], table: Table, file: str, row: int, width: i
             f"rows of one width are wanted in a file of {table.name}",
             where=f"{file}, row {row}",
             found=f"{len(fields)} columns, where others have {width}",
-            next_step="is there a comma in a value, without a backslash or quotes? fetch the dump again",
+            next_step="look for a comma in a value without a backslash or quotes, or fetch the dump again",
         )
     if len(fields) < len(table.columns):
         raise DataError(

@@ -89,11 +89,11 @@ class Intact:
             if not piece:
                 self._end("cut short" if self._begun else None)
                 break
-            found = self._inflated(piece) if self._is_gzip else piece
-            self._made += len(found)
-            if found:
-                self.ends_line = found.endswith(b"\n")
-                return found
+            content = self._inflated(piece) if self._is_gzip else piece
+            self._made += len(content)
+            if content:
+                self.ends_line = content.endswith(b"\n")
+                return content
         self.is_spent = True
         return b""
 
@@ -102,7 +102,7 @@ class Intact:
         self._damage.reason = self._damage.reason or reason
 
     def _inflated(self, piece: bytes) -> bytes:
-        found = b""
+        content = b""
         while piece and not self.at_end:
             if not self._begun:
                 piece = piece.lstrip(b"\0")  # padding behind a member
@@ -111,26 +111,26 @@ class Intact:
                 self._member, self._begun = zlib.decompressobj(31), True
             before = self._member.copy()
             try:
-                found += self._member.decompress(piece)
+                content += self._member.decompress(piece)
             except zlib.error as error:
                 self._end(" ".join(str(error).split()))
-                return found + _bytewise(before, piece)
+                return content + _bytewise(before, piece)
             piece = self._member.unused_data
             self._begun = not self._member.eof
             if not self._begun:
-                self.verified = self._made + len(found)
-        return found
+                self.verified = self._made + len(content)
+        return content
 
 
 def _bytewise(member: Any, piece: bytes) -> bytes:
     """What comes out of a member before its damage."""
-    found = bytearray()
+    content = bytearray()
     try:
         for at in range(len(piece)):
-            found += member.decompress(piece[at : at + 1])
+            content += member.decompress(piece[at : at + 1])
     except zlib.error:
         pass
-    return bytes(found)
+    return bytes(content)
 
 
 def lines_of(

@@ -70,10 +70,10 @@ class FastAvroReader:
         records, numbers, parts = 0, [], []
         for count, begin, end in blocks:
             block = unpack(memoryview(content)[begin:end])
-            found = None if block is None else reader.read(block, count, batch.packed)
-            if found is None:
+            left_records = None if block is None else reader.read(block, count, batch.packed)
+            if left_records is None:
                 raise DamagedBlock(f"the block whose content begins at byte {begin} is damaged")
-            for row, first, last in found:
+            for row, first, last in left_records:
                 numbers.append(records + row)
                 parts.append(block[first:last])
             records += count

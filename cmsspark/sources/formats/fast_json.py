@@ -45,7 +45,7 @@ class Numbers:
     def group(self, numbers: bytes) -> int:
         """The group of such numbers, given as int64 after each other."""
         places = self._unpack(numbers)
-        return self._group(tuple([values[place] for values, place in zip(self._means, places, strict=True)]))
+        return self._group(tuple([values[position] for values, position in zip(self._means, places, strict=True)]))
 
 
 def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callable[[str | None], int]:

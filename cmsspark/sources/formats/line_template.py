@@ -75,7 +75,7 @@ def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
     if required is None or required.name not in record["data"]:
         return None
     names = (required.name, *required.shared, *required.read, *required.written)
-    places: dict[tuple[str | None, ...], int] = {("data", name): place for place, name in enumerate(names)}
+    places: dict[tuple[str | None, ...], int] = {("data", name): position for position, name in enumerate(names)}
     places["metadata", "timestamp"] = len(names)
     values = [record["data"].get(name) for name in names]
     values.append(record.get("metadata", {}).get("timestamp"))

@@ -121,17 +121,17 @@ def _plain(watched: _Watched, table: Table, columns: Sequence[str], width: int) 
         yield _table(_plain_csv.columns_of(rest + b"\n", width, wanted), rest, schema)
 
 
-def _table(found: Any, text: bytes, schema: Any) -> Any:
+def _table(result: Any, text: bytes, schema: Any) -> Any:
     """What compiled code found in ``text``. Raises _Doubtful where it found none, and for text that is not UTF-8."""
     import pyarrow as pa
 
-    if found is None or not is_utf8(text):
+    if result is None or not is_utf8(text):
         raise _Doubtful
-    rows, columns = found
+    rows, columns = result
     arrays = []
-    for field, (there, nulls, *content) in zip(schema, columns, strict=True):
-        bits = packed_bits(there) if nulls else None
-        buffers = [None if one is None else pa.py_buffer(one) for one in (bits, *content)]
+    for field, (validity, nulls, *content) in zip(schema, columns, strict=True):
+        bits = packed_bits(validity) if nulls else None
+        buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in (bits, *content)]
         arrays.append(pa.Array.from_buffers(field.type, rows, buffers, nulls))
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -162,20 +162,22 @@ def _fast(watched: _Watched, table: Table, columns: Sequence[str], width: int) -
 
 
 def _slow(
-    found: Iterable[list[bytes]], table: Table, columns: Sequence[str], file: str, done: int, width: int
+    rows: Iterable[list[bytes]], table: Table, columns: Sequence[str], file: str, done: int, width: int
 ) -> Iterator[Any]:
     import pyarrow as pa
 
-    places = {column.name: place for place, column in enumerate(table.columns)}
+    places = {column.name: position for position, column in enumerate(table.columns)}
     wanted: list[tuple[int, Column]] = [(places[name], table.columns[places[name]]) for name in columns]
     schema = arrow_schema(table, columns)
-    numbered = islice(enumerate(found, 1), done, None)
+    numbered = islice(enumerate(rows, 1), done, None)
     while chunk := list(islice(numbered, _SLOW_ROWS)):
         for row, fields in chunk:
             check_width(fields, table, file, row, width)
         arrays = [
-            pa.array([value(fields[place], column, file, row) for row, fields in chunk], schema.field(column.name).type)
-            for place, column in wanted
+            pa.array(
+                [value(fields[position], column, file, row) for row, fields in chunk], schema.field(column.name).type
+            )
+            for position, column in wanted
         ]
         yield pa.Table.from_arrays(arrays, schema=schema)
 
@@ -210,9 +212,9 @@ class _Watched(io.RawIOBase):
             is_whole = not piece
             if is_whole or len(self._start) >= wanted:
                 lines = _split(self._start)
-                found = list(islice(records(lines, self._file, is_whole=is_whole), SAMPLE_RECORDS))
-                if found or is_whole:
-                    return found
+                first_records = list(islice(records(lines, self._file, is_whole=is_whole), SAMPLE_RECORDS))
+                if first_records or is_whole:
+                    return first_records
                 if b"\n" not in self._start and self._start.count(b"\r") > 1:
                     raise carriage_returns(table, self._file)
                 # The first record is longer than that.

@@ -47,13 +47,7 @@ def parse_object(line: bytes) -> Fields:
     stack: list[list[Any]] = []
     deep = bytearray()
     position, want_value, after_open = 0, True, False
-    end = len(source)
-    while True:
-        if root and not stack:
-            blank = _BLANK.match(source, position)
-            if blank is None or blank.end() != end:
-                raise Malformed("more than one JSON object in the line")
-            break
+    while stack or not root:
         token = _TOKEN.match(source, position)
         if token is None:
             raise Malformed("not a JSON object")
@@ -62,13 +56,7 @@ def parse_object(line: bytes) -> Fields:
         top = stack[-1] if stack else None
         closing, has_key = _DEEP[deep[-1]] if deep else (top[0], top[2] is not None) if top else (None, False)
         if mark is not None and mark in "{[" and want_value:
-            if len(stack) == 2:
-                _put(root, top, deep, _OBJECT if mark == "{" else _ARRAY)
-                deep.append(_IN_OBJECT if mark == "{" else _IN_ARRAY)
-            else:
-                container: Any = {} if mark == "{" else _ARRAY
-                _put(root, top, deep, container)
-                stack.append(["}", container, None] if mark == "{" else ["]", None, None])
+            _open(mark, root, stack, deep)
             want_value, after_open = mark == "[", True
             continue
         if mark is not None and mark in "}]":
@@ -97,9 +85,24 @@ def parse_object(line: bytes) -> Fields:
             value = Number(number) if number is not None else _LITERALS[literal]
         _put(root, top, deep, value)
         want_value = after_open = False
+    blank = _BLANK.match(source, position)
+    if blank is None or blank.end() != len(source):
+        raise Malformed("more than one JSON object in the line")
     if not isinstance(root[0], dict):
         raise Malformed("not a JSON object")
     return root[0]
+
+
+def _open(mark: str, root: list[Any], stack: list[list[Any]], deep: bytearray) -> None:
+    """Put an object or array into the innermost container, and open it."""
+    top = stack[-1] if stack else None
+    if len(stack) == 2:
+        _put(root, top, deep, _OBJECT if mark == "{" else _ARRAY)
+        deep.append(_IN_OBJECT if mark == "{" else _IN_ARRAY)
+    else:
+        container: Any = {} if mark == "{" else _ARRAY
+        _put(root, top, deep, container)
+        stack.append(["}", container, None] if mark == "{" else ["]", None, None])
 
 
 def _take_key(source: str, position: int, top: list[Any] | None, deep: bytearray) -> int:
@@ -127,10 +130,10 @@ def _key(source: str, position: int) -> tuple[str, int]:
 def _string(source: str, position: int) -> tuple[str, int]:
     """The text that begins at ``position``, after its quote, and where it ends."""
     try:
-        found: tuple[str, int] = scanstring(source, position, True)
+        text_and_end: tuple[str, int] = scanstring(source, position, True)
     except ValueError:
         raise Malformed("not a JSON object") from None
-    return found
+    return text_and_end
 
 
 def _put(root: list[Any], top: list[Any] | None, deep: bytearray, value: Any) -> None:
@@ -149,7 +152,7 @@ def _put(root: list[Any], top: list[Any] | None, deep: bytearray, value: Any) ->
 
 def last(fields: Fields, key: str, check: Any, where: str) -> Any:
     """The last value under ``key`` after ``check`` has passed every one of them; None where there is none."""
-    found = None
+    checked = None
     for value in fields.get(key, ()):
-        found = check(value, where + key)
-    return found
+        checked = check(value, where + key)
+    return checked

@@ -1,0 +1,275 @@
+"""Compares a day's documents with those that lie in an OpenSearch: missing, extra and different ones.
+
+Ids and digests of the expected documents are kept in a scratch database on disk, so that a day of ten million documents
+needs no more memory than a small one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cmsspark.errors import DataError, OutputError
+from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_of
+from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document
+from cmsspark.publish.search_client import Hit
+from cmsspark.publish.search_index import SearchIndex, at_time, of_id, of_type
+from cmsspark.publish.validate import validator_for
+
+#: Fields of the completeness document that follow from the stored table.
+_SUMMARY: Final = ("table", "period", "document_count", "digest", "is_partial", "timestamp")
+_IS_GONE: Final = "is_gone"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of a comparison, in documents. The completeness document is one of them.
+
+    ``expected``: documents that the store makes; ``found``: those of them that are there, whatever their content;
+    ``extra``: others of the same day, type and producer, and second copies; ``gone``: those that are there as gone, as
+    they should be; ``others``: of the same time and type, but another producer or period; ``invalid``: rows that make
+    no valid document.
+    """
+
+    expected: int
+    found: int
+    missing: int
+    extra: int
+    different: int
+    gone: int
+    others: int
+    invalid: int
+
+    @property
+    def is_same(self) -> bool:
+        """Whether there is no difference."""
+        return not (self.missing or self.extra or self.different)
+
+
+class Difference(NamedTuple):
+    """A document that is not as it should be. ``kind``: missing, extra or different; ``about``: which fields."""
+
+    kind: str
+    identity: str
+    about: str
+
+
+@contextmanager
+def open_comparison(folder: Path, spec: DocumentSpec) -> Iterator[Comparison]:
+    """A comparison with its scratch database in ``folder``, which is removed at the end.
+
+    Raises OutputError (73) where the disk does not hold it.
+    """
+    scratch = folder / f"verify-{spec.table.name}-{spec.period}.sqlite"
+    try:
+        scratch.unlink(missing_ok=True)
+        with closing(Comparison(scratch, spec)) as comparison:
+            yield comparison
+    except sqlite3.OperationalError as error:
+        raise OutputError(
+            "the documents cannot be compared",
+            where=scratch,
+            found=str(error),
+            next_step="make room or set `state_dir` to another disk, then run the same command again",
+        ) from None
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+class Comparison:
+    """Expected documents on one side, those of an index on the other."""
+
+    def __init__(self, scratch: Path, spec: DocumentSpec) -> None:
+        self._spec = spec
+        self._fields = tuple(column.name for column in spec.fields)
+        self._invalid = self._gone = self._others = 0
+        self._summary: dict[str, Any] = {}
+        self._db = sqlite3.connect(scratch, isolation_level=None)
+        for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32000", "temp_store=FILE"):
+            self._db.execute(f"PRAGMA {pragma}")
+        self._db.execute(
+            "CREATE TABLE docs (id BLOB PRIMARY KEY, sha BLOB, content BLOB, seen INTEGER NOT NULL DEFAULT 0) "
+            "WITHOUT ROWID"
+        )
+        self._db.execute("CREATE TABLE found (kind TEXT, id TEXT, body TEXT)")
+        self._db.execute("CREATE INDEX found_id ON found (id)")
+        self._db.execute("BEGIN")
+
+    def close(self) -> None:
+        """Close the scratch database; its content is of no use afterwards."""
+        self._db.close()
+
+    def expect(self, rows: Iterable[Mapping[str, Any]], is_partial: bool) -> None:
+        """Take the stored rows as what should be there. Raises DataError (65) where two make one document."""
+        validator = validator_for(self._spec.table.name)
+        for row in rows:
+            try:
+                made = document(self._spec, row)
+                validator.check(made)
+                body = canonical(made)
+            except BadDocument:
+                self._invalid += 1
+                continue
+            key = bytes.fromhex(made["metadata"]["_id"])
+            values = (key, hashlib.sha256(body).digest(), self._content(made))
+            try:
+                self._db.execute("INSERT INTO docs (id, sha, content) VALUES (?, ?, ?)", values)
+            except sqlite3.IntegrityError:
+                raise DataError(
+                    "two rows of the day make the same document", next_step="run the job of the day again"
+                ) from None
+        self._summary = self._expected_summary(is_partial)
+
+    def _expected_summary(self, is_partial: bool) -> dict[str, Any]:
+        (count,) = self._db.execute("SELECT count(*) FROM docs").fetchone()
+        digest = digest_of(iter(self._db.execute("SELECT id, sha FROM docs ORDER BY id")))
+        spec = self._spec
+        values = (spec.table.name, spec.period, count, digest, is_partial, spec.timestamp)
+        return dict(zip(_SUMMARY, values, strict=True))
+
+    # -- what is there -----------------------------------------------------------------------------------------
+
+    def compare(self, index: SearchIndex) -> Verification:
+        """Read the day's documents of an index and compare them. Raises as SearchIndex does."""
+        spec = self._spec
+        names = [*self._fields, "timestamp", _IS_GONE]
+        for hit in index.documents([at_time(spec.timestamp), of_type(spec.type)], names):
+            self._take(hit, index.where)
+        self._take_summary(index)
+        (expected, found) = self._db.execute("SELECT count(*), total(seen > 0) FROM docs").fetchone()
+        counts = dict(self._db.execute("SELECT kind, count(*) FROM found GROUP BY kind"))
+        return Verification(
+            expected=expected + 1,
+            found=int(found) + 1 - counts.get("no summary", 0),
+            missing=expected - int(found) + counts.get("no summary", 0),
+            extra=counts.get("extra", 0),
+            different=counts.get("different", 0) + counts.get("summary", 0),
+            gone=self._gone,
+            others=self._others,
+            invalid=self._invalid,
+        )
+
+    def _take(self, hit: Hit, where: str) -> None:
+        if hit.source is None:
+            raise DataError("an index must keep the source of its documents", where=where, found=f"none in {hit.index}")
+        identity = self._identity(hit)
+        row = None
+        if identity is not None:
+            row = self._db.execute("SELECT content, seen FROM docs WHERE id=?", (identity,)).fetchone()
+        if row is None:
+            if not self._belongs(hit):
+                self._others += 1
+            elif hit.body.get(_IS_GONE) is True:
+                self._gone += 1
+            else:
+                self._note("extra", str(hit.meta("_id") or hit.id), None)
+            return
+        content, seen = row
+        self._db.execute("UPDATE docs SET seen=? WHERE id=?", (seen + 1, identity))
+        assert identity is not None
+        if seen:
+            self._note("extra", identity.hex(), f"a second copy, {hit.id} in {hit.index}")
+        if self._content(hit.body) != content:
+            self._note("different", identity.hex(), json.dumps(self._comparable(hit.body)))
+
+    def _identity(self, hit: Hit) -> bytes | None:
+        """The id of an expected document: the one it is stored under, or the one that it carries."""
+        for text in (hit.meta("_id"), hit.id):
+            if isinstance(text, str) and len(text) == 64:
+                try:
+                    return bytes.fromhex(text)
+                except ValueError:
+                    continue
+        return None
+
+    def _belongs(self, hit: Hit) -> bool:
+        """Whether a document says that it is one of this table, producer and period."""
+        spec = self._spec
+        wanted = {"type": spec.type, "producer": spec.producer}
+        if any(hit.meta(name) not in (None, value) for name, value in wanted.items()):
+            return False
+        return "period" not in self._fields or hit.body.get("period") in (None, spec.period)
+
+    def _take_summary(self, index: SearchIndex) -> None:
+        """Compare the completeness document."""
+        identity = completeness_id(self._spec)
+        kind = self._spec.type + SUFFIX
+        hits = list(index.documents([of_id(identity), of_type(kind)], _SUMMARY))
+        if not hits:
+            self._note("no summary", identity, None)
+        for hit in hits:
+            body = {name: _plain(hit.body.get(name)) for name in _SUMMARY}
+            if body != self._summary:
+                self._note("summary", identity, _unequal(body, self._summary))
+
+    def _note(self, kind: str, identity: str, body: str | None) -> None:
+        self._db.execute("INSERT INTO found VALUES (?, ?, ?)", (kind, identity, body))
+
+    # -- content -----------------------------------------------------------------------------------------------
+
+    def _comparable(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that count: numbers by value, no nulls, nothing that MONIT adds."""
+        names = (*self._fields, "timestamp", _IS_GONE)
+        return {name: _plain(body[name]) for name in names if body.get(name) is not None}
+
+    def _content(self, body: Mapping[str, Any]) -> bytes:
+        text = json.dumps(self._comparable(body), sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).digest()
+
+    # -- differences -------------------------------------------------------------------------------------------
+
+    def differences(self, rows: Iterable[Mapping[str, Any]], limit: int | None = None) -> Iterator[Difference]:
+        """The differences, of each kind at most ``limit``; ``rows`` as in :meth:`expect`."""
+        left = {kind: limit if limit is not None else -1 for kind in ("missing", "different")}
+        for kind, identity, about in self._db.execute(
+            "SELECT kind, id, body FROM found WHERE kind IN ('summary', 'no summary')"
+        ):
+            about = "the completeness document" + (f": {about}" if about else "")
+            yield Difference("missing" if kind == "no summary" else "different", identity, about)
+        cursor = self._db.execute("SELECT id, body FROM found WHERE kind='extra' LIMIT ?", (limit or -1,))
+        for identity, about in cursor:
+            yield Difference("extra", identity, about or "")
+        for row in rows:
+            if not any(left.values()):
+                return
+            try:
+                made = document(self._spec, row)
+            except BadDocument:
+                continue
+            for difference in self._differences_of(made):
+                if left[difference.kind]:
+                    left[difference.kind] -= 1
+                    yield difference
+
+    def _differences_of(self, made: Mapping[str, Any]) -> Iterator[Difference]:
+        identity = str(made["metadata"]["_id"])
+        about = " ".join(str(made[column.name]) for column in self._spec.keys if column.name in made)
+        row = self._db.execute("SELECT seen FROM docs WHERE id=?", (bytes.fromhex(identity),)).fetchone()
+        if row is not None and not row[0]:
+            yield Difference("missing", identity, about)
+        for (body,) in self._db.execute("SELECT body FROM found WHERE kind='different' AND id=?", (identity,)):
+            there, here = json.loads(body), self._comparable(made)
+            yield Difference("different", identity, f"{about}: {_unequal(there, here)}")
+
+
+def _plain(value: Any) -> Any:
+    """A value such that equal numbers are equal texts: ``3.0`` and ``3`` are one."""
+    if type(value) is float and value.is_integer():
+        return int(value)
+    return value
+
+
+def _unequal(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The fields that differ, each with both values."""
+    names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+    return ", ".join(f"{name} {_shown(there.get(name))} instead of {_shown(here.get(name))}" for name in names)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)

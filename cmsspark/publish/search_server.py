@@ -1,0 +1,162 @@
+"""The OpenSearch that documents end in, or a proxy to it such as Grafana's: its address and a login.
+
+The login is in a private JSON file with one of ``token`` (sent as ``Bearer``), ``api_key`` (``ApiKey``) or ``username``
+and ``password``; ``ca``, ``cert`` and ``key`` as in the credentials of brokers. A ``url`` in it is the default address,
+and the only host that the login is sent to.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cmsspark.errors import NotAllowed, UsageError
+from cmsspark.publish.credentials import LOOPBACK
+from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
+from cmsspark.secrets import basic_credentials, safe_text, tls_context
+
+EXAMPLE: Final = "etc/opensearch.example.json"
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?P<path>(?:/[A-Za-z0-9._~:@%-]*)*)"
+)
+
+Text = Annotated[str, msgspec.Meta(min_length=1, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: Text | None = None
+    token: Text | None = None
+    api_key: Text | None = None
+    username: _Name | None = None
+    password: _Name | None = None
+    ca: _Name | None = None
+    cert: _Name | None = None
+    key: _Name | None = None
+
+
+class SearchServer(msgspec.Struct, frozen=True):
+    """An address that answers as OpenSearch does, and a login. Its text form shows no secret."""
+
+    host: str
+    port: int
+    path: str
+    is_secure: bool
+    login: str | None = None
+    secrets: tuple[str, ...] = ()
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<SearchServer {self.where}>"
+
+    @property
+    def authority(self) -> str:
+        """``host:port`` as URLs write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def where(self) -> str:
+        """The address for people."""
+        return f"{'https' if self.is_secure else 'http'}://{self.authority}{self.path}"
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of the ``Authorization`` header, or None without a login."""
+        return self.login
+
+    def safe_text(self, text: str) -> str:
+        """A server's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
+        return safe_text(text, *self.secrets)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS context, or None without TLS. Raises as :func:`cmsspark.secrets.tls_context`."""
+        return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
+
+
+def search_server(url: str | None, login: Path | None) -> SearchServer:
+    """The server at ``url``, by default the one that the file ``login`` names.
+
+    Raises UsageError (2) for a wrong or missing address, SettingsError (78) with file and line for a wrong login file,
+    NotAllowed (77) where others can read it, or where it would be sent unencrypted or to another host than its own.
+    """
+    file, source = (_File(), None) if login is None else _login(login)
+    chosen = url or file.url
+    if chosen is None:
+        raise UsageError("--verify needs the address of an OpenSearch", next_step=f"--verify URL, or url in {EXAMPLE}")
+    host, port, path, is_secure = _parts(chosen)
+    own = None if file.url is None else _parts(file.url)[0]
+    if own is not None and own != host:
+        raise NotAllowed(
+            "a login is sent to its own server only",
+            where=login,
+            found=f"a login for {own}, and {host} to verify",
+            next_step="name the login file of that server with --verify-login",
+        )
+    authorization, secrets = _authorization(file, source)
+    if authorization is not None and not is_secure and host not in LOOPBACK:
+        raise NotAllowed(
+            "a login is never sent unencrypted to another host", where=f"http://{host}", next_step="use https://"
+        )
+    folder = Path() if login is None else login.parent
+    named = {"ca": file.ca, "cert": file.cert, "key": file.key}
+    files = {name: (folder / value).absolute() for name, value in named.items() if value is not None}
+    return SearchServer(host, port, path, is_secure, authorization, secrets, **files)
+
+
+def _login(path: Path) -> tuple[_File, CredentialsSource]:
+    file, source = read_credentials_file(path, _File, EXAMPLE)
+    if file.url is not None and not _URL.fullmatch(file.url):
+        raise source.error("url is https://host:port/prefix, without user, `?` and `#`", "something else", "url")
+    return file, source
+
+
+def _parts(url: str) -> tuple[str, int, str, bool]:
+    """Host, port, path without a slash at its end, and whether it uses TLS."""
+    match = _URL.fullmatch(url)
+    if match is None or not 0 < int(match["port"] or 443) < 65_536:
+        # The text is not repeated: it may hold a password.
+        raise UsageError("the address of an OpenSearch is https://host:port/prefix, without user, `?` and `#`")
+    is_secure = match["scheme"] == "https"
+    port = int(match["port"] or (443 if is_secure else 80))
+    return str(urlsplit(url).hostname), port, match["path"].rstrip("/"), is_secure
+
+
+def _authorization(file: _File, source: CredentialsSource | None) -> tuple[str | None, tuple[str, ...]]:
+    """The ``Authorization`` header, and the texts that no message may hold, the longest first."""
+    if source is None:
+        return None, ()
+    kinds = [name for name in ("token", "api_key", "password") if getattr(file, name) is not None]
+    if len(kinds) > 1:
+        raise source.error("one login: token, api_key, or username and password", f"`{'` and `'.join(kinds)}`")
+    if (file.username is None) != (file.password is None):
+        raise source.error("a password needs a `username`, and a username a `password`", "one of them", "username")
+    if file.token is not None:
+        return f"Bearer {file.token}", (file.token,)
+    if file.api_key is not None:
+        return f"ApiKey {file.api_key}", (file.api_key,)
+    if file.password is not None:
+        assert file.username is not None
+        basic = basic_credentials(file.username, file.password)
+        return f"Basic {basic}", (basic, file.password, file.username)
+    return None, ()
+
+
+def index_names(text: str) -> list[str]:
+    """The indices of ``--index``: names or patterns, separated by commas. Raises UsageError (2) for others."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        # What OpenSearch allows in a name, with `*`; `-NAME` would exclude one, and `_` begins what is no index.
+        if not re.fullmatch(r"[a-z0-9.*][a-z0-9._*:+-]*", name) or name in (".", ".."):
+            raise UsageError(
+                "an index is a name or pattern of OpenSearch, several separated by commas",
+                found=safe_text(name),
+                next_step="for example --index monit_prod_cms-popularity_agg_data_aggregation*",
+            )
+    return names

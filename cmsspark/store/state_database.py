@@ -1,0 +1,84 @@
+"""A SQLite file of the state directory: opened, checked and guarded, so that its errors say which file is concerned."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from cmsspark.errors import CmssparkError, DataError, OutputError
+
+
+class StateDatabase:
+    """A SQLite file. A subclass says what the file is, which tables it has, and how it is repaired.
+
+    Raises ``damaged`` (65) for a file that is no database, ``other_version`` for one of another version, OutputError
+    (73) where the file cannot be written.
+    """
+
+    #: As messages name it.
+    what: ClassVar[str]
+    version: ClassVar[int] = 1
+    tables: ClassVar[str]
+    repair: ClassVar[str]
+    damaged: ClassVar[type[DataError]]
+    other_version: ClassVar[type[CmssparkError]]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._guard():
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, self.version):
+            actual = f"version {version}, version {self.version} is wanted"
+            raise self.other_version(f"{self.what} has another version", where=self.path, found=actual)
+        self._db.executescript(self.tables)
+        self._db.execute(f"PRAGMA user_version={self.version}")
+
+    def close(self) -> None:
+        """Close the database; what was committed stays."""
+        self._db.close()
+
+    def check(self) -> None:
+        """Raises ``damaged`` (65), and closes the database, where SQLite finds an inconsistency in the file."""
+        with self._guard():
+            (status,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if status != "ok":
+            self._db.close()
+            raise self._damaged(status)
+
+    def _damaged(self, status: str) -> DataError:
+        return self.damaged(f"{self.what} is damaged", where=self.path, found=status, next_step=self.repair)
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise OutputError(f"{self.what} cannot be written", where=self.path, found=str(error)) from None
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All statements of the block, or none."""
+        with self._guard():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")

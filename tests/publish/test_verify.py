@@ -1,0 +1,416 @@
+"""``cmsspark publish --verify`` against a real OpenSearch: what it finds, what it says, and its exit codes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmsspark.errors import InputMissing, NotAllowed, NotReady, SettingsError, UsageError
+from cmsspark.publish.search_client import SearchClient
+from cmsspark.publish.search_index import SearchIndex, at_time, of_type
+from cmsspark.publish.search_server import SearchServer, index_names, search_server
+from tests.activemq import Certificates, free_port
+from tests.opensearch import OpenSearch
+from tests.publish.days import TIMESTAMP, Clock, rows
+from tests.publish.search_proxy import PREFIX, Instead, search_proxy
+from tests.publish.test_publish_command import Place
+
+Document = dict[str, Any]
+TOKEN = "planted-token-73"
+KEYWORD = {"type": "keyword"}
+#: As MONIT maps documents: ids are keywords, times are dates.
+MONIT = {
+    "metadata": {
+        "properties": {
+            "_id": KEYWORD, "type": KEYWORD, "producer": KEYWORD,
+            "timestamp": {"type": "date", "format": "epoch_millis"},
+        }
+    }
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def index(opensearch: OpenSearch, request: pytest.FixtureRequest) -> str:
+    """The name of an index of this test alone."""
+    name = f"t-{abs(hash(request.node.nodeid)):x}"
+    opensearch.request("DELETE", f"/{name}*", ok=False)
+    return name
+
+
+def published(place: Place, count: int = 5) -> list[Document]:
+    """The documents of a stored day, as they were published: the completeness document is the last one."""
+    place.store(rows(count))
+    assert place.publish().returncode == 0
+    return place.spooled("published" if (place.folder / "published").exists() else "state/published")
+
+
+def flat(document: Document) -> Document:
+    """As it is sent over STOMP."""
+    return document
+
+
+def under_data(document: Document) -> Document:
+    """As MONIT files it, with what MONIT adds."""
+    body = {name: value for name, value in document.items() if name != "metadata"}
+    added = {"hostname": "monit-1", "kafka_timestamp": 1, "topic": "raw", "partition": "3"}
+    return {"data": body, "metadata": {**document["metadata"], **added}}
+
+
+def top_level(document: Document) -> Document:
+    """As HTTP has it, the id taken for the index."""
+    body = {name: value for name, value in document.items() if name != "metadata"}
+    kept = {name: value for name, value in document["metadata"].items() if name != "_id"}
+    return {**body, **kept}
+
+
+def put(
+    node: OpenSearch, index: str, documents: list[Document], form: Callable[[Document], Document] = flat,
+    mapping: dict[str, Any] | None = None, *, has_id: bool = True,
+) -> None:  # fmt: skip
+    node.request("DELETE", f"/{index}", ok=False)
+    node.create(index, mapping)
+    node.put(index, [(document["metadata"]["_id"] if has_id else None, form(document)) for document in documents])
+
+
+def verify(place: Place, url: str, index: str, *more: str, settings: str = "") -> subprocess.CompletedProcess[str]:
+    return place.publish("--verify", url, "--index", index, *more, settings=settings)
+
+
+def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """The line of the table below its headings."""
+    headings, values = (line.split() for line in done.stdout.splitlines()[:2])
+    return {name: int(value.replace(",", "")) for name, value in zip(headings[1:], values[1:], strict=True)}
+
+
+@pytest.mark.parametrize("mapping", [None, MONIT], ids=["guessed", "monit"])
+@pytest.mark.parametrize("form", [flat, under_data, top_level])
+def test_a_day_that_is_there_as_it_was_sent_ends_with_0(
+    place: Place,
+    opensearch: OpenSearch,
+    index: str,
+    form: Callable[[Document], Document],
+    mapping: dict[str, Any] | None,
+) -> None:
+    put(opensearch, index, published(place), form, mapping)
+    done = verify(place, opensearch.url, index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert counts(done) == {"expected": 6, "found": 6, "missing": 0, "extra": 0, "different": 0, "gone": 0}
+
+
+def test_documents_with_random_ids_are_known_by_the_id_that_they_carry(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
+    put(opensearch, index, published(place), under_data, MONIT, has_id=False)
+    done = verify(place, opensearch.url, index)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_missing_extra_and_different_documents_are_told_apart_and_named(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
+    documents = published(place)
+    missing, changed, *others = documents
+    changed = {**changed, "nacc": 99}
+    surplus = copy.deepcopy(others[0])
+    surplus["metadata"]["_id"] = "ab" * 32
+    put(opensearch, index, [changed, *others, surplus], under_data, MONIT)
+    done = verify(place, opensearch.url, index)
+    assert done.returncode == 65
+    assert counts(done) == {"expected": 6, "found": 5, "missing": 1, "extra": 1, "different": 1, "gone": 0}
+    assert f"missing    {missing['metadata']['_id']}  aaa {missing['dataset_name']}" in done.stdout
+    assert f"extra      {'ab' * 32}" in done.stdout
+    assert f"different  {changed['metadata']['_id']}" in done.stdout
+    assert "nacc 99 instead of 3" in done.stdout
+    assert "--again" in done.stderr
+
+
+def test_a_second_copy_in_another_index_is_extra(place: Place, opensearch: OpenSearch, index: str) -> None:
+    documents = published(place)
+    put(opensearch, f"{index}-a", documents, flat, MONIT)
+    put(opensearch, f"{index}-b", documents[:2], flat, MONIT)
+    done = verify(place, opensearch.url, f"{index}-*")
+    assert (done.returncode, counts(done)["extra"], counts(done)["missing"]) == (65, 2, 0)
+    assert "a second copy" in done.stdout
+
+
+def test_numbers_are_compared_by_value_and_fields_that_are_missing_there_differ(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
+    documents = published(place)
+    documents[0] = {**documents[0], "nacc": 3.0, "unknown_field": 1}
+    put(opensearch, index, documents)
+    assert verify(place, opensearch.url, index).returncode == 0
+    del documents[1]["site_tier"]
+    documents[2] = {**documents[2], "cpu_time": 1.5}
+    put(opensearch, index, documents)
+    done = verify(place, opensearch.url, index)
+    assert counts(done)["different"] == 2
+    assert 'site_tier nothing instead of "T2"' in done.stdout
+    assert "cpu_time 1.5 instead of nothing" in done.stdout
+
+
+def test_documents_that_are_there_as_gone_are_no_difference_but_stale_ones_are(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
+    place.store(rows(5))
+    place.publish()
+    first = place.spooled("state/published")
+    place.store(rows(4), "r2")
+    assert place.publish().returncode == 0
+    latest = {document["metadata"]["_id"]: document for document in place.spooled("state/published")}
+    put(opensearch, index, list(latest.values()))
+    done = verify(place, opensearch.url, index)
+    assert (done.returncode, counts(done)["gone"], counts(done)["expected"]) == (0, 1, 5), done.stdout + done.stderr
+    stale = next(document for document in first if latest[document["metadata"]["_id"]].get("is_gone"))
+    latest[stale["metadata"]["_id"]] = stale
+    put(opensearch, index, list(latest.values()))
+    done = verify(place, opensearch.url, index)
+    assert (done.returncode, counts(done)["gone"], counts(done)["extra"]) == (65, 0, 1)
+
+
+def test_documents_of_another_producer_or_day_do_not_count(place: Place, opensearch: OpenSearch, index: str) -> None:
+    documents = published(place)
+    other = copy.deepcopy(documents[0])
+    other["metadata"] |= {"_id": "cd" * 32, "producer": "somebody"}
+    later = copy.deepcopy(documents[0])
+    later["timestamp"] = later["metadata"]["timestamp"] = TIMESTAMP + 86_400_000
+    later["metadata"]["_id"] = "ef" * 32
+    put(opensearch, index, [*documents, other, later])
+    assert verify(place, opensearch.url, index).returncode == 0
+
+
+def test_the_completeness_document_counts_as_one_of_the_day(place: Place, opensearch: OpenSearch, index: str) -> None:
+    *documents, last = published(place)
+    put(opensearch, index, documents)
+    done = verify(place, opensearch.url, index)
+    assert (done.returncode, counts(done)["missing"]) == (65, 1)
+    assert "the completeness document" in done.stdout
+    put(opensearch, index, [*documents, {**last, "document_count": 4}])
+    done = verify(place, opensearch.url, index)
+    assert (done.returncode, counts(done)["different"]) == (65, 1)
+    assert "document_count 4 instead of 5" in done.stdout
+
+
+def test_an_index_without_the_day_or_that_does_not_exist_is_named(
+    place: Place, opensearch: OpenSearch, index: str
+) -> None:
+    published(place)
+    opensearch.create(index, MONIT)
+    done = verify(place, opensearch.url, index)
+    assert done.returncode == 65
+    assert "is it the right index?" in done.stderr
+    for name in (f"{index}-nowhere", f"{index}-nowhere*"):
+        done = verify(place, opensearch.url, name)
+        assert done.returncode == 66, done.stderr
+        assert name.rstrip("*") in done.stderr
+
+
+def test_again_sends_every_document_once_more(place: Place) -> None:
+    documents = published(place)
+    assert "nothing has changed" in place.publish().stdout
+    assert place.publish("--again").returncode == 0
+    assert place.spooled("state/published") == [*documents, *documents]
+
+
+def test_again_sends_documents_that_are_gone_once_more(place: Place) -> None:
+    published(place, 3)
+    place.store(rows(2), "r2")
+    place.publish()
+    place.publish("--again")
+    assert sum(bool(document.get("is_gone")) for document in place.spooled("state/published")) == 2
+
+
+# -- paging ----------------------------------------------------------------------------------------------------
+
+
+def searching(url: str, name: str, **more: Any) -> SearchClient:
+    return SearchClient(search_server(url, None), [name], **more)
+
+
+@pytest.mark.parametrize("mapping", [None, MONIT], ids=["guessed", "monit"])
+@pytest.mark.parametrize("page", [2, 7, 100])
+def test_pages_have_each_document_once(
+    opensearch: OpenSearch, index: str, page: int, mapping: dict[str, Any] | None
+) -> None:
+    made = [
+        {
+            "timestamp": TIMESTAMP,
+            "number": n,
+            "metadata": {"_id": f"{n // 2:064x}", "type": "t", "timestamp": TIMESTAMP},
+        }
+        for n in range(40)
+    ]
+    for document in made[30:]:
+        del document["metadata"]["_id"]
+    opensearch.request("DELETE", f"/{index}", ok=False)
+    opensearch.create(index, mapping, number_of_shards=3)
+    opensearch.put(index, [(None, document) for document in made])
+    client = searching(opensearch.url, index)
+    try:
+        if page == 2:  # two documents of each id: no page of two can end between ids
+            with pytest.raises(Exception, match="have one id"):
+                list(SearchIndex(client, page).documents([at_time(TIMESTAMP), of_type("t")], ["number"]))
+            return
+        hits = list(SearchIndex(client, page).documents([at_time(TIMESTAMP), of_type("t")], ["number"]))
+    finally:
+        client.close()
+    assert sorted(hit.body["number"] for hit in hits) == list(range(40))
+
+
+# -- servers that do not answer --------------------------------------------------------------------------------
+
+
+def login(folder: Path, mode: int = 0o600, **content: str) -> str:
+    path = folder / "opensearch.json"
+    path.write_text(json.dumps(content))
+    path.chmod(mode)
+    return str(path)
+
+
+def test_through_a_proxy_with_a_token_and_tls(
+    place: Place, opensearch: OpenSearch, index: str, certificates: Certificates
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates["server.pem"], certificates["server.key"])
+    put(opensearch, index, published(place), under_data, MONIT)
+    with search_proxy(opensearch.url, f"Bearer {TOKEN}", context=context) as proxy:
+        url = f"https://localhost:{proxy.port}{PREFIX}/"
+        file = login(place.folder, url=url, token=TOKEN, ca=certificates["ca.pem"])
+        settings = f"publishing: {{verify_login: {file}, verify_index: {index}}}\n"
+        done = place.publish("--verify", settings=settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert {request[:2] for request in proxy.requests} == {("POST", f"{PREFIX}/_msearch")}
+        other = login(place.folder, url=url, token=TOKEN, ca=certificates["other-ca.pem"])
+        done = place.publish("--verify", "--verify-login", other, "--index", index)
+        assert done.returncode == 77
+        wrong = login(place.folder, url=url, token=f"{TOKEN}-old", ca=certificates["ca.pem"])
+        done = place.publish("--verify", "--verify-login", wrong, "--index", index)
+        assert done.returncode == 77
+        assert TOKEN not in done.stdout + done.stderr
+
+
+def answering(*answers: Instead) -> Callable[[int], Instead | None]:
+    """The answers, one after another, the last one again and again."""
+    return lambda number: answers[min(number, len(answers) - 1)]
+
+
+def outcome(port: int, **more: Any) -> int:
+    """A count through a client of its own, with a clock that only counts."""
+    server = SearchServer("127.0.0.1", port, "", False, login="Bearer x", secrets=(TOKEN,))
+    client = SearchClient(server, ["some"], clock=Clock(), **more)
+    try:
+        return SearchIndex(client).count(of_type("t"))
+    finally:
+        client.close()
+
+
+FOUND = b'{"responses":[{"status":200,"_shards":{"total":1,"failed":0},"hits":{"total":{"value":7},"hits":[]}}]}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        ((401, {}, b""), NotAllowed, "401"),
+        ((403, {}, b"x"), NotAllowed, "403"),
+        ((302, {"Location": "https://auth.example.org/"}, b""), NotAllowed, "redirects"),
+        ((200, {}, b"<html>log in</html>"), SettingsError, "another form"),
+        ((404, {}, b""), SettingsError, "404"),
+        ((200, {}, b'{"responses":[{"status":403,"error":{"type":"security_exception","reason":"no"}}]}'), NotAllowed,
+         "security_exception"),
+        ((200, {}, b'{"responses":[{"status":404,"error":{"type":"index_not_found_exception","reason":"no"}}]}'),
+         InputMissing, "index_not_found"),
+        ((200, {}, FOUND.replace(b'"failed":0', b'"failed":1')), NotReady, "1 of 1 shards"),
+        ((200, {}, FOUND.replace(b'"status":200', b'"status":200,"timed_out":true')), NotReady, "timed out"),
+        ((503, {"Retry-After": "2"}, b""), NotReady, "503"),
+    ],
+)  # fmt: skip
+def test_what_an_answer_means(answer: Instead, error: type[Exception], text: str) -> None:
+    with search_proxy("http://nowhere", instead=answering(answer)) as proxy, pytest.raises(error, match=text) as raised:
+        outcome(proxy.port)
+    assert TOKEN not in str(raised.value)
+
+
+def test_a_server_that_is_busy_is_asked_again() -> None:
+    busy: Instead = (429, {"Retry-After": "9"}, b"")
+    with search_proxy("http://nowhere", instead=answering(busy, (502, {}, b""), (200, {}, FOUND))) as proxy:
+        assert outcome(proxy.port) == 7
+        assert len(proxy.requests) == 3
+
+
+def test_a_server_that_is_silent_or_not_there_ends_with_75(place: Place) -> None:
+    published(place)
+    silent: Instead = (0, {}, b"")
+    with search_proxy("http://nowhere", instead=answering(silent)) as proxy:
+        done = verify(place, f"http://127.0.0.1:{proxy.port}", "some", settings="publishing: {patience: 0.5}\n")
+        assert done.returncode == 75, done.stderr
+    done = verify(place, f"http://127.0.0.1:{free_port()}", "some", settings="publishing: {patience: 0.5}\n")
+    assert done.returncode == 75
+    assert "127.0.0.1" in done.stderr
+
+
+# -- command lines and login files -----------------------------------------------------------------------------
+
+
+def test_wrong_command_lines_say_what_is_wanted(place: Place) -> None:
+    published(place)
+    assert place.publish("--verify").returncode == 2
+    assert verify(place, "ftp://x", "some").returncode == 2
+    assert verify(place, "http://user:planted@x", "some").returncode == 2
+    assert "planted" not in verify(place, "http://user:planted@x", "some").stderr
+    assert verify(place, "http://127.0.0.1:1", "-some").returncode == 2
+    assert verify(place, "http://127.0.0.1:1", "some", "--resume").returncode == 2
+    assert place.publish("--index", "some").returncode == 2
+    assert place("publish", "--date", "20260114", "--verify", "http://127.0.0.1:1").returncode == 66
+
+
+def test_a_login_is_private_and_goes_to_its_own_server_encrypted(tmp_path: Path) -> None:
+    with pytest.raises(NotAllowed, match="unencrypted"):
+        search_server("http://search.example.org", Path(login(tmp_path, token="x")))
+    with pytest.raises(NotAllowed, match="its own server"):
+        search_server("https://other.example.org", Path(login(tmp_path, url="https://search.example.org", token="x")))
+    with pytest.raises(NotAllowed, match="0640"):
+        search_server("https://search.example.org", Path(login(tmp_path, 0o640, token="x")))
+    for content in ({"token": "x", "api_key": "y"}, {"password": "x"}, {"tokn": "x"}, {"token": "x\ny"}, {"token": ""}):
+        with pytest.raises(SettingsError):
+            search_server("https://search.example.org", Path(login(tmp_path, **content)))
+    assert search_server("http://search.example.org", None).authorization is None
+
+
+@pytest.mark.parametrize(
+    ("content", "header"),
+    [
+        ({"token": "abc"}, "Bearer abc"),
+        ({"api_key": "abc"}, "ApiKey abc"),
+        ({"username": "u", "password": "p"}, "Basic dTpw"),
+    ],
+)
+def test_each_kind_of_login_has_its_header(tmp_path: Path, content: dict[str, str], header: str) -> None:
+    server = search_server("https://search.example.org:9200/os/", Path(login(tmp_path, **content)))
+    assert (server.authorization, server.where) == (header, "https://search.example.org:9200/os")
+    assert "abc" not in repr(server)
+
+
+@pytest.mark.parametrize("text", ["", "a,", "A", "-a", "_all", "a/b", "a?x", "<a-{now}>", ".."])
+def test_what_is_no_name_of_an_index_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        index_names(text)
+    assert index_names("monit_prod_x_agg_y*, other-2026.01.15") == ["monit_prod_x_agg_y*", "other-2026.01.15"]
+
+
+def test_the_example_of_a_login_is_valid() -> None:
+    example = Path(__file__).parents[2] / "etc" / "opensearch.example.json"
+    content = json.loads(example.read_text())
+    assert content["url"].startswith("https://")
+    assert set(content) == {"url", "token"}
