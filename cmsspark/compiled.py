@@ -31,6 +31,7 @@ NAMES: Final = (
     "hashed",
     "sources.formats.packed",
     "sources.formats.key_reader",
+    "sources.formats.avro_columns",
     "sources.formats.plain_avro",
     "sources.formats.plain_csv",
     "sources.formats.template_reader",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -46,6 +47,15 @@ def site_and_kind(node: str) -> tuple[str, str]:
         if node.endswith(suffix):
             return node.removesuffix(suffix), kind
     return node, "disk"
+
+
+#: A block's name: ``/primary/processed/TIER#x``, no part empty (rules 25 and 32).
+_BLOCK: Final = re.compile(r"/[^/#]+/[^/#]+/[^/#]+#.+", re.DOTALL)
+
+
+def is_block(name: str) -> bool:
+    """Whether a name has the form of a block's."""
+    return _BLOCK.fullmatch(name) is not None
 
 
 def block_dataset(block: str) -> str:

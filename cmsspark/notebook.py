@@ -93,8 +93,8 @@ def accesses(
     )
     spark = session()
     files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.load(settings.sources, root or settings.root), files)
-    opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
+    inputs = resolve(request, Layout.of(settings, root), files)
+    opened = open_snapshots(files, inputs.dbs, inputs.replicas, settings.cache_dir / "catalogue")
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
     assert opened.catalogue is not None
     catalogue = ship(spark, opened.catalogue)

@@ -17,8 +17,9 @@ import numpy as np
 
 from cmsspark import buffers
 from cmsspark.access import AccessBatch, EndedJob, Group, Quarantined
-from cmsspark.kernel.catalogue import NOT_THERE, Catalogue, Longs, Replicas, name_hash, site_hashes
+from cmsspark.kernel.catalogue import NOT_THERE, Catalogue, Replicas, name_hash, site_hashes
 from cmsspark.kernel.crab_sums import CrabSums
+from cmsspark.kernel.exact_integers import Longs
 from cmsspark.kernel.pre_aggregate import ACCESS, BIN, COLUMNS, StreamAggregator, record_batch
 from cmsspark.names import JobInput, job_input
 

@@ -56,7 +56,7 @@ class DumpJob:
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """The dumps for the day. Raises InputMissing (66) and NotReady (75)."""
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
-        return [*chosen, folders.choose_phedex_dump(files, layout, day)] if self.replicas else chosen
+        return [*chosen, folders.choose_replica_dump(files, layout, day)] if self.replicas else chosen
 
     def tables(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, DataFrame]:
         """The tables that ``build_in_spark`` takes."""

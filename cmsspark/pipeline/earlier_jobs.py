@@ -21,7 +21,7 @@ from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
-    from cmsspark.kernel.catalogue import Longs
+    from cmsspark.kernel.exact_integers import Longs
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ def find_earlier(files: Files, layout: Layout, fout: str, stream: str, day: date
     """The day before ``day``. Raises NotReady (75) where its folder is being copied."""
     before = day - timedelta(days=1)
     try:
-        source = resolve_day(files, layout, stream, before, allow_tmp=True)
+        # On the first day of the stream's epoch the day before is another source's; a job that ended then is counted there.
+        source = resolve_day(files, layout, stream, before, allow_tmp=True, any_epoch=True)
     except InputMissing as error:
         return EarlierDay(stream, before, missing=f"there is no folder ({error.where})")
     except NotReady as error:

@@ -15,6 +15,7 @@ from cmsspark.pipeline.earlier_jobs import find_earlier
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.settings import Settings
 from cmsspark.sources import folders
+from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import DayInput, Dump, Layout
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, STREAMS_OF_JOBS
 from cmsspark.storage import Files, is_local, local_path
@@ -43,17 +44,18 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
         raise InputMissing(
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
-    kept = _kept_dumps(request, layout, files)
+    served = layout.epochs.source(REPLICAS_ROLE, request.day)
+    kept = _kept_dumps(request, layout, files, ("dbs", served))
     dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
-    phedex = None
+    replicas = None
     if any(source.stream in STREAMS_NEEDING_REPLICAS for source in streams):
         try:
-            phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
+            replicas = kept.get(served) or folders.choose_replica_dump(files, layout, request.day)
         except (InputMissing, NotReady) as error:
             if not request.allow_missing:
                 raise
-            missing.append("phedex")
-            left_out = f"phedex is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
+            missing.append(served)
+            left_out = f"{served} is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
             warnings.append(f"{left_out}: {error.wanted}")
     earlier = [
         find_earlier(files, layout, request.fout, source.stream, request.day)
@@ -63,7 +65,7 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
     warnings += [text for day in earlier for text in day.warnings]
     readable = [*streams, *(day.to_read for day in earlier if day.to_read is not None)]
     accepted = accepted_files(request.accept_damaged, readable)
-    inputs = Inputs(files, streams, missing, dbs, phedex, warnings, accepted, earlier)
+    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, earlier)
     for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
     return inputs
@@ -111,9 +113,7 @@ def index_dump_bytes(settings: Settings) -> int:
         ) from None
 
 
-def _kept_dumps(
-    request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str] = ("dbs", "phedex")
-) -> dict[str, Dump]:
+def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]) -> dict[str, Dump]:
     """The dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule 17).
 
     Dumps outside this run's folders are not kept: with another root all inputs are different.
@@ -128,7 +128,8 @@ def _kept_dumps(
     for kind, dump in before.manifest.dumps.items():
         if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
             continue
-        kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, dbs_tables(request))
+        tables = dbs_tables(request) if kind == "dbs" else DUMPS[kind].for_streams
+        kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, tables)
         if kept_dump is not None:
             kept[kind] = kept_dump
     return kept

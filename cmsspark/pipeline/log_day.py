@@ -157,7 +157,7 @@ def _snapshots(
     opened = catalogue_snapshots.open_snapshots(
         inputs.files,
         inputs.dbs,
-        inputs.phedex,
+        inputs.replicas,
         cache,
         each,
         has_accesses=has_index and inputs.has_accesses,

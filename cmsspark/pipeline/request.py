@@ -65,8 +65,8 @@ class Inputs:
     streams: list[DayInput]
     missing: list[str]
     dbs: Dump
-    #: None where no stream of the run needs replicas.
-    phedex: Dump | None
+    #: The replicas' dump; None where no stream of the run needs it.
+    replicas: Dump | None
     warnings: list[str] = field(default_factory=list)
     #: Files that are read as far as they are intact.
     accepted: frozenset[str] = frozenset()
@@ -86,4 +86,4 @@ class Inputs:
     @property
     def dumps(self) -> list[Dump]:
         """The dumps that are read."""
-        return [self.dbs] if self.phedex is None else [self.dbs, self.phedex]
+        return [self.dbs] if self.replicas is None else [self.dbs, self.replicas]

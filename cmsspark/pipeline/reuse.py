@@ -23,8 +23,6 @@ from cmsspark.storage import join
 from cmsspark.store import results
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from cmsspark.pipeline.day_result import DayOutcome
 
 #: The job whose runs have the streams of all single-stream reports.

@@ -16,8 +16,9 @@ import numpy as np
 
 from cmsspark import buffers
 from cmsspark.errors import OutputError
-from cmsspark.kernel.catalogue import Catalogue, Longs, Replicas
+from cmsspark.kernel.catalogue import Catalogue, Replicas
 from cmsspark.kernel.crab_sums import CrabSums
+from cmsspark.kernel.exact_integers import Longs
 from cmsspark.kernel.jobs import EARLIER, JOB, JobCounts, JobMerge
 from cmsspark.kernel.pre_aggregate import COLUMNS
 from cmsspark.pseudonyms import Pseudonyms

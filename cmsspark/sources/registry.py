@@ -44,7 +44,8 @@ class Stream:
     are null where they do not. ``needs_replicas``: whether an access is remote depends on the replicas of the file's
     block (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is
     unlimited. ``has_report``: whether a job ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other
-    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files.
+    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files. ``role``: the
+    role in ``cmsspark.sources.epochs`` for which it is a source, or has several.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Stream:
     has_report: bool = True
     report_aliases: tuple[str, ...] = ()
     counts_jobs: bool = False
+    role: str = ""
 
     @property
     def report(self) -> str:
@@ -85,7 +87,8 @@ class DumpKind:
     """A kind of dump. ``tables``: all known tables, each with its columns in ``schemas/inputs/<name>``.
 
     ``for_streams``: the tables that are required to count a day of streams. ``is_one_folder``: the files of its only
-    table are directly in the dump's folder, not in a sub-folder.
+    table are directly in the dump's folder, not in a sub-folder. ``role``: as of a stream.
+    ``is_lower_case``: the folders of its tables have their names in lower case.
     """
 
     name: str
@@ -93,6 +96,12 @@ class DumpKind:
     tables: tuple[str, ...]
     for_streams: tuple[str, ...]
     is_one_folder: bool = False
+    role: str = ""
+    is_lower_case: bool = False
+
+    def folder_of(self, table: str) -> str:
+        """The name of a table's folder."""
+        return table.lower() if self.is_lower_case else table
 
 
 #: In the order of reports.
@@ -105,6 +114,7 @@ _STREAMS: Final = (
             Format("raw", "cmsspark.sources.aaa:AaaDecoder"),
             Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder"),
         ),
+        role="aaa",
     ),
     Stream("eos", "EOS accesses", (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),)),
     Stream(
@@ -124,6 +134,7 @@ _STREAMS: Final = (
         has_times=True,
         needs_replicas=True,
         report_aliases=("dbs_jm",),
+        role="jobs",
     ),
     Stream(
         "condor",
@@ -131,6 +142,7 @@ _STREAMS: Final = (
         (Format("json", "cmsspark.sources.condor:CondorDecoder"),),
         has_times=True,
         needs_replicas=True,
+        role="jobs",
         counts_jobs=True,
     ),
 )
@@ -173,7 +185,22 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
             ),
             for_streams=("FILES", "BLOCKS", "DATASETS"),
         ),
-        DumpKind("phedex", "PhEDEx: replicas of blocks", (REPLICAS,), for_streams=(REPLICAS,), is_one_folder=True),
+        DumpKind(
+            "phedex",
+            "PhEDEx: replicas of blocks",
+            (REPLICAS,),
+            for_streams=(REPLICAS,),
+            is_one_folder=True,
+            role="replicas",
+        ),
+        DumpKind(
+            "rucio",
+            "Rucio: replicas of files, and what blocks and datasets contain",
+            ("CONTENTS", "DIDS", "REPLICAS", "RSES"),
+            for_streams=("CONTENTS", "REPLICAS", "RSES"),
+            role="replicas",
+            is_lower_case=True,
+        ),
     )
 }
 
@@ -186,10 +213,7 @@ def find_stream(name: str) -> Stream:
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
-    """Those of ``streams`` that are expected to have logs of ``day``.
-
-    Jobs are counted by one stream: where ``streams`` has CRAB's logs and HTCondor's, by the first.
+    """Those of ``streams`` that exist on ``day``; :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out those
+    that another source replaces.
     """
-    if "crab" in streams:
-        streams = tuple(name for name in streams if name not in STREAMS_OF_JOBS)
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))

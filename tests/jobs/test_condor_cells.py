@@ -24,6 +24,8 @@ from tests.jobs.test_data_aggregation_cells import REPORT_KEY, _people, _same_ro
 from tests.oracle.count import StreamCount, partial_rows, report_rows
 from tests.oracle.jobs import JobCount, count_day_of_jobs, popularity_rows
 
+#: The days of the cases are before HTCondor's epoch.
+EPOCHS = {"epochs": {"jobs": {"condor": {"from": "always"}}}}
 YESTERDAY = DAY - timedelta(days=1)
 ENGINES = {
     "processes": ("processes", "index", "auto"),
@@ -34,7 +36,7 @@ ENGINES = {
 
 
 def _request(root: Path, private: Path, day: date = DAY, **options: Any) -> DayRequest:
-    settings = Settings(None, None, private / "state", private / "cache")
+    settings = Settings(None, None, private / "state", private / "cache", sources=EPOCHS)
     request = DayRequest(
         "dbs_condor", day, str(private / "store"), settings, root=str(root), streams=("condor",),
         tables=("dbs_condor", *JOB_TABLES), max_malformed="100%",
@@ -44,7 +46,7 @@ def _request(root: Path, private: Path, day: date = DAY, **options: Any) -> DayR
 
 def _run(request: DayRequest) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
     done = run(request, log=lambda text: None)
-    return {table: pq.read_table(Path(done.path) / table).to_pylist() for table in request.tables}, done.manifest
+    return {table: pq.read_table(Path(done.path) / table).to_pylist() for table in request.tables}, done.manifest.document
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_rule_31_ids_kept_from_the_day_before_serve_instead_of_its_logs(
     _, before = _run(_request(world, tmp_path, YESTERDAY))
     read: list[str] = []
     done = run(_request(world, tmp_path), log=read.append)
-    manifest = done.manifest
+    manifest = done.manifest.document
     entry = manifest["earlier_jobs"]["condor"]
     assert (entry["ids_from"], entry["job"], entry["run"]) == ("stored", "dbs_condor", before["run"])
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}

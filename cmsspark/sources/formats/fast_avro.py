@@ -62,7 +62,7 @@ class FastAvroReader:
         where a block does not hold what its header says.
         """
         reader = self._reader(fields)
-        unpack = _CODECS.get(codec)
+        unpack = CODECS.get(codec)
         if reader is None or unpack is None:
             return None
         batch = AccessBatch(packed=_packed.Columns(bool(self._needs.times)))
@@ -139,4 +139,5 @@ def _deflate(block: memoryview) -> Any:
     return content if inflate.eof and not inflate.unused_data else None
 
 
-_CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}
+#: By codec, what a block holds; None where it is damaged.
+CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}
