@@ -87,7 +87,7 @@ def find_earlier(files: Files, layout: Layout, fout: str, stream: str, day: date
     """The day before ``day``. Raises NotReady (75) where its folder is being copied."""
     before = day - timedelta(days=1)
     try:
-        # On the first day of the stream's epoch the day before is another source's; a job that ended then is counted there.
+        # On the first day of the stream's epoch another source has counted the jobs that ended on the day before.
         source = resolve_day(files, layout, stream, before, allow_tmp=True, any_epoch=True)
     except InputMissing as error:
         return EarlierDay(stream, before, missing=f"there is no folder ({error.where})")

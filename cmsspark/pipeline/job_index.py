@@ -75,6 +75,10 @@ def _jobs() -> Iterator[Job]:
         needs_spark=False,
         of_periods=True,
     )
+    about = "Which datasets CRAB's jobs of a period read, and how the jobs ended"
+    yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
+    about = "How many people had analysis jobs of CRAB in a week or month"
+    yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 

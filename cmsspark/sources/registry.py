@@ -44,8 +44,8 @@ class Stream:
     are null where they do not. ``needs_replicas``: whether an access is remote depends on the replicas of the file's
     block (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is
     unlimited. ``has_report``: whether a job ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other
-    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files. ``role``: the
-    role in ``cmsspark.sources.epochs`` for which it is a source, or has several.
+    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files.
+    ``role``: the role in ``cmsspark.sources.epochs`` for which it is a source, or has several.
     """
 
     name: str

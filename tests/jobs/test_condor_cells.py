@@ -46,7 +46,9 @@ def _request(root: Path, private: Path, day: date = DAY, **options: Any) -> DayR
 
 def _run(request: DayRequest) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
     done = run(request, log=lambda text: None)
-    return {table: pq.read_table(Path(done.path) / table).to_pylist() for table in request.tables}, done.manifest.document
+    return {
+        table: pq.read_table(Path(done.path) / table).to_pylist() for table in request.tables
+    }, done.manifest.document
 
 
 @pytest.fixture(scope="module")
