@@ -21,7 +21,9 @@ EPOCHS = {"epochs": {"jobs": {"condor": {"from": "always"}}, "aaa": {"aaa-ng": {
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     root = tmp_path_factory.mktemp("demo")
     layout = LogLayout(aaa="aaa-ng", per_part=300)
-    return make(root, DAY, records=4000, files=800, datasets=30, people=20, days=2, streams=("aaa", "condor"), layout=layout)
+    return make(
+        root, DAY, records=4000, files=800, datasets=30, people=20, days=2, streams=("aaa", "condor"), layout=layout
+    )
 
 
 @pytest.mark.parametrize("day", [DAY, DAY + timedelta(days=1)])

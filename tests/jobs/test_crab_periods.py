@@ -56,7 +56,9 @@ def counted(private: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[dat
 def _rows(name: str, period: Period, private: Path, **options: Any) -> list[dict[str, Any]]:
     build = {"crab_popularity": crab_popularity.build, "crab_users": crab_users.build}[name]
     options = {"allow_missing": name == "crab_users", **options}
-    done = store_report(name, period, str(private / "store"), _settings(private), build, log=lambda text: None, **options)
+    done = store_report(
+        name, period, str(private / "store"), _settings(private), build, log=lambda text: None, **options
+    )
     table = pq.read_table(Path(done.path) / name)
     assert table.schema.names == stored_table(name).names
     return table.to_pylist()
