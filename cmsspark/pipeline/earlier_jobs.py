@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.pipeline.provenance import input_summary
-from cmsspark.runners.tasks import StreamFiles
 from cmsspark.schemas import stored_table
 from cmsspark.sources.folders import DayInput, Layout, resolve_day
 from cmsspark.sources.registry import JOB_IDS, find_stream
@@ -21,6 +20,7 @@ from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
+    from cmsspark.runners.tasks import StreamFiles
     from cmsspark.kernel.exact_integers import Longs
 
 
@@ -42,6 +42,9 @@ class EarlierDay:
 
     def stream_files(self) -> list[StreamFiles]:
         """The files as the scan takes them; none where they need not be read."""
+        # Not at import: numpy comes with it.
+        from cmsspark.runners.tasks import StreamFiles
+
         if self.to_read is None:
             return []
         files = tuple((file.path, file.size) for file in self.to_read.files)

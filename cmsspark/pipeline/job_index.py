@@ -79,6 +79,8 @@ def _jobs() -> Iterator[Job]:
     yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
     about = "How many people had analysis jobs of CRAB in a week or month"
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
+    about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
+    yield Job("xcache", about, ("xcache",), needs_spark=False)
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 

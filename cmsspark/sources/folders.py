@@ -98,8 +98,8 @@ def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
 
 def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> InputMissing | None:
     """The error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
-    role = STREAMS_BY_NAME[stream].role
     for location in layout.other_locations(stream, day):
+        role = STREAMS_BY_NAME[stream].role
         folder = location.day_folder(day)
         if files.stat(folder) is None:
             continue

@@ -48,11 +48,11 @@ class CloseCase:
 
 
 def close(
-    changes: dict[str, object] = {},
+    changes: dict[str, object] = {},  # noqa: B006 - read only
     *,
     is_flat: bool,
     metadata: object = ...,
-    also: Iterable[tuple[str, object]] = (),  # noqa: B006
+    also: Iterable[tuple[str, object]] = (),
 ) -> bytes:
     """A record; ``metadata`` absent: no such key."""
     data = changed(CLOSE, changes, also)
