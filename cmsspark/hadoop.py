@@ -6,13 +6,25 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError
 from cmsspark.storage import Entry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: The values of an entry: a getter of Hadoop's FileStatus, and the type of its result.
+_STATUS: Final = "org.apache.hadoop.fs.FileStatus"
+_GETTERS: Final = (
+    ("getPath", "org.apache.hadoop.fs.Path"),
+    ("isDirectory", "boolean"),
+    ("getLen", "long"),
+    ("getModificationTime", "long"),
+)
+#: No name of a file has it.
+_SEPARATOR: Final = "\0"
 
 
 class HadoopFiles:
@@ -43,7 +55,27 @@ class HadoopFiles:
             raise InputMissing("a folder is wanted", where=path, found=actual)
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            return sorted(self._entry(status) for status in system.listStatus(hadoop_path))
+            statuses = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(
+                system.listStatusIterator(hadoop_path)
+            )
+            columns = [self._texts(statuses, getter, kind) for getter, kind in _GETTERS]
+        return sorted(
+            Entry(location, is_dir == "true", int(size), int(mtime_ms))
+            for location, is_dir, size, mtime_ms in zip(*columns, strict=True)
+        )
+
+    def _texts(self, statuses: Any, getter: str, kind: str) -> list[str]:
+        """A value of each status as text. The JVM joins them: a call for each value of a large folder takes long."""
+        if statuses.isEmpty():
+            return []
+        java = self._jvm.java
+        values = java.util.ArrayList(statuses)
+        for owner, method, result in ((_STATUS, getter, kind), ("java.lang.Object", "toString", "java.lang.String")):
+            of_type = java.lang.invoke.MethodType.methodType(_class(java, result))
+            handle = java.lang.invoke.MethodHandles.publicLookup().findVirtual(_class(java, owner), method, of_type)
+            operator = _class(java, "java.util.function.UnaryOperator")
+            values.replaceAll(java.lang.invoke.MethodHandleProxies.asInterfaceInstance(operator, handle))
+        return str(java.lang.String.join(_SEPARATOR, values)).split(_SEPARATOR)
 
     def read_bytes(self, path: str, limit: int | None = None) -> bytes:
         system, hadoop_path = self._open(path)
@@ -62,6 +94,16 @@ class HadoopFiles:
             stream = system.open(hadoop_path)
             try:
                 stream.seek(max(0, system.getFileStatus(hadoop_path).getLen() - count))
+                return bytes(stream.readNBytes(count))
+            finally:
+                stream.close()
+
+    def read_range(self, path: str, offset: int, count: int) -> bytes:
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path):
+            stream = system.open(hadoop_path)
+            try:
+                stream.seek(offset)
                 return bytes(stream.readNBytes(count))
             finally:
                 stream.close()
@@ -131,6 +173,11 @@ class HadoopFiles:
     def uri(self, path: str) -> str:
         system, hadoop_path = self._open(path)
         return str(system.makeQualified(hadoop_path).toString())
+
+
+def _class(java: Any, name: str) -> Any:
+    primitives = {"boolean": java.lang.Boolean, "long": java.lang.Long}
+    return primitives[name].TYPE if name in primitives else java.lang.Class.forName(name)
 
 
 @contextmanager

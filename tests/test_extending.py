@@ -179,11 +179,10 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING
 
-from cmsspark.pipeline.dump_day import DumpJob, Tables
+from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame
 
     from cmsspark.kernel.dump_frames import Frames
 
@@ -199,12 +198,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return dump_frames.as_table(counts, "toy_tiers", day)
 
 
-def build_in_spark(tables: Tables, day: date) -> DataFrame:
-    """The same rows."""
-    raise NotImplementedError
-
-
-JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build, build_in_spark)
+JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build)
 command = JOB.command()
 '''
 JOB_LINE = '    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), runs_in_processes=True)\n'

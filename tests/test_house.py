@@ -32,10 +32,12 @@ FLOORS = {
     **dict.fromkeys(("runners", "publish", "reports"), 2),
     "pipeline": 3,
     # What composes whole days; the subsystems stand beside it and know nothing of each other.
-    **dict.fromkeys(("daily", "demo", *house.SUBSYSTEMS), 4),
-    "jobs": 5,
-    **dict.fromkeys(("commands", "submit", "notebook"), 6),
-    "cli": 7,
+    # Questions to what is stored: commands, notebooks and pages ask them.
+    "query": 4,
+    **dict.fromkeys(("daily", "demo", *house.SUBSYSTEMS), 5),
+    "jobs": 6,
+    **dict.fromkeys(("commands", "submit", "notebook"), 7),
+    "cli": 8,
 }
 #: Imports between rooms of one floor, with the reason. None is needed.
 BESIDE: dict[tuple[str, str], str] = {}

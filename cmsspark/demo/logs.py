@@ -132,10 +132,10 @@ def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, piece: 
         # Of the two forms in which the records may lie, some parts have the one, some the other.
         lines = close_lines(activity, rng, is_flat=piece.number % 2 == 0)
         return _write_lines(folder_of(root, "aaa", piece.day, layout), lines, piece, layout)
-    for form in ("raw", "enr"):
-        if layout.aaa in (form, "both"):
-            folder = root / f"project/monitoring/archive/xrootd/{form}/gled" / _slashed(piece.day)
-            size += _write_lines(folder, aaa_lines(activity, rng, enriched=form == "enr"), piece, layout)
+    for variant in ("raw", "enr"):
+        if layout.aaa in (variant, "both"):
+            folder = root / f"project/monitoring/archive/xrootd/{variant}/gled" / _slashed(piece.day)
+            size += _write_lines(folder, aaa_lines(activity, rng, enriched=variant == "enr"), piece, layout)
     return size
 
 

@@ -23,7 +23,9 @@ from cmsspark.demo.activity import STREAMS, Stream
 from cmsspark.demo.logs import CONDOR, Counts, LogLayout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world
 from cmsspark.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
-from cmsspark.sources.epochs import Epochs
+from cmsspark.demo.write_rucio import TABLES as RUCIO_TABLES
+from cmsspark.demo.write_rucio import rucio_folder, write_rucio_table
+from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
 
 #: What part of a day's records each stream has.
 SHARES: Final[dict[str, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125, CONDOR: 0.125}
@@ -40,7 +42,8 @@ class Made:
     root: Path
     #: Bins of ``cmsspark.demo.activity.BINS`` by day and stream.
     bins: dict[date, dict[str, Counts]]
-    #: Folders by stream for the first day, and of the dumps ``dbs`` and ``phedex``.
+    #: Folders by stream for the first day, and of the dumps: ``dbs``, and ``phedex`` or ``rucio``, which serve the
+    #: days.
     folders: dict[str, Path]
     datasets: int
     blocks: int
@@ -111,14 +114,16 @@ def make(
     if favourite:
         world = _with_favourite(world, favourite)
     after = day + timedelta(days=days)
-    tasks = _dumps(root, after, layout)
+    served = {Epochs.load().source(REPLICAS_ROLE, day + timedelta(days=offset)) for offset in range(days)}
+    tasks = _dumps(root, after, layout, served)
     for today in (day + timedelta(days=offset) for offset in range(days)):
         tasks += _logs(root, today, records, seed, streams or served_streams(today), layout, is_first=today == day)
     bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
-    phedex, log_bytes = root, 0
+    dumps: dict[str, Path] = {}
+    log_bytes = 0
     for done in _written(world, tasks, processes, tell):
         if isinstance(done, Path):
-            phedex = done
+            dumps["rucio" if done == rucio_folder(root, after) else "phedex"] = done
         elif done is not None:
             piece, counts, size = done
             before = bins[piece.day].get(piece.stream, {})
@@ -126,7 +131,7 @@ def make(
             log_bytes += size
     _set_times(root, after)
     folders = {stream: folder_of(root, _known(stream), day, layout) for stream in streams or served_streams(day)}
-    folders |= {"dbs": dbs_folder(root, after, layout.dbs), "phedex": phedex}
+    folders |= {"dbs": dbs_folder(root, after, layout.dbs), **dumps}
     return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
 
 
@@ -155,14 +160,22 @@ def _with_favourite(world: World, share: float) -> World:
     return replace(world, popularity=popularity)
 
 
-def _dumps(root: Path, day: date, layout: LogLayout) -> list[tuple[str, Task]]:
-    """What there is to write of the dumps, the largest table first."""
-    told, compression = "dumps of DBS and PhEDEx", layout.gzip
+def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[tuple[str, Task]]:
+    """What there is to write of the dumps, the largest table first. ``served``: the sources of replicas."""
+    names = {"phedex": "PhEDEx", "rucio": "Rucio"}
+    told, compression = f"dumps of DBS and {' and '.join(names[one] for one in sorted(served))}", layout.gzip
     tables: list[tuple[str, Task]] = [
         (told, partial(write_dbs_table, root=root, day=day, layout=layout.dbs, compression=compression, name=name))
         for name in TABLES
     ]
-    return [*tables, (told, partial(write_phedex, root=root, day=day, compression=compression))]
+    if "rucio" in served:
+        codec = layout.avro_codec
+        tables += [
+            (told, partial(write_rucio_table, root=root, day=day, codec=codec, name=name)) for name in RUCIO_TABLES
+        ]
+    if "phedex" in served:
+        tables.append((told, partial(write_phedex, root=root, day=day, compression=compression)))
+    return tables
 
 
 def _logs(

@@ -111,10 +111,10 @@ def _table(rows: list[dict[str, Any]]) -> Any:
 
 def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tuple[CacheDecoder, dict[str, int]]:
     """The sums of all files, and the number of records by bin."""
-    from cmsspark.pipeline.catalogue_snapshots import open_part
     from cmsspark.sources.fields import Apps
     from cmsspark.sources.formats import lines
     from cmsspark.sources.xcache import CacheDecoder
+    from cmsspark.store.part_files import open_part
 
     decoder = CacheDecoder(day, Apps.load())
     bins = {"read": 0, "malformed": 0, "out_of_day": 0}

@@ -1,8 +1,8 @@
 """Files of blocks and replicas of files to replicas of blocks, from Rucio (rules 24 to 26).
 
 Parts are read one by one, or by several processes at once, into partitions on disk by the hash of the file's name. In
-each partition a file's rows meet: its block, its size, its replicas. What they come to is summed by (RSE, block), goes to
-partitions of blocks, and is summed there again. Memory grows with the number of blocks and not with that of files.
+each partition a file's rows meet: its block, its size, its replicas. What they come to is summed by (RSE, block), goes
+to partitions of blocks, and is summed there again. Memory grows with the number of blocks and not with that of files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.buffers import array, from_numpy
+from cmsspark.buffers import array, from_numpy, to_numpy
 from cmsspark.kernel.catalogue import Hashes
 from cmsspark.kernel.exact_integers import Longs, joined, sums_by_group
 from cmsspark.kernel.partitions import PARTITIONS, ROWS, PartitionedRun, PartitionRange, partition_of, ranges
@@ -36,6 +36,19 @@ _CONTENT_COLUMNS: Final = ("hash", "check", "block", "bytes")
 
 
 @dataclass(frozen=True)
+class ContentRun:
+    """Rows of CONTENTS: a run with numbers of its own for blocks, and the file with the number of each among all."""
+
+    run: PartitionedRun
+    numbers: Path
+
+    def blocks(self, first: int, last: int) -> Longs:
+        """The blocks of the partitions from ``first`` to before ``last``."""
+        found: Longs = np.load(self.numbers, mmap_mode="r")[self.run.read("block", first, last)]
+        return found
+
+
+@dataclass(frozen=True)
 class FilePartitions:
     """The rows of a dump in partitions by file. ``replicas``: runs of ``hash, check, rse, bytes, created_ms,
     accessed_ms``; ``contents``: of ``hash, check, block, bytes`` (-1: null); ``accesses``: of ``hash, check,
@@ -43,13 +56,13 @@ class FilePartitions:
     """
 
     replicas: Sequence[PartitionedRun]
-    contents: Sequence[PartitionedRun]
+    contents: Sequence[ContentRun]
     blocks: pa.Array
     accesses: Sequence[PartitionedRun] = ()
 
     def ranges(self, rows: int) -> list[PartitionRange]:
         """All partitions, in ranges of about ``rows`` rows."""
-        return list(ranges([*self.replicas, *self.contents, *self.accesses], rows))
+        return list(ranges([*self.replicas, *(one.run for one in self.contents), *self.accesses], rows))
 
 
 @dataclass(frozen=True)
@@ -98,12 +111,14 @@ write_accesses = partial(write_runs, columns=("hash", "check", "accessed_ms"))
 
 def files_of(partitions: FilePartitions, first: int, last: int) -> Files:
     """The files of the partitions from ``first`` to before ``last``."""
-    contents = PartitionRange(partitions.contents, first, last)
+    contents = PartitionRange([one.run for one in partitions.contents], first, last)
     replicas = PartitionRange(partitions.replicas, first, last)
     of_contents, of_replicas = (
         {name: _column(rows, name) for name in columns}
         for rows, columns in ((contents, _CONTENT_COLUMNS), (replicas, _REPLICA_COLUMNS))
     )
+    of_runs = [one.blocks(first, last) for one in partitions.contents]
+    of_contents["block"] = np.concatenate([np.zeros(0, np.int64), *of_runs])
     split = len(of_contents["hash"])
     hashes = np.concatenate((of_contents["hash"], of_replicas["hash"]))
     checks = np.concatenate((of_contents["check"], of_replicas["check"]))
@@ -164,8 +179,8 @@ def _blocks_of(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[Lon
 
 @dataclass(frozen=True)
 class Totals:
-    """Of each block: how many files CONTENTS has of it, and their bytes; and the largest last access of its files in DIDS
-    (-1: null).
+    """Of each block: how many files CONTENTS has of it, and their bytes; and the largest last access of its files in
+    DIDS (-1: null).
     """
 
     files: Longs
@@ -195,9 +210,10 @@ def block_replicas(
 ) -> BlockReplicas:
     """The replicas of blocks. ``rses``: names by number; ``day_ms``: the day in which replicas are new.
 
-    The tables of the parts have ``dataset_name``, ``block_name``, ``node_name``; ``block_files``, ``block_bytes`` of the
-    catalogue; ``br_node_files``, ``br_node_bytes`` at the RSE; ``created_ms``, ``accessed_ms`` (null where no file has
-    one), ``new_file_count``, ``new_bytes``, ``accessed_file_count``. Raises DataError (65) where a sum leaves 64 bits.
+    The tables of the parts have ``dataset_name``, ``block_name``, ``node_name``; ``block_files``, ``block_bytes`` of
+    the catalogue; ``br_node_files``, ``br_node_bytes`` at the RSE; ``created_ms``, ``accessed_ms`` (null where no file
+    has one), ``new_file_count``, ``new_bytes``, ``accessed_file_count``. Raises DataError (65) where a sum leaves 64
+    bits.
     """
     count = len(partitions.blocks)
     work = partial(_of_range, partitions, day_ms, folder, count)
@@ -340,3 +356,27 @@ def _tables_of(folder: Path, rses: tuple[str, ...], task: PartitionRange) -> Ite
         "new_bytes": from_numpy(rows["new_bytes"]),
         "accessed_file_count": from_numpy(rows["accessed_files"]),
     })  # fmt: skip
+
+
+def dataset_sums(part: Callable[[], Iterator[pa.Table]]) -> pa.Table:
+    """The replicas of a part's blocks by (``node_name``, ``dataset_name``): ``files``, ``bytes`` and the other sums and
+    largest values of :data:`COUNTS`, :data:`SUMS` and :data:`LARGEST`. A dataset may be in several parts.
+    """
+    import pyarrow as pa
+
+    table = pa.concat_tables(part())
+    keys, texts = {}, {}
+    for name in ("dataset_name", "node_name"):
+        coded = table[name].combine_chunks().dictionary_encode()
+        keys[name], texts[name] = to_numpy(coded.indices, np.int32).astype(np.int64), coded.dictionary
+    columns = {
+        "files": "br_node_files", "bytes": "br_node_bytes", "new_files": "new_file_count", "new_bytes": "new_bytes",
+        "accessed_files": "accessed_file_count", "created_ms": "created_ms", "accessed_ms": "accessed_ms",
+    }  # fmt: skip
+    rows = _summed(
+        keys | {name: to_numpy(table[column], np.int64, -1) for name, column in columns.items()}, tuple(keys)
+    )
+    return pa.table(
+        {name: texts[name].take(from_numpy(rows[name])) for name in keys}
+        | {name: from_numpy(rows[name]) for name in columns}
+    )

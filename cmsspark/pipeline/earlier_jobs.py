@@ -20,8 +20,8 @@ from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
-    from cmsspark.runners.tasks import StreamFiles
     from cmsspark.kernel.exact_integers import Longs
+    from cmsspark.runners.tasks import StreamFiles
 
 
 @dataclass(frozen=True)

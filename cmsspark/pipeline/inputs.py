@@ -65,7 +65,9 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
     warnings += [text for day in earlier for text in day.warnings]
     readable = [*streams, *(day.to_read for day in earlier if day.to_read is not None)]
     accepted = accepted_files(request.accept_damaged, readable)
-    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, earlier)
+    names = [*(source.stream for source in streams), *([replicas.kind] if replicas else [])]
+    epochs = layout.epochs.of_day(request.day, names)
+    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, epochs, earlier)
     for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
     return inputs

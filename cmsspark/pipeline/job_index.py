@@ -58,6 +58,15 @@ def _jobs() -> Iterator[Job]:
     yield Job(
         "dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True
     )
+    for name, about in (
+        ("dbs_rucio", "What lies where by Rucio: datasets by site and kind of storage"),
+        ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
+        ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
+        ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
+        ("leftovers", "Replicas that DBS does not want, and valid datasets without any"),
+        ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
+    ):
+        yield Job(name, about, (name,), runs_in_processes=True)
     about = "How much data sit at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cmsspark import pseudonyms
@@ -18,6 +19,7 @@ from cmsspark.pipeline.inputs import resolve, uses_index
 from cmsspark.pipeline.job_run import JobRun, begin
 from cmsspark.pipeline.overflow import reader_of
 from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.pipeline.rucio_parts import read_rses
 from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
@@ -78,7 +80,11 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
         opened = _snapshots(request, inputs, run_context.log, has_index=has_index) if needs_snapshots else None
         spark = starting.result()
     work = Work(request, inputs, opened, run_context)
-    return work.count(SparkRunner(spark, inputs.dumps, request.feed))
+    rses = None
+    if not has_index and inputs.replicas is not None and inputs.replicas.kind == "rucio":
+        opener = partial(catalogue_snapshots.opened, inputs.files)
+        rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
+    return work.count(SparkRunner(spark, inputs.dumps, request.feed, rses))
 
 
 @dataclass
@@ -94,9 +100,12 @@ class Work:
         """Count, check and store."""
 
         def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
-            counted = runner.run(stream_files(self.inputs), self.context())
+            context = self.context()
+            counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened and self.opened.report else None
             outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
+            # Of the key that was used: the file may have changed since.
+            outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id
             done = self._stored(run_now, outcome, lambda run, table: counted.write(run, table, self.request.fmt))
             counted.close()
             return done
@@ -128,7 +137,7 @@ class Work:
 
     def context(self) -> TaskContext:
         """The context of all tasks."""
-        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE)
+        key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
         opened = self.opened
         catalogue = str(opened.catalogue) if opened and opened.catalogue else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
@@ -160,6 +169,7 @@ def _snapshots(
         inputs.replicas,
         cache,
         each,
+        rses_file=request.settings.rses,
         has_accesses=has_index and inputs.has_accesses,
         has_jobs=bool(inputs.earlier),
     )

@@ -153,7 +153,11 @@ class Planner:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:
             return [readiness.missing(_one_line(error), self.now_ms)]
-        return [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        parts = [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        for dump in (dump for dump in dumps if dump.kind == "rucio"):
+            newest = max(file.mtime_ms for files in dump.tables.values() for file in files)
+            parts.append(readiness.judge_writing(dump.kind, newest, self.now_ms, self.rules))
+        return parts
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:
         if not job.streams:
@@ -167,7 +171,7 @@ class Planner:
     def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
-        published = (entry for entry in self.published if entry.stored_run == manifest.run and entry.day == day)
+        published = (entry for entry in self.published if entry.stored_run == manifest.rows_run and entry.day == day)
         return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
 
 

@@ -96,7 +96,10 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
     producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
     kind = (credentials.type if credentials else None) or request.options.type or table
-    return DocumentSpec(stored_table(table), request.interval, producer, kind)
+    options = request.options
+    return DocumentSpec(
+        stored_table(table), request.interval, producer, kind, options.min_distinct_users, options.user_datasets
+    )
 
 
 def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
@@ -135,6 +138,8 @@ def show_documents(request: PublishRequest) -> None:
         spec, sink = _open_sink(request, table)
         count = 0
         for row in islice(stored_rows(stored_table_of(request, table), spec.table), request.limit):
+            if spec.leaves_out(row):
+                continue
             try:
                 content = document(spec, row)
                 validator_for(table).check(content)
@@ -220,8 +225,7 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     from cmsspark.pipeline.stored_rows import stored_rows
 
     stored = stored_table_of(request, spec.table.name)
-    parts = (stored.manifest.run, spec.producer, spec.type, request.limit, "again" if request.is_again else None)
-    source = " ".join(str(part) for part in parts if part)
+    source = source_of(stored, spec, request)
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
@@ -229,6 +233,17 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
         )
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
+
+
+def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
+    """What the documents are made from: the run that made the rows, and whatever else changes documents.
+
+    A snapshot that is half sent is continued only where its documents would be the same.
+    """
+    parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
+    parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
+    parts += [f"users>={spec.min_users}"] if spec.min_users else []
+    return " ".join(str(part) for part in parts if part)
 
 
 def _result(outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None) -> PublishResult:
@@ -255,6 +270,8 @@ def _print(result: PublishResult) -> None:
     echo_table(headings, [(result.table, *counts)], whole=(0,))
     if spooled is not None and (spooled.unchanged or spooled.gone):
         click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
+    if spooled is not None and spooled.left_out:
+        click.echo(f"left out, of the tier USER: {spooled.left_out:,}")
     click.echo(f"to {result.where}")
 
 
@@ -269,7 +286,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         if result.snapshot is not None:
             run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
         elif result.spooled is not None:
-            run = stored_table_of(request, result.table).manifest.run
+            run = stored_table_of(request, result.table).manifest.rows_run
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused

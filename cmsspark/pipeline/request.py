@@ -70,6 +70,8 @@ class Inputs:
     warnings: list[str] = field(default_factory=list)
     #: Files that are read as far as they are intact.
     accepted: frozenset[str] = frozenset()
+    #: The source of each role that the run has (rule 28).
+    epochs: dict[str, str] = field(default_factory=dict)
     #: The day before of each stream of jobs.
     earlier: list[EarlierDay] = field(default_factory=list)
 

@@ -85,7 +85,9 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
     }
     if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
         entries["earlier_jobs"] = earlier
-    entries |= {name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue")}
+    entries |= {
+        name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue", "pseudonym_key_id")
+    }
     starts = tuple(f"{stream}: fields are not" for stream in streams)
     warnings = [text for text in manifest.warnings if text.startswith(starts)]
     return DayOutcome(bins, entries, warnings, source=f"the run {manifest.run} of {SOURCE}")

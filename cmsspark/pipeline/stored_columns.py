@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cmsspark.errors import CmssparkError, InputMissing
 from cmsspark.file_systems import files_for
 from cmsspark.periods import Period
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
+from cmsspark.storage import Files, LocalFiles, is_local, join
 from cmsspark.store import contents, part_files, results
 from cmsspark.store.results import CurrentTable
 
@@ -41,7 +40,6 @@ def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Se
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from cmsspark.pipeline.catalogue_snapshots import open_part
     from cmsspark.pipeline.stored_rows import stored_rows, unreadable
 
     if isinstance(part, CurrentTable):
@@ -49,10 +47,7 @@ def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Se
         return pa.Table.from_pylist(list(stored_rows(part, schema)), wanted)
     texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
     try:
-        opened: AbstractContextManager[Any] = (
-            nullcontext(local_path(part)) if is_local(part) else open_part(files, part)
-        )
-        with opened as source, pq.ParquetFile(source, read_dictionary=texts) as file:
+        with part_files.open_part(files, part) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
             return file.read(columns=list(columns)).select(list(columns))
     except CmssparkError:
         raise

@@ -25,13 +25,14 @@ BINS_OF_JOBS: Final = ("read", "matched", "malformed", "out_of_day", *JOB_BINS)
 
 @dataclass(frozen=True)
 class DaySummary:
-    """The totals of a day's documents. Counts are of documents."""
+    """The totals of a day's documents. Counts are of documents; ``left_out``: rows, None where none are left out."""
 
     documents: int
     digest: str
     gone: tuple[str, ...]
     gone_count: int
     quarantined: int
+    left_out: int | None = None
 
 
 def completeness_id(spec: DocumentSpec) -> str:
@@ -55,6 +56,8 @@ def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str,
         "timestamp": spec.timestamp,
         "metadata": {**spec.metadata(completeness_id(spec)), "type": spec.type + SUFFIX},
     }
+    if summary.left_out is not None:
+        body["left_out_count"] = summary.left_out
     bins = _reconciliation(manifest.get("reconciliation"))
     if bins:
         body["reconciliation"] = bins

@@ -87,7 +87,7 @@ def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Se
         ],
         "input": read and {
             "folder": read.folder,
-            "form": read.form,
+            "form": read.format_name,
             "is_tmp": read.is_tmp,
             "files": len(read.files),
             "bytes": read.size,

@@ -14,6 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from cmsspark.kernel.jobs import JOB_COLUMNS
+from cmsspark.runners.cores import cores_of
 from cmsspark.runners.read_exact_files import read_exact_files
 from cmsspark.runners.tasks import (
     ROUNDS,
@@ -42,15 +43,6 @@ LISTED_BY_DRIVER: Final = 2_000
 _LISTING_TASKS: Final = 100
 
 
-def cores_of(spark: SparkSession) -> int:
-    """Return the most cores that the application may get."""
-    conf = spark.sparkContext.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
-        return int(spark.sparkContext.defaultParallelism)
-    executors = conf.get("spark.dynamicAllocation.maxExecutors", "")
-    return int(executors or 1) * int(conf.get("spark.executor.cores", "1") or 1)
-
-
 def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskContext, feed: str = "auto") -> DataFrame:
     """Return the pre-aggregated accesses of ``streams``, with their bins and quarantined records.
 
@@ -67,7 +59,7 @@ def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskConte
         tasks = pack_tasks(direct, cores_of(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
         parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(direct, context)))
-    _set_sizes(spark, total_weight(streams))
+    set_sizes(spark, total_weight(streams))
     for stream in streams:
         if feeds[stream] == "spark":
             parts.append(_through_spark(spark, stream, context))
@@ -79,7 +71,7 @@ def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
     return spark_schema(JOB_COLUMNS) if streams[0].stream in STREAMS_OF_JOBS else context.schema()
 
 
-def _set_sizes(spark: SparkSession, weight: int) -> None:
+def set_sizes(spark: SparkSession, weight: int) -> None:
     """Set the size of tasks whose files Spark reads, for a day of ``weight`` bytes, and how Spark lists the files."""
     size = max(SPARK_TASK_BYTES, min(TASK_BYTES, weight // (cores_of(spark) * ROUNDS)))
     for name, value in {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property, reduce
@@ -18,11 +19,13 @@ from cmsspark.runners.engines import SPARK
 from cmsspark.runners.job_merge_task import MERGED_JOB_COLUMNS, JobMergeTask
 from cmsspark.runners.job_work import JobTables
 from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
+from cmsspark.runners.session import static_plans
 from cmsspark.runners.shipped import ship
 from cmsspark.runners.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.registry import JOB_TABLES, STREAMS_OF_JOBS
+from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
+from cmsspark.sources.rses import Rses
 from cmsspark.store.results import StagedRun, file_count
 
 if TYPE_CHECKING:
@@ -36,16 +39,19 @@ MERGE_BYTES: Final = 2_000_000_000
 SHUFFLED_MERGE_BYTES: Final = 500_000_000
 #: The driver collects and writes a table of up to so many rows: some 20 MB compressed, 250 MB as they are written.
 DRIVER_ROWS: Final = 1_000_000
-_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
 @dataclass(frozen=True)
 class SparkRunner:
-    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``."""
+    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``.
+
+    ``rses``: the storage elements of a dump of Rucio.
+    """
 
     session: SparkSession
     dumps: Sequence[Dump]
     feed: str = "auto"
+    rses: Rses | None = None
 
     def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
         """Count the files of all streams. Spark reads them when a row of the result is needed."""
@@ -58,7 +64,8 @@ class SparkRunner:
         if of_accesses:
             scanned = scan(self.session, of_accesses, replace(shipped, jobs=None), self.feed)
             if not has_catalogue:
-                scanned = _attach_by_shuffle(self.session, scanned, {dump.kind: dump for dump in self.dumps})
+                dumps = {dump.kind: dump for dump in self.dumps}
+                scanned = _attach_by_shuffle(self.session, scanned, dumps, self.rses)
             parts.append(scanned)
         if shipped.jobs is not None:
             of_jobs = [stream for stream in streams if stream not in of_accesses]
@@ -115,14 +122,9 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
     """
     from pyspark import StorageLevel
 
-    conf = rows.sparkSession.conf
-    before = conf.get(_ADAPTIVE, "true")
-    conf.set(_ADAPTIVE, str(is_adaptive and before == "true").lower())
-    try:
-        # persist() plans the query, with the settings of this moment.
+    # persist() plans the query, with the settings of this moment.
+    with nullcontext() if is_adaptive else static_plans(rows.sparkSession):
         return rows.persist(StorageLevel.MEMORY_AND_DISK)
-    finally:
-        conf.set(_ADAPTIVE, before or "true")
 
 
 @dataclass
@@ -199,24 +201,27 @@ def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
-def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) -> DataFrame:
+def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rses: Rses | None) -> DataFrame:
     """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps."""
-    from pyspark.sql import functions as F
-
     from cmsspark.runners import shuffle_join
-    from cmsspark.runners.dump_tables import dump_table, replica_rows
+    from cmsspark.runners.dump_tables import dump_table, table_source
+    from cmsspark.sources import phedex
 
     dbs = dumps["dbs"]
-    files = dump_table(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
+    files = table_source(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
     datasets = dump_table(spark, dbs, "DATASETS", ("dataset_id", "dataset"))
     replicas = None
     if "phedex" in dumps:
-        on_disk = (F.col("kind") == "disk") & (F.col("node_files") > 0)
-        replicas = replica_rows(spark, dumps["phedex"]).where(on_disk)
-        replicas = replicas.select("block_name", F.col("site_name").alias("site"))
+        snapshot = table_source(spark, dumps["phedex"], REPLICAS, phedex.COLUMNS)
+        replicas = snapshot.mapped(shuffle_join.disk_replicas, shuffle_join.DISK_REPLICAS)
+    if "rucio" in dumps and rses is not None:
+        from cmsspark.runners.rucio_tables import rucio_tables
+
+        # Nothing that depends on the day is used.
+        replicas = rucio_tables(spark, dumps["rucio"], rses, date.min).disk_replicas()
     return shuffle_join.attach(
         hashed,
-        files.withColumnRenamed("logical_file_name", "lfn"),
+        files.mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES),
         datasets.withColumnRenamed("dataset", "dataset_name"),
         dump_table(spark, dbs, "BLOCKS", ("block_id", "block_name")),
         replicas,

@@ -1,9 +1,9 @@
 """Epochs: which source serves a role on which day (rules 28 and 47 of ``docs/counting.md``).
 
-A role is what a day needs one source for: ``replicas`` (PhEDEx, then Rucio), ``jobs`` (JobMonitoring, then HTCondor) and
-``aaa`` (the GLED collector, then the XRootD shoveler). ``epochs`` in ``etc/sources.yaml`` lists the sources of each role,
-with the first day (UTC) of each; settings override it under ``sources: {epochs: …}``. Of the sources whose first day is
-not after the log day the last one serves it. The others are not read, even where they have the day.
+A role is what a day needs one source for: ``replicas`` (PhEDEx, then Rucio), ``jobs`` (JobMonitoring, then HTCondor)
+and ``aaa`` (the GLED collector, then the XRootD shoveler). ``epochs`` in ``etc/sources.yaml`` lists the sources of each
+role, with the first day (UTC) of each; settings override it under ``sources: {epochs: …}``. Of the sources whose first
+day is not after the log day the last one serves it. The others are not read, even where they have the day.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
     return InputMissing(
         f"{stream} of {day} is wanted",
         found=layout.epochs.why(role, day),
-        next_step=f"give another day or other --streams; `{setting(role, stream, day)}` in the settings changes the epoch",
+        next_step=f"give another day or other --streams; the settings change it: {setting(role, stream, day)}",
     )
 
 

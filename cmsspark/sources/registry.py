@@ -213,8 +213,7 @@ def find_stream(name: str) -> Stream:
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
-    """Those of ``streams`` that exist on ``day``.
-
-    :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out those that another source replaces.
+    """Those of ``streams`` that exist on ``day``; :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out
+    those that another source replaces.
     """
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))

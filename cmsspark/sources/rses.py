@@ -41,8 +41,8 @@ class Rse:
 
 @dataclass(frozen=True)
 class Rses:
-    """The storage elements that count. ``numbers``: of each id (hex) the place in ``rses``, or :data:`TEST_RSE`; an id that
-    is not there is an unknown RSE. Elements of one name have one number.
+    """The storage elements that count. ``numbers``: of each id (hex) the place in ``rses``, or :data:`TEST_RSE`; an id
+    that is not there is an unknown RSE. Elements of one name have one number.
     """
 
     rses: tuple[Rse, ...] = ()
@@ -52,8 +52,8 @@ class Rses:
     def of(
         cls, rows: Iterable[tuple[str | None, str | None, str | None, int | None]], sites: Mapping[str, str]
     ) -> Rses:
-        """From rows of RSES: id (hex), RSE, RSE_TYPE, DELETED_AT. Of two that are in use and share an id the larger name
-        counts; of one name with two types, tape.
+        """From rows of RSES: id (hex), RSE, RSE_TYPE, DELETED_AT. Of two that are in use and share an id the larger
+        name counts; of one name with two types, tape.
         """
         names: dict[str, str] = {}
         types: dict[str, str | None] = {}

@@ -111,8 +111,8 @@ class RucioReader:
                 for name in ("ID", "RSE", "RSE_TYPE")
                 for texts in [self.texts(name)]
             ]
-            deleted = [int(value) if has else None
-                       for value, has in zip(piece.numbers("DELETED_AT"), piece.has("DELETED_AT"), strict=True)]  # fmt: skip
+            times = zip(piece.numbers("DELETED_AT"), piece.has("DELETED_AT"), strict=True)
+            deleted = [int(value) if has else None for value, has in times]
             yield from zip(*columns, deleted, strict=True)
 
     def replica_rows(self, piece: Piece, rses: Rses) -> Arrays:
@@ -127,8 +127,14 @@ class RucioReader:
         stays = self._keep("test_rse", stays, rse != TEST_RSE)
         stays = self._keep("unknown_rse", stays, rse != UNKNOWN_RSE)
         hashes, checks = piece.hashes("NAME")
-        columns = {"hash": hashes, "check": checks, "rse": rse, "bytes": piece.numbers("BYTES", -1),
-                   "created_ms": piece.numbers("CREATED_AT", -1), "accessed_ms": piece.numbers("ACCESSED_AT", -1)}  # fmt: skip
+        columns = {
+            "hash": hashes,
+            "check": checks,
+            "rse": rse,
+            "bytes": piece.numbers("BYTES", -1),
+            "created_ms": piece.numbers("CREATED_AT", -1),
+            "accessed_ms": piece.numbers("ACCESSED_AT", -1),
+        }
         return {name: values[stays] for name, values in columns.items()}
 
     def content_rows(self, piece: Piece) -> tuple[Arrays, Arrays]:

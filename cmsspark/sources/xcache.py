@@ -46,7 +46,10 @@ class CacheRecord:
 
 
 class CacheDecoder(JsonDecoder):
-    """Decodes XCache's lines into ``sites``. Its batches have bins only. The feed is small: each line is parsed alone."""
+    """Decodes XCache's lines into ``sites``; its batches have bins only.
+
+    The feed is small, so that each line is parsed alone.
+    """
 
     stream = FEED
     #: No line is of this type, so that the strict parser reads every line.

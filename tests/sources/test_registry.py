@@ -35,7 +35,7 @@ DAY = date(2026, 1, 15)
 def test_the_streams_and_what_they_need() -> None:
     assert STREAMS == ("aaa", "eos", "cmssw", "crab", "condor")
     assert STREAMS_NEEDING_REPLICAS == ("cmssw", "crab", "condor")
-    assert ACCESS_STREAMS == STREAMS[:-1]
+    assert STREAMS[:-1] == ACCESS_STREAMS
     assert STREAMS_OF_JOBS == ("condor",)
 
 

@@ -1,4 +1,5 @@
-"""Avro containers read by byte ranges, block by block: a file of any size is shared between tasks, and memory stays flat.
+"""Avro containers read by byte ranges, block by block: a file of any size is shared between tasks, and memory stays
+flat.
 
 A block belongs to the range in which the sync marker before it begins, so that ranges that cover a file read each block
 once. Every block is checked: its size, the marker behind it, and the checksum of its codec.
@@ -23,7 +24,7 @@ _NUMBERS: Final = 20
 
 @dataclass(frozen=True)
 class Container:
-    """A file's header: its schema without logical types, its codec, its sync marker, and where its first block begins."""
+    """A file's header: schema without logical types, codec, sync marker, and where the first block begins."""
 
     schema: Any
     codec: str

@@ -79,8 +79,8 @@ class Piece:
 
 @dataclass
 class TableReader:
-    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``: the distinct texts (or ids in hex)
-    of each column of codes or ids, by their numbers; they grow while reading.
+    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``: the distinct texts (or ids in
+    hex) of each column of codes or ids, by their numbers; they grow while reading.
     """
 
     kinds: Mapping[str, str]
@@ -227,7 +227,7 @@ def plain_text(value: Any, field_name: str) -> str:
 
 
 def identifier(value: Any, field_name: str) -> str:
-    """An id as 32 hex digits in lower case: from 16 bytes, or from hex digits with or without dashes. Raises Malformed."""
+    """An id as 32 hex digits in lower case: from 16 bytes, or hex digits, dashes aside. Raises Malformed."""
     if isinstance(value, bytes) and len(value) == 16:
         return value.hex()
     if isinstance(value, str):
