@@ -93,4 +93,4 @@ def test_rules_41_to_47_every_cell_of_a_day_is_the_oracles(tmp_path: Path) -> No
     rows = pq.read_table(Path(done.path) / "dbs_aaa").to_pylist()
     _same_rows(rows, report_rows({"aaa": counted}, DAY), REPORT_KEY)
     assert Counter(row["remote_nacc"] is None for row in rows).keys() == {True, False}
-    assert done.manifest.inputs[0].form == "aaa-ng"
+    assert done.manifest.inputs[0].format_name == "aaa-ng"

@@ -33,7 +33,7 @@ def test_every_record_of_a_day_falls_into_the_bin_that_it_was_made_for(made: Mad
                          streams=("aaa", "condor"))  # fmt: skip
     done = run(request, log=lambda text: None)
     assert done.manifest.reconciliation == made.reconciliation(day)
-    assert done.manifest.inputs[0].form == "aaa-ng"
+    assert done.manifest.inputs[0].format_name == "aaa-ng"
     assert made.bins[day]["condor"]["repeated"] > 10
     assert not [text for text in done.manifest.warnings if "fields are not" in text]
 
