@@ -2,8 +2,8 @@
 
 For each stream, on clean input and with 0.02 % malformed records, in µs of CPU a record: *floor* (the file read in
 pieces and parsed, msgspec or polars alone), *decode* (binned accesses) and *kernel* (hashed, looked up, folded, too).
-``--bytes`` compares streams instead: the CPU time of decoding a byte of AAA (enriched), of today's AAA in both forms and
-of HTCondor with a thousand fields a record, in turns, as ns a byte and as the ratio to AAA.
+``--bytes`` compares streams instead: the CPU time of decoding a byte of AAA (enriched), of today's AAA and of HTCondor
+with a thousand fields a record, in turns, as ns a byte and as the ratio to AAA.
 ``--against REV`` runs another revision of the checkout by turns on the same files, each in processes of its own, and
 adds the median of the pairs' ratios. Others on the machine make all of it dearer: ratios say more than microseconds.
 """

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING
 
+from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.folders import DayInput, Dump
-from cmsspark.sources.registry import ACCESS_STREAMS, DUMPS, STREAMS_OF_JOBS
+from cmsspark.sources.registry import DUMPS, STREAMS_OF_JOBS
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:
@@ -36,9 +37,12 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class DayRequest(JobRequest):
-    """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept."""
+    """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept.
 
-    streams: tuple[str, ...] = ACCESS_STREAMS
+    ``streams``: by default those that serve the day.
+    """
+
+    streams: tuple[str, ...] = ()
     tables: tuple[str, ...] = ("data_aggregation", "partials")
     allow_tmp: bool = False
     allow_missing: bool = False
@@ -51,6 +55,11 @@ class DayRequest(JobRequest):
     recount: bool = False
     join: str = "auto"
     feed: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.streams:
+            served = Epochs.load(self.settings.sources, self.settings.where).streams_of_day(self.day)
+            object.__setattr__(self, "streams", served)
 
     @property
     def sources(self) -> tuple[str, ...]:
