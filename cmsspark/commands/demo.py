@@ -200,8 +200,15 @@ def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
     """The commands of the demo, as a user types them."""
     common = _common(paths, day)
     root = ("--root", str(paths.cms))
+    # Not at import: numpy comes with it.
+    from cmsspark.demo.make import served_streams
+    from cmsspark.sources.epochs import Epochs
+
+    # Streams that the demo does not write are left out.
+    written = served_streams(day)
+    streams = () if set(Epochs.load().streams_of_day(day)) == set(written) else ("--streams", ",".join(written))
     return [
-        ("run_spark", "data_aggregation.py", *common, *root),
+        ("run_spark", "data_aggregation.py", *common, *root, *streams),
         ("run_spark", "site_tier_usage.py", *common, *root),
         ("cmsspark", "publish", *common, "--spool", str(paths.documents)),
     ]
