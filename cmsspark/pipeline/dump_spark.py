@@ -142,4 +142,3 @@ def _encoded(batches: Iterator[Any]) -> Iterator[Any]:
 
     for batch in batches:
         yield pa.record_batch([pa.array([encode_rows(pa.Table.from_batches([batch]))], pa.binary())], names=["packed"])
-
