@@ -12,6 +12,7 @@ from typing import Final
 
 from cmsspark import clock
 from cmsspark.errors import CmssparkError
+from cmsspark.manifests import Manifest
 from cmsspark.periods import Period
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.run_context import from_manifest
@@ -76,7 +77,7 @@ def _of_manifest(folder: Path, name: str, store: str, what: str) -> Run | str:
     if name in ("", ".", "..") or "/" in name:
         return f"{what}: CURRENT names no run"
     try:
-        manifest = json.loads((folder / "runs" / name / "manifest.json").read_bytes())
+        manifest = Manifest.of(json.loads((folder / "runs" / name / "manifest.json").read_bytes()))
         run = from_manifest(manifest, store)
         kept = (
             "reconciliation",
@@ -89,9 +90,9 @@ def _of_manifest(folder: Path, name: str, store: str, what: str) -> Run | str:
             "period",
             "damaged",
         )
-        details = {key: manifest[key] for key in kept if key in manifest}
-        return replace(run, details=details, stored_run=name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        details = {key: manifest.document[key] for key in kept if key in manifest.document}
+        return replace(run, details=Manifest.of(details), stored_run=name)
+    except (OSError, ValueError, AttributeError) as error:
         return f"{what}: the manifest of run {name} cannot be read ({type(error).__name__})"
 
 
@@ -158,6 +159,6 @@ def _history(store: str, state_dir: Path, days: list[date], notes: list[str]) ->
         notes.append(" ".join(error.text().split()))
         return [], []
     own = Path(local_path(store)).resolve()
-    runs = [run for run in runs if not run.details.get("period") and Path(local_path(run.store)).resolve() == own]
+    runs = [run for run in runs if not run.details.period and Path(local_path(run.store)).resolve() == own]
     stored = {run.stored_run for run in runs}
     return runs, [entry for entry in published if entry.stored_run in stored]

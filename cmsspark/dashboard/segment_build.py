@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cmsspark.errors import DataError, OutputError
+from cmsspark.manifests import Manifest
 from cmsspark.names import DERIVED
 from cmsspark.pipeline.stored_columns import part_rows
 from cmsspark.query.part_system import conformed_part
@@ -218,7 +219,7 @@ def _converted(one: StoredInterval) -> pa.Table:
     schema, files = stored_table(TABLE), LocalFiles()
     if one.fmt != "parquet":
         folder = one.parts[0].path.rpartition("/")[0] if one.parts else ""
-        current = CurrentTable(folder, {"tables": {TABLE: {"format": one.fmt}}})
+        current = CurrentTable(folder, Manifest.of({"tables": {TABLE: {"format": one.fmt}}}))
         return part_rows(files, current, schema, schema.names)
     return pa.concat_tables(
         [schema.arrow().empty_table(), *(conformed_part(files, part.path, schema) for part in one.parts)]

@@ -115,7 +115,7 @@ def _reconciliation(index: RunIndex) -> Table:
     rows = []
     for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
         if job == "data_aggregation":
-            for stream, bins in (run.details.get("reconciliation") or {}).items():
+            for stream, bins in run.details.reconciliation.items():
                 rows.append((day.isoformat(), stream, *_bins(bins)))
     return Table(
         "reconciliation",
@@ -170,7 +170,7 @@ def _drift(index: RunIndex) -> Table:
     )  # fmt: skip
     found: dict[tuple[str, str, str, str], tuple[int, date, int]] = {}
     for (day, _), run in index.current.items():
-        for stream, entries in (run.details.get("drift") or {}).items():
+        for stream, entries in run.details.drift.items():
             for entry in entries:
                 key = (stream, str(entry.get("field")), str(entry.get("form")), str(entry.get("change")))
                 count, newest, records = found.get(key, (0, day, 0))
@@ -222,15 +222,13 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
 
 def _details(run: Run) -> list[Section]:
     sections = []
-    warnings = [Note(shown(text), "warn") for text in run.details.get("warnings") or ()]
+    warnings = [Note(shown(text), "warn") for text in run.details.warnings]
     if warnings:
         sections.append(Section("Warnings", warnings))
-    tables = [
-        (name, counts.get("rows"), counts.get("bytes")) for name, counts in (run.details.get("tables") or {}).items()
-    ]
+    tables = [(name, entry.rows, entry.bytes) for name, entry in run.details.tables.items()]
     columns = (Column("table", "Table"), Column("rows", "Rows", "count"), Column("bytes", "Size", "bytes"))
     sections.append(Section("Tables", [Table("tables", columns, tables, "What the current run stored")]))
-    bins = run.details.get("reconciliation") or {}
+    bins = run.details.reconciliation
     if bins:
         heads = [Column("stream", "Stream"), Column("read", "Records read", "count")]
         heads += [Column(name, label.capitalize(), "count") for name, label in BINS.items()]
