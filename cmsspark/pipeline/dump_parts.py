@@ -29,9 +29,11 @@ from cmsspark.store.results import StagedRun
 
 if TYPE_CHECKING:
     import polars as pl
+    from pyspark.sql import SparkSession
 
     from cmsspark.kernel.dump_frames import Frames
     from cmsspark.pipeline.rucio_parts import RucioDump
+    from cmsspark.runners.dump_tables import TableSource
 
 
 class DumpTable(Protocol):
@@ -49,6 +51,7 @@ class DumpTable(Protocol):
     def rucio_frames(self) -> tuple[str, ...]: ...
     @property
     def block_contents(self) -> str: ...
+    def sources(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, TableSource]: ...
 
 
 def parts_of(job: DumpTable, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
