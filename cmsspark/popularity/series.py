@@ -84,7 +84,9 @@ def _series_of(table: pl.DataFrame, path: Path) -> Series:
     measures = [name for name in MEASURES if name in table.columns]
     try:
         table = table.select(
-            pl.col("day").cast(pl.Date), pl.col("dataset").cast(pl.String), *(pl.col(name).cast(pl.Float64) for name in measures)
+            pl.col("day").cast(pl.Date),
+            pl.col("dataset").cast(pl.String),
+            *(pl.col(name).cast(pl.Float64) for name in measures),
         )
     except pl.exceptions.PolarsError as error:
         raise DataError(
