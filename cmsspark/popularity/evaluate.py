@@ -49,7 +49,7 @@ class Label:
         is_popular = series.accesses[after].sum(0) > self.threshold
         if self.users is not None:
             is_popular &= series.values[MEASURES.index("users"), after].sum(0) > self.users
-        return is_popular.astype(float)
+        return np.asarray(is_popular, float)
 
 
 @dataclass
@@ -126,7 +126,7 @@ def _logit(probability: Array) -> Array:
 def strata(series: Series, day: int) -> Mapping[str, Array]:
     """bool [datasets] each: active (used in the last week), dormant (used before that), new (never used before)."""
     used = series.accesses[:day] > 0
-    active, ever = used[max(day - 7, 0) :].any(0), used.any(0)
+    active, ever = np.asarray(used[max(day - 7, 0) :].any(0)), np.asarray(used.any(0))
     return {"active": active, "dormant": ever & ~active, "new": ~ever}
 
 

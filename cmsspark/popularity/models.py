@@ -89,7 +89,7 @@ class Persistence:
         self._column = columns.index("accesses_7d")
 
     def predict(self, rows: Array) -> Array:
-        return (rows[:, self._column] > self._least).astype(float)
+        return np.asarray(rows[:, self._column] > self._least, float)
 
 
 class Trees:
