@@ -216,7 +216,7 @@ def test_a_sum_of_bytes_beyond_64_bits_names_the_job_record_and_what_to_do(tmp_p
     write_case_tables(tree.dbs(), tree.phedex())
     huge = [jobs.job({"GlobalJobId": f"huge-{number}", "ChirpCMSSWReadBytes": 2**62 + number}) for number in range(3)]
     tree.write("condor", "part-0", b"".join(line + b"\n" for line in huge))
-    with pytest.raises(DataError, match="condor.*a sum is beyond 2\\^63-1") as error:
+    with pytest.raises(DataError, match=r"condor.*a sum is beyond 2\^63-1") as error:
         _run(_request(tree.root, tmp_path))
     assert "line 3" in str(error.value.where)
     assert "--quarantine-above" in str(error.value.next_step)
