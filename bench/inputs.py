@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-#: A day of PhEDEx and JobMonitoring: what the peers read.
+#: A day on which PhEDEx and JobMonitoring serve replicas and jobs: the peers read their formats.
 DAY = date(2019, 1, 15)
 SEED = 1
 _TOP = Path(__file__).resolve().parents[1]

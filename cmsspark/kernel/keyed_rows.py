@@ -215,7 +215,7 @@ def no_presence() -> Presence:
     """What lies where if there are no replicas."""
     columns: Columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
     columns |= {name: np.zeros(0, np.int64) for name in ("dataset", "node")}
-    return _presence_of([KeyedRows(0, REPLICAS, columns, {"datasets": [], "nodes": []})], None)
+    return _presence_of([KeyedRows(0, REPLICAS, columns, {"datasets": [], "nodes": []})], None, None)
 
 
 def sums_in(rows: Iterable[KeyedRows], count: int) -> npt.NDArray[np.int64]:
