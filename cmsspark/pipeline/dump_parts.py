@@ -107,8 +107,8 @@ def write_by_processes(
     storage = None if found is None else found.rses.storage()
     if job.block_contents:
         frames = _block_frames(job, parts, folder, each)
-    elif "differences" in job.rucio_frames:
-        frames = {}
+    elif job.rucio_frames and "last_access" not in job.rucio_frames:
+        frames = {}  # what lies where is not needed
     else:
         frames = dump_frames.read_frames(parts, folder, each, storage=storage)
     if found is not None and job.rucio_frames:

@@ -78,7 +78,7 @@ def _frames(
     if rucio is None:
         return dump_scan.read_frames(spark, sources)
     frames = {}
-    if "differences" not in job.rucio_frames:
+    if not job.rucio_frames or "last_access" in job.rucio_frames:
         sources[REPLICAS] = rucio.source()
         frames = dump_scan.read_frames(spark, sources, storage=rucio.rses.storage())
     return frames | (_rucio_frames(job, rucio, dbs) if job.rucio_frames else {})

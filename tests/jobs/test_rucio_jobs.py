@@ -68,7 +68,7 @@ def dbs_rows(rng: random.Random, files: int) -> dict[str, list[dict[str, Any]]]:
     types = [{"dataset_access_type_id": 1, "dataset_access_type": "VALID"},
              {"dataset_access_type_id": 2, "dataset_access_type": "INVALID"}]  # fmt: skip
     made = {"DATASETS": datasets, "BLOCKS": blocks, "FILES": rows, "DATASET_ACCESS_TYPES": types}
-    return dict.fromkeys(dbs_phedex.DBS, []) | made
+    return {name: [] for name in dbs_phedex.DBS} | made
 
 
 def write_dbs(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
