@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
@@ -30,6 +30,9 @@ from cmsspark.store import results
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Parts of the dumps that the driver of a Spark day fetches and reads at once.
+FETCHES: Final = 4
 
 
 def run(request: DayRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
@@ -72,7 +75,11 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             files = files_for("hdfs://", starting.result())
             run_context.lock(files)
             inputs = resolve(request, layout, files)
-        opened = _snapshots(request, inputs, run_context.log) if uses_index(request, inputs.dbs) else None
+        opened = None
+        if uses_index(request, inputs.dbs):
+            # Parts of a dump on HDFS are fetched while others are read.
+            with ThreadPoolExecutor(FETCHES) as fetching:
+                opened = _snapshots(request, inputs, run_context.log, fetching.map)
         spark = starting.result()
     work = Work(request, inputs, opened, run_context)
     return work.count(SparkRunner(spark, inputs.dumps, request.feed))
