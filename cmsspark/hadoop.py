@@ -88,6 +88,16 @@ class HadoopFiles:
             finally:
                 stream.close()
 
+    def read_range(self, path: str, offset: int, count: int) -> bytes:
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path):
+            stream = system.open(hadoop_path)
+            try:
+                stream.seek(offset)
+                return bytes(stream.readNBytes(count))
+            finally:
+                stream.close()
+
     def write_bytes(self, path: str, content: bytes) -> None:
         part = f"{path}.{uuid.uuid4().hex[:8]}.part"
         system, hadoop_path = self._open(part)

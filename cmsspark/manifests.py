@@ -28,7 +28,7 @@ class InputEntry(msgspec.Struct, frozen=True):
 
     stream: str | None = None
     table: str | None = None
-    form: str | None = None
+    format_name: str | None = msgspec.field(name="form", default=None)
     folder: str | None = None
     is_tmp: bool = False
     files: tuple[tuple[str, int | None, int | None], ...] = ()
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[str, ...] = ()
     missing_streams: tuple[str, ...] = ()
     partial: bool = False
-    damaged: tuple[dict[str, Any], ...] = ()
+    damaged: tuple[Any, ...] = ()
     reconciliation: dict[str, dict[str, Any]] = {}
     out_of_day_by_day: dict[str, dict[str, int]] = {}
     generations: dict[str, dict[str, int]] = {}

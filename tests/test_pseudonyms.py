@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from cmsspark import pseudonyms
-from cmsspark.errors import CmssparkError, NotAllowed, OutputError, SettingsError
-from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.errors import CmssparkError, NotAllowed, NotReady, OutputError, SettingsError
+from cmsspark.pseudonyms import KeyFile, Pseudonyms
 
 KEY = Pseudonyms(bytes(range(32)))
 
@@ -73,3 +75,80 @@ def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         pseudonyms.load_or_make(tmp_path / "file" / "k")
+
+
+# -- rotation --------------------------------------------------------------------------------------------------
+
+
+def test_each_day_has_the_key_of_its_time_also_after_several_rotations(tmp_path: Path) -> None:
+    place = tmp_path / "k"
+    first = pseudonyms.load_or_make(place)
+    pseudonyms.replace(place, pseudonyms.load(place).rotated(date(2026, 2, 1)))
+    second = pseudonyms.load_or_make(place)
+    pseudonyms.replace(place, pseudonyms.load(place).rotated(date(2026, 5, 1)))
+    third = pseudonyms.load_or_make(place)
+    assert len({first, second, third}) == 3
+    of_day = {date(2020, 1, 1): first, date(2026, 1, 31): first, date(2026, 2, 1): second, date(2026, 4, 30): second}
+    of_day |= {date(2026, 5, 1): third, date(2030, 1, 1): third}
+    assert {day: pseudonyms.load_or_make(place, day) for day in of_day} == of_day
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["k"]
+
+
+def test_a_rotation_from_an_earlier_day_drops_the_keys_of_later_ones() -> None:
+    keys = KeyFile(KEY).rotated(date(2026, 2, 1)).rotated(date(2026, 5, 1))
+    again = keys.rotated(date(2026, 3, 1))
+    assert again.of_day(date(2026, 2, 28)) == keys.of_day(date(2026, 2, 28))
+    assert again.of_day(date(2026, 3, 1)) == again.current
+    assert [end for end, _ in again.older] == [date(2026, 3, 1), date(2026, 2, 1)]
+    before_all = keys.rotated(date(2020, 1, 1))
+    assert [(end, key) for end, key in before_all.older] == [(date(2020, 1, 1), KEY)]
+
+
+def test_a_forgotten_key_is_replaced_by_the_next_one() -> None:
+    keys = KeyFile(KEY).rotated(date(2026, 2, 1)).rotated(date(2026, 5, 1))
+    assert keys.without(date(2026, 1, 31)) == keys
+    left = keys.without(date(2026, 2, 1))
+    assert left.of_day(date(2026, 1, 1)) == keys.of_day(date(2026, 3, 1)) != KEY
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{'00' * 32}\n{'11' * 32}\n",
+        f"2026-02-01 {'00' * 32}\n",
+        f"{'00' * 32}\n2026-02-30 {'11' * 32}\n",
+        f"{'00' * 32}\n2026-02-01 {'11' * 32}\n2026-02-01 {'22' * 32}\n",
+        f"{'00' * 32}\n2026-02-01 {'11' * 32}\n2026-05-01 {'22' * 32}\n",
+        f"{'00' * 32}\n\n2026-02-01 {'11' * 32}\n",
+        f"{'00' * 32}\n2026-02-01  {'11' * 31}\n",
+    ],
+)
+def test_keys_in_another_form_are_refused_without_showing_them(tmp_path: Path, text: str) -> None:
+    place = tmp_path / "k"
+    place.write_text(text)
+    place.chmod(0o600)
+    with pytest.raises(SettingsError) as error:
+        pseudonyms.load(place)
+    assert "11111" not in str(error.value)
+
+
+def test_a_rotation_that_the_disk_refuses_leaves_the_keys_and_no_stray_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "k"
+    keys = pseudonyms.load(place)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OutputError), pseudonyms.changing(place):
+        pseudonyms.replace(place, keys.rotated(date(2026, 2, 1)))
+    assert pseudonyms.load(place) == keys
+    assert [entry.name for entry in tmp_path.iterdir()] == ["k"]
+
+
+def test_one_process_changes_the_keys_at_a_time(tmp_path: Path) -> None:
+    with pseudonyms.changing(tmp_path / "k"), pytest.raises(NotReady), pseudonyms.changing(tmp_path / "k"):
+        raise AssertionError

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cmsspark.kernel.catalogue import Hashes, check_hash, name_hash
 from cmsspark.kernel.dataset_contents import SUMS, Contents, KnownDatasets, file_facts, surplus
-from cmsspark.kernel.presence import Names, Presence, block_pieces, replica_pieces, storage_of
+from cmsspark.kernel.presence import Names, Presence, StorageByNode, block_pieces, replica_pieces, storage_of
 from cmsspark.kernel.replica_sums import COLUMNS, rows_of_datasets
 
 if TYPE_CHECKING:
@@ -136,11 +136,15 @@ def totals_by_key(contents: Contents, count: int, keys: int) -> Iterator[KeyedRo
 
 @dataclass(frozen=True)
 class DumpMerge:
-    """Merges the rows of one key. ``count``: the number of dataset_ids; ``counts_blocks``: whether BLOCKS was read."""
+    """Merges the rows of one key. ``count``: the number of dataset_ids; ``counts_blocks``: whether BLOCKS was read.
+
+    ``storage``: of each node, where the nodes' names do not say it.
+    """
 
     count: int
     keys: int
     counts_blocks: bool
+    storage: StorageByNode | None = None
 
     def __call__(self, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
         """Yield sums by dataset, and what lies where. Surplus sums are negative; they may belong to another key."""
@@ -155,7 +159,7 @@ class DumpMerge:
             del files
             yield from totals_by_key(Contents(extra.groups, -extra.sums), self.count, self.keys)
         if by_kind[REPLICAS]:
-            found = _presence_of(by_kind[REPLICAS], by_kind[BLOCKS] if self.counts_blocks else None)
+            found = _presence_of(by_kind[REPLICAS], by_kind[BLOCKS] if self.counts_blocks else None, self.storage)
             yield KeyedRows(key, PRESENCE, found.rows, {"datasets": found.datasets, "sites": found.sites})
 
 
@@ -170,7 +174,9 @@ def merged_totals(key: int, rows: Sequence[KeyedRows]) -> KeyedRows:
     return KeyedRows(key, TOTALS, columns)
 
 
-def _presence_of(replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None) -> Presence:
+def _presence_of(
+    replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, by_node: StorageByNode | None
+) -> Presence:
     """What lies where of the datasets of one key, and with ``blocks`` how many blocks each has."""
     datasets, nodes = Names(), Names()
     columns: Columns = {}
@@ -191,7 +197,7 @@ def _presence_of(replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | No
         hashes = np.concatenate([np.zeros(0, np.uint64), *(one.columns["block"] for one in blocks)])
         stays = numbers_in_dbs >= 0
         in_dbs = {"dataset": numbers_in_dbs[stays], "block": hashes[stays]}
-    sites, storage = storage_of(nodes)
+    sites, storage = storage_of(nodes, by_node)
     return Presence(list(datasets.numbers), list(sites.numbers), rows_of_datasets(storage, columns, in_dbs))
 
 
@@ -209,7 +215,7 @@ def no_presence() -> Presence:
     """What lies where if there are no replicas."""
     columns: Columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
     columns |= {name: np.zeros(0, np.int64) for name in ("dataset", "node")}
-    return _presence_of([KeyedRows(0, REPLICAS, columns, {"datasets": [], "nodes": []})], None)
+    return _presence_of([KeyedRows(0, REPLICAS, columns, {"datasets": [], "nodes": []})], None, None)
 
 
 def sums_in(rows: Iterable[KeyedRows], count: int) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ blocks that DBS names of it, have one partition, which is worked on alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,10 @@ REPLICA_COLUMNS: Final = (
 )
 #: Columns of BLOCKS that are read.
 BLOCK_COLUMNS: Final = ("block_name", "dataset_id")
+
+
+#: The site and kind of storage of nodes, by name.
+StorageByNode = Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,15 @@ def presence(
     dbs_datasets: KnownDatasets | None = None,
     names: Sequence[str] = (),
     rows: int = ROWS,
+    storage: StorageByNode | None = None,
 ) -> Presence:
     """What of each dataset lies at each site, by kind of storage.
 
     ``replicas``: parts with tables of ``REPLICA_COLUMNS``; a (block, node) that is there twice counts once, with its
     largest values. ``blocks``: of ``BLOCK_COLUMNS``; with them ``block_count`` is the number of blocks that DBS or the
     snapshot names of the dataset, without them it is not counted. ``names``: the names that ``dbs_datasets`` numbers.
-    ``folder`` takes some 60 bytes for each replica meanwhile. Raises DataError (65) where a sum leaves 64 bits.
+    ``storage``: of each node, where the nodes' names do not say it. ``folder`` takes some 60 bytes for each replica
+    meanwhile. Raises DataError (65) where a sum leaves 64 bits.
     """
     datasets, nodes = Names({name: number for number, name in enumerate(names)}), Names()
     replica_runs = [run for runs in each(partial(_read_replicas, folder, rows), replicas) for run in runs]
@@ -103,23 +109,26 @@ def presence(
         dbs_datasets.save(folder)
         np.save(folder / "known-partitions.npy", partitions_of(names))
         block_runs = [run for runs in each(partial(_read_blocks, folder, rows), blocks) for run in runs]
-    sites, storage = storage_of(nodes)
+    sites, of_nodes = storage_of(nodes, storage)
     tasks = [RangeOfDatasets(part, PartitionRange(block_runs, part.first, part.last), dbs_datasets is not None)
              for part in ranges(replica_runs, rows)]  # fmt: skip
-    pieces = list(each(partial(rows_of_range, storage), tasks))
+    pieces = list(each(partial(rows_of_range, of_nodes), tasks))
     for run in (*replica_runs, *block_runs):
         run.path.unlink()
     empty = rows_of_range(
-        storage, RangeOfDatasets(PartitionRange([], 0, 0), PartitionRange([], 0, 0), dbs_datasets is not None)
+        of_nodes, RangeOfDatasets(PartitionRange([], 0, 0), PartitionRange([], 0, 0), dbs_datasets is not None)
     )
     columns = {name: np.concatenate([empty[name], *(part[name] for part in pieces)]) for name in empty}
     return Presence(list(datasets.numbers), list(sites.numbers), columns)
 
 
-def storage_of(nodes: Names) -> tuple[Names, Storage]:
-    """The sites, and the site and kind of each node. A replica without a node is on disk at no known site."""
+def storage_of(nodes: Names, by_node: StorageByNode | None = None) -> tuple[Names, Storage]:
+    """The sites, and the site and kind of each node: by its name, or of ``by_node``. A replica without a node is on
+    disk at no known site.
+    """
     sites = Names()
-    pairs = [(None, "disk") if node is None else site_and_kind(node) for node in nodes.numbers]
+    of_node = site_and_kind if by_node is None else by_node.__getitem__
+    pairs = [(None, "disk") if node is None else of_node(node) for node in nodes.numbers]
     places = np.array([sites.number(site) for site, _ in pairs], np.int64)
     kinds = np.array([KINDS.index(kind) for _, kind in pairs], np.int64)
     return sites, Storage(places, kinds, len(sites.numbers))
@@ -176,7 +185,9 @@ def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str
     }
     validity = has_name * NAMED
     for name, column in zip(MEASURES, REPLICA_COLUMNS[3:], strict=True):
-        if name == "created_ms":
+        if name == "created_ms" and name in table.column_names:
+            columns[name], has = to_numpy(table[name], np.int64), is_there(table[name])
+        elif name == "created_ms":
             columns[name], has = whole_milliseconds(to_numpy(table[column], np.float64))
             has &= is_there(table[column])
         else:

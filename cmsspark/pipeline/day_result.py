@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmsspark import days, pseudonyms
+from cmsspark import days
 from cmsspark.checks import reconciliation
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import NotReady, OutputError
@@ -58,7 +58,7 @@ def outcome_of(
         "unmatched_prefixes": summary.unmatched_prefixes(),
         "engine": result.engine,
         **summary.compiled(),
-        "join": "shuffle" if catalogue is None else "index",
+        "join": "shuffle" if catalogue is None and inputs.has_accesses else "index",
         "catalogue": catalogue,
     }
     files = f", which names {catalogue['files']:,} files" if catalogue else ""
@@ -92,7 +92,7 @@ def store_day(
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
         run_context.log(f"{table}: {write(staged, table):,} rows")
-    check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
+    check_unchanged(inputs.files, inputs.read)
     manifest = _manifest(request, inputs, outcome, staged, run_context.seconds())
     done = staged.commit({**manifest, "warnings": warnings})
     for text in warnings:
@@ -143,7 +143,6 @@ def _manifest(
     bins = outcome.bins
     read = sum(stream_bins.read for stream_bins in bins.values())
     rows = staged.tables[request.tables[0]]["rows"]
-    key = pseudonyms.load_or_make(request.settings.state_dir / pseudonyms.KEY_FILE)
     return {
         "streams": list(request.streams),
         "partial": bool(inputs.missing or outcome.manifest["damaged"] or outcome.manifest["outsized"])
@@ -154,9 +153,10 @@ def _manifest(
         "generations": {stream: dict(counts.generations) for stream, counts in bins.items() if counts.generations},
         "reduction_factor": round(read / rows, 3) if rows else None,
         "dumps": dumps_summary(inputs.dumps),
+        "epochs": inputs.epochs,
         "inputs": [input_summary(source) for source in inputs.streams],
         "identical_files": _identical(inputs),
-        "pseudonym_key_id": key.key_id,
+        **({"earlier_jobs": {day.stream: day.as_dict() for day in inputs.earlier}} if inputs.earlier else {}),
         **outcome.manifest,
         "versions": versions(),
         "seconds": round(seconds, 1),

@@ -96,7 +96,10 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
     producer = (credentials.producer if credentials else None) or request.options.producer or DEFAULT_PRODUCER
     kind = (credentials.type if credentials else None) or request.options.type or table
-    return DocumentSpec(stored_table(table), request.interval, producer, kind)
+    options = request.options
+    return DocumentSpec(
+        stored_table(table), request.interval, producer, kind, options.min_distinct_users, options.user_datasets
+    )
 
 
 def stored_table_of(request: PublishRequest, table: str) -> CurrentTable:
@@ -135,6 +138,8 @@ def show_documents(request: PublishRequest) -> None:
         spec, sink = _open_sink(request, table)
         count = 0
         for row in islice(stored_rows(stored_table_of(request, table), spec.table), request.limit):
+            if spec.leaves_out(row):
+                continue
             try:
                 content = document(spec, row)
                 validator_for(table).check(content)
@@ -231,9 +236,13 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
 
 
 def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
-    """What the documents are made from: the run that made the rows, and what else changes documents."""
-    again = "again" if request.is_again else None
-    parts = (stored.manifest.rows_run, spec.producer, spec.type, request.limit, again)
+    """What the documents are made from: the run that made the rows, and whatever else changes documents.
+
+    A snapshot that is half sent is continued only where its documents would be the same.
+    """
+    parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
+    parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
+    parts += [f"users>={spec.min_users}"] if spec.min_users else []
     return " ".join(str(part) for part in parts if part)
 
 
@@ -261,6 +270,8 @@ def _print(result: PublishResult) -> None:
     echo_table(headings, [(result.table, *counts)], whole=(0,))
     if spooled is not None and (spooled.unchanged or spooled.gone):
         click.echo(f"unchanged since the last time: {spooled.unchanged:,}; gone from the day: {spooled.gone:,}")
+    if spooled is not None and spooled.left_out:
+        click.echo(f"left out, of the tier USER: {spooled.left_out:,}")
     click.echo(f"to {result.where}")
 
 

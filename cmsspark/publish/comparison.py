@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from cmsspark.errors import DataError, OutputError
 from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_of
-from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document
+from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document
 from cmsspark.publish.search_client import Hit
 from cmsspark.publish.search_index import SearchIndex, at_time, of_id, of_type
 from cmsspark.publish.validate import validator_for
@@ -109,6 +109,8 @@ class Comparison:
         """Take the stored rows as what should be there. Raises DataError (65) where two make one document."""
         validator = validator_for(self._spec.table.name)
         for row in rows:
+            if self._spec.leaves_out(row):
+                continue
             try:
                 made = document(self._spec, row)
                 validator.check(made)
@@ -138,7 +140,7 @@ class Comparison:
     def compare(self, index: SearchIndex) -> Verification:
         """Read the day's documents of an index and compare them. Raises as SearchIndex does."""
         spec = self._spec
-        names = [*self._fields, "timestamp", _IS_GONE]
+        names = [*self._fields, "timestamp", _IS_GONE, WITHHELD]
         for hit in index.documents([at_time(spec.timestamp), of_type(spec.type)], names):
             self._take(hit, index.where)
         self._take_summary(index)
@@ -215,7 +217,7 @@ class Comparison:
 
     def _comparable(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that count: numbers by value, no nulls, nothing that MONIT adds."""
-        names = (*self._fields, "timestamp", _IS_GONE)
+        names = (*self._fields, "timestamp", _IS_GONE, WITHHELD)
         return {name: _plain(body[name]) for name in names if body.get(name) is not None}
 
     def _content(self, body: Mapping[str, Any]) -> bytes:
@@ -238,6 +240,8 @@ class Comparison:
         for row in rows:
             if not any(left.values()):
                 return
+            if self._spec.leaves_out(row):
+                continue
             try:
                 made = document(self._spec, row)
             except BadDocument:

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.access import UNMATCHED_BINS
-from cmsspark.publish.completeness import BINS, MAX_GONE_LISTED
-from cmsspark.publish.documents import TYPE_PREFIX
+from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
+from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD
 from cmsspark.resources import resource
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
@@ -59,7 +58,11 @@ def schema_of(table: Table) -> dict[str, Any]:
             continue
         least = {"minimum": 0} if column.type in _NUMBERS else {}
         properties[column.name] = {**_TYPES[column.type], **least, "description": column.about}
-        if not column.nullable:
+        is_withheld = column.name == "distinct_users"
+        if is_withheld:
+            about = "distinct_users is left out, because there are fewer than `min_distinct_users` of the settings"
+            properties[WITHHELD] = {"type": "boolean", "enum": [True], "description": about}
+        if not column.nullable and not is_withheld:
             required.append(column.name)
     of = "period" if "period" in table.names else "day"
     properties["timestamp"] = {**_COUNT, "description": f"start of the {of}, UTC milliseconds"}
@@ -75,8 +78,7 @@ def schema_of(table: Table) -> dict[str, Any]:
 
 def _of_completeness() -> dict[str, Any]:
     """The JSON Schema of the document that ends each publication; it has a part for each stream of the registry."""
-    unmatched = _object({name: dict(_COUNT) for name in UNMATCHED_BINS})
-    stream = _object({**{name: dict(_COUNT) for name in BINS}, "unmatched": unmatched})
+    streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
     described: dict[str, tuple[Mapping[str, Any], str]] = {
@@ -90,20 +92,28 @@ def _of_completeness() -> dict[str, Any]:
         "gone_count": (_COUNT, "documents once published that the day no longer has"),
         "gone_ids": (listed, "the first ids of them"),
         "quarantined_count": (_COUNT, "rows that made no valid document"),
+        "left_out_count": (_COUNT, "rows of datasets of the tier USER, which the settings leave out"),
         "is_partial": ({"type": "boolean"}, "an input was missing, still being written or damaged, and allowed to be"),
         "damaged_file_count": (_COUNT, "log files that were damaged and read as far as they are intact"),
-        "reconciliation": (_object(dict.fromkeys(STREAMS, stream)), "records by stream and bin"),
+        "reconciliation": (_object(streams), "records by stream and bin"),
         "timestamp": (_COUNT, "start of the day, UTC milliseconds"),
     }
     properties: dict[str, Any] = {name: {**rule, "description": about} for name, (rule, about) in described.items()}
     properties["metadata"] = _metadata()
-    # Documents of earlier versions have neither of these.
-    required = [name for name in properties if name not in ("damaged_file_count", "reconciliation")]
+    # Documents of earlier versions have none of these, and left_out_count is there only where that is set.
+    required = [name for name in properties if name not in ("damaged_file_count", "left_out_count", "reconciliation")]
     about = (
         "How many documents a day of a table has, their digest, and how records became them."
         " It names no dataset, site or person."
     )
     return {"$schema": DIALECT, "title": COMPLETENESS, "description": about, **_object(properties, required)}
+
+
+def _bins(stream: str) -> dict[str, Any]:
+    """The bins of one stream."""
+    names, parts = bins_of(stream)
+    unmatched = _object({name: dict(_COUNT) for name in parts})
+    return _object({**{name: dict(_COUNT) for name in names}, "unmatched": unmatched})
 
 
 def _metadata() -> dict[str, Any]:

@@ -24,6 +24,12 @@ from cmsspark.schemas import Column, Table
 TYPE_PREFIX: Final = "agg"
 #: MONIT publishes no maximum; larger documents are refused here, where the error can name them.
 MAX_BYTES: Final = 1_000_000
+#: Takes the place of ``distinct_users`` where that is withheld.
+WITHHELD: Final = "is_distinct_users_withheld"
+_USERS: Final = "distinct_users"
+#: The tier of datasets that single people make: their names carry accounts.
+_USER_TIER: Final = "USER"
+_NAMES: Final = ("dataset_name", "primary_name", "processing_name")
 #: The column that says which day a row is of; a document has ``timestamp`` instead.
 _PERIOD_COLUMN: Final = "day"
 
@@ -70,12 +76,18 @@ def key_columns(table: Table) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DocumentSpec:
-    """What all documents of one table and day, or period, have in common."""
+    """What all documents of one table and day, or period, have in common.
+
+    ``min_users``: fewer distinct users than this are withheld, but not 0; ``has_user_datasets``: whether datasets of
+    the tier USER are published.
+    """
 
     table: Table
     day: Interval
     producer: str
     type: str
+    min_users: int | None = None
+    has_user_datasets: bool = True
 
     @cached_property
     def keys(self) -> tuple[Column, ...]:
@@ -97,6 +109,18 @@ class DocumentSpec:
     def fields(self) -> tuple[Column, ...]:
         """The columns that become fields."""
         return tuple(column for column in self.table.columns if column.name not in (_PERIOD_COLUMN, "timestamp"))
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        """The columns that are never null."""
+        return frozenset(column.name for column in self.fields if not column.nullable)
+
+    def leaves_out(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row, or a document, is not published: it is of a dataset whose name carries an account."""
+        if self.has_user_datasets:
+            return False
+        tier = row.get("data_tier") or str(row.get("dataset_name") or "").rpartition("/")[2]
+        return bool(tier == _USER_TIER and row.get("dataset_name"))
 
     def metadata(self, identity: str) -> dict[str, Any]:
         """The ``metadata`` of the document ``identity``."""
@@ -128,6 +152,12 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         raise BadDocument(f"no value for {', '.join(missing)}, which identifies the document")
     key = [body.get(column.name) for column in spec.keys]
+    if _USERS in spec.required and _USERS not in body:
+        # The schema cannot ask for it: it may be withheld.
+        raise BadDocument(f"no value for {_USERS}")
+    if spec.min_users is not None and 0 < body.get(_USERS, 0) < spec.min_users:
+        del body[_USERS]
+        body[WITHHELD] = True
     body["timestamp"] = spec.timestamp
     body["metadata"] = spec.metadata(document_id(spec.table.name, spec.period, key))
     return body
@@ -141,12 +171,15 @@ def documents(spec: DocumentSpec, rows: Iterable[Mapping[str, Any]]) -> Iterator
 def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:
     """The final form of a document that a re-computed day no longer has: its measures zero, ``is_gone`` true.
 
-    Without it the stale number would stay on the dashboards. Fields that the document did not have stay absent.
+    Without it the stale number would stay on the dashboards. Fields that the document did not have stay absent. The
+    names of a dataset that is left out now are replaced: until then they stand on the dashboards, too.
     """
     measures = {column.name: column.type for column in spec.fields if column.type in ("long", "int", "double")}
     result = dict(body)
     for name in measures.keys() & body.keys():
         result[name] = 0.0 if measures[name] == "double" else 0
+    if spec.leaves_out(body):
+        result |= {name: "withheld" for name in _NAMES if name in body}
     result["metadata"] = spec.metadata(str(body["metadata"]["_id"]))
     result["is_gone"] = True
     return result

@@ -20,6 +20,8 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     confirmed batch before the command gives up. ``max_refused`` and ``max_refused_share``: see
     :class:`cmsspark.publish.publisher.RetryPolicy`. ``require_tls``: never send a password unencrypted to another host.
     ``verify_url``, ``verify_login``, ``verify_index``: defaults of ``--verify``, ``--verify-login`` and ``--index``.
+    ``min_distinct_users``: fewer distinct users than this, but not 0, are withheld; None: none are. ``user_datasets``:
+    whether datasets of the tier USER, whose names carry accounts, are published.
     ``http_metadata``, ``http_top_level``: where documents over HTTP have producer, type, type_prefix, timestamp, _id.
     """
 
@@ -35,6 +37,8 @@ class PublishingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     verify_url: Text | None = None
     verify_login: Text | None = None
     verify_index: Text | None = None
+    min_distinct_users: Annotated[int, msgspec.Meta(ge=2)] | None = None
+    user_datasets: bool = True
     http_metadata: bool = True
     http_top_level: bool = True
 

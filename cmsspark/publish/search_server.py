@@ -29,7 +29,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1, pattern=r"^[\x21-\x7e]([\x20-\x
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _LoginFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Text | None = None
     token: Text | None = None
     api_key: Text | None = None
@@ -86,7 +86,7 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     Raises UsageError (2) for a wrong or missing address, SettingsError (78) with file and line for a wrong login file,
     NotAllowed (77) where others can read it, or where it would be sent unencrypted or to another host than its own.
     """
-    file, source = (_File(), None) if login is None else _login(login)
+    file, source = (_LoginFile(), None) if login is None else _login(login)
     chosen = url or file.url
     if chosen is None:
         raise UsageError("--verify needs the address of an OpenSearch", next_step=f"--verify URL, or url in {EXAMPLE}")
@@ -110,8 +110,8 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     return SearchServer(host, port, path, is_secure, authorization, secrets, **files)
 
 
-def _login(path: Path) -> tuple[_File, CredentialsSource]:
-    file, source = read_credentials_file(path, _File, EXAMPLE)
+def _login(path: Path) -> tuple[_LoginFile, CredentialsSource]:
+    file, source = read_credentials_file(path, _LoginFile, EXAMPLE)
     if file.url is not None and not _URL.fullmatch(file.url):
         raise source.error("url is https://host:port/prefix, without user, `?` and `#`", "something else", "url")
     return file, source
@@ -128,7 +128,7 @@ def _parts(url: str) -> tuple[str, int, str, bool]:
     return str(urlsplit(url).hostname), port, match["path"].rstrip("/"), is_secure
 
 
-def _authorization(file: _File, source: CredentialsSource | None) -> tuple[str | None, tuple[str, ...]]:
+def _authorization(file: _LoginFile, source: CredentialsSource | None) -> tuple[str | None, tuple[str, ...]]:
     """The ``Authorization`` header, and the texts that no message may hold, the longest first."""
     if source is None:
         return None, ()

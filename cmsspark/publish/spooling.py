@@ -25,15 +25,17 @@ class SpoolResult:
     unchanged: int = 0
     gone: int = 0
     quarantined: int = 0
+    left_out: int = 0
     resumed: bool = False
 
     @classmethod
     def of(cls, snapshot_no: int, manifest: Mapping[str, Any], *, resumed: bool = False) -> SpoolResult:
         """The counts of a snapshot's manifest."""
-        return cls(snapshot_no, **{name: manifest[name] for name in _COUNTS}, resumed=resumed)
+        counts = {name: manifest.get(name, 0) for name in _COUNTS}
+        return cls(snapshot_no, **counts, resumed=resumed)
 
 
-_COUNTS: Final = ("documents", "unchanged", "gone", "quarantined")
+_COUNTS: Final = ("documents", "unchanged", "gone", "quarantined", "left_out")
 
 
 def spool_day(
@@ -56,7 +58,7 @@ def spool_day(
             counts = _write(writer, changes, spool, spec, rows, manifest, limit, is_again)
         if not writer.parts and not writer.quarantined:
             writer.abandon()
-            return SpoolResult(None, unchanged=counts["unchanged"])
+            return SpoolResult(None, unchanged=counts["unchanged"], left_out=counts["left_out"])
         complete = writer.finish(
             {
                 "table": spec.table.name,
@@ -84,11 +86,14 @@ def _write(
     limit: int | None,
     is_again: bool,
 ) -> dict[str, int]:
-    counts = {"documents": 0, "unchanged": 0, "gone": 0}
+    counts = {"documents": 0, "unchanged": 0, "gone": 0, "left_out": 0}
     validator = validator_for(spec.table.name)
     for position, row in enumerate(rows):
         if limit is not None and position >= limit:
             break
+        if spec.leaves_out(row):
+            counts["left_out"] += 1
+            continue
         try:
             made = document(spec, row)
             validator.check(made)
@@ -103,14 +108,14 @@ def _write(
         else:
             counts["unchanged"] += 1
     if limit is None:
-        counts["gone"] = _write_end(writer, changes, spool, spec, manifest, is_again)
+        counts["gone"] = _write_end(writer, changes, spool, spec, manifest, is_again, counts["left_out"])
         counts["documents"] += counts["gone"]
     return counts
 
 
 def _write_end(
     writer: SpoolWriter, changes: Changes, spool: Spool, spec: DocumentSpec, manifest: Mapping[str, Any],
-    is_again: bool,
+    is_again: bool, left_out: int,
 ) -> int:  # fmt: skip
     """Write vanished documents once more with zero measures, and the completeness document if it changed.
 
@@ -131,7 +136,9 @@ def _write_end(
 
     digest = digest_of(counted())
     gone_count, gone_ids = changes.gone()
-    last = completeness(spec, DaySummary(present, digest, gone_ids, gone_count, writer.quarantined), manifest)
+    shown = None if spec.has_user_datasets else left_out
+    summary = DaySummary(present, digest, gone_ids, gone_count, writer.quarantined, shown)
+    last = completeness(spec, summary, manifest)
     validator_for("completeness").check(last)
     body = canonical(last)
     if changes.is_new_completeness(body) or is_again:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from cmsspark.kernel.dataset_contents import KnownDatasets
     from cmsspark.kernel.keyed_rows import DumpMerge, KeyedRows
+    from cmsspark.kernel.presence import StorageByNode
 
 #: Decompressed bytes of the dumps whose rows one key takes: some two million files, 100 MB of numbers.
 KEY_BYTES: Final = 512 * 1024 * 1024
@@ -38,12 +39,16 @@ _SENT_ROWS: Final = 1_000_000
 
 
 def read_frames(
-    spark: SparkSession, sources: Mapping[str, TableSource], keys: int | None = None
+    spark: SparkSession,
+    sources: Mapping[str, TableSource],
+    keys: int | None = None,
+    storage: StorageByNode | None = None,
 ) -> dict[str, pl.DataFrame]:
     """Return the frames that jobs on dumps build on, from the tables by name.
 
     They are those of :func:`cmsspark.kernel.dump_frames.read_frames`. ``keys``: into how many parts the rows of large
-    tables are divided, a power of two; None: as many as their bytes need. Raises what the tables' readers raise,
+    tables are divided, a power of two; None: as many as their bytes need. ``storage``: of each node, where the nodes'
+    names do not say it. Raises what the tables' readers raise,
     wrapped in Spark's errors.
     """
     from cmsspark.kernel import dump_frames
@@ -61,7 +66,7 @@ def read_frames(
     large = {name: source for name, source in sources.items() if not is_small(name)}
     if large:
         count = keys or key_count(sum(source.weight for source in large.values()))
-        frames |= _results(_merged(large, known, names.to_list(), count), known, names, large.keys())
+        frames |= _results(_merged(large, known, names.to_list(), count, storage), known, names, large.keys())
     return frames
 
 
@@ -73,7 +78,13 @@ def key_count(weight: int) -> int:
     return min(MOST_KEYS, 1 << max(0, needed - 1).bit_length())
 
 
-def _merged(large: Mapping[str, TableSource], known: KnownDatasets, names: Sequence[str], keys: int) -> list[KeyedRows]:
+def _merged(
+    large: Mapping[str, TableSource],
+    known: KnownDatasets,
+    names: Sequence[str],
+    keys: int,
+    storage: StorageByNode | None,
+) -> list[KeyedRows]:
     """Read the large tables and merge their rows, by key."""
     from cmsspark.kernel import keyed_rows
     from cmsspark.kernel.catalogue import check_hash, hashes_of, name_hash
@@ -89,7 +100,7 @@ def _merged(large: Mapping[str, TableSource], known: KnownDatasets, names: Seque
         source.mapped(_Keyed(mappers.get(name) or keyed_rows.ReplicaMapper(keys), to_partition), _SCHEMA)
         for name, source in large.items()
     ]
-    merge = keyed_rows.DumpMerge(len(known.ids), keys, "BLOCKS" in large)
+    merge = keyed_rows.DumpMerge(len(known.ids), keys, "BLOCKS" in large, storage)
 
     def merged(rows: DataFrame) -> DataFrame:
         for again in (False, True) if keys > 1 and "FILES" in large else (False,):

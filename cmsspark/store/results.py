@@ -88,9 +88,12 @@ class StagedRun:
         return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
-        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process."""
+        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process.
+
+        Texts may be plain or dictionary arrays: the files are the same.
+        """
         schema = stored_table(table)
-        if not rows.schema.equals(schema.arrow()):
+        if not _plain_texts(rows.schema).equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
         self._write_parts(rows, self.table_path(table))
         return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
@@ -167,11 +170,16 @@ class StagedRun:
 
 
 def stage(
-    files: Files, fout: str, job: str, interval: Interval, before_commit: Callable[[], None] | None = None
+    files: Files,
+    fout: str,
+    job: str,
+    interval: Interval,
+    before_commit: Callable[[], None] | None = None,
+    began_ms: int | None = None,
 ) -> StagedRun:
-    """Begin a run of ``job`` for ``interval`` in the store ``fout``."""
+    """Begin a run of ``job`` for ``interval`` in the store ``fout``; ``began_ms``: its start, by default now."""
     folder = _interval_folder(fout, job, interval)
-    run = StagedRun(files, folder, clock.new_run_id(), job, interval, before_commit=before_commit)
+    run = StagedRun(files, folder, clock.new_run_id(began_ms), job, interval, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
 
@@ -222,7 +230,7 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     return CurrentTable(join(path, table), manifest)
 
 
-def run_table(files: Files, fout: str, job: str, table: str, day: date, run: str) -> CurrentTable:
+def run_table(files: Files, fout: str, job: str, table: str, day: Interval, run: str) -> CurrentTable:
     """The result of ``table`` in a run of ``day``, current or not; ``run`` is the beginning of its id.
 
     Raises InputMissing (66) with the stored runs where none or several match; DataError (65) for a damaged one.
@@ -298,6 +306,13 @@ def _stored_summary(files: Files, fout: str, job: str) -> str:
     days = [entry.name for entry in folders if files.stat(join(entry.path, "CURRENT")) is not None]
     shown = ", ".join(days[-10:])
     return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
+
+
+def _plain_texts(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in schema]
+    return pa.schema(plain)
 
 
 def _check_columns(rows: DataFrame, schema: Table) -> None:

@@ -29,7 +29,7 @@ from cmsspark.sources.folders import Layout, choose_dbs_dump, choose_phedex_dump
 from cmsspark.sources.formats.sqoop_csv import read_table
 from cmsspark.storage import LocalFiles
 
-DAY = date(2026, 1, 15)
+DAY = date(2015, 1, 15)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_dbs_phedex_of_a_demo_has_the_cells_that_duckdb_counts(
     ).fetchall()
     assert cells([tuple(row[name] for name in names) for row in found.to_pylist()]) == cells(expected)
     assert {row["is_complete"] for row in found.to_pylist()} == {True, False}
-    assert manifest["dumps"]["dbs"]["day"] == manifest["dumps"]["phedex"]["day"] == "2026-01-16"
+    assert manifest["dumps"]["dbs"]["day"] == manifest["dumps"]["phedex"]["day"] == "2015-01-16"
     assert manifest["tables"]["dbs_phedex"]["rows"] == found.num_rows
 
 
@@ -206,7 +206,7 @@ def test_a_missing_or_half_written_dump_is_reported_before_anything_starts(tmp_p
 
 
 def test_run_spark_starts_no_jvm_where_the_dumps_lie_here(demo: Path, tmp_path: Path, settings: Settings) -> None:
-    words = ["dbs_events.py", "--date", "20260115", "--root", str(demo), "--fout", str(tmp_path / "out")]
+    words = ["dbs_events.py", "--date", "20150115", "--root", str(demo), "--fout", str(tmp_path / "out")]
     run = subprocess.run(
         [sys.executable, "-c", "from cmsspark.submit import main; main()", *words],
         env={
@@ -223,7 +223,7 @@ def test_run_spark_starts_no_jvm_where_the_dumps_lie_here(demo: Path, tmp_path: 
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    (manifest,) = tmp_path.glob("out/dbs_events/2026-01-15/runs/*/manifest.json")
+    (manifest,) = tmp_path.glob("out/dbs_events/2015-01-15/runs/*/manifest.json")
     told = json.loads(manifest.read_text())
     assert told["engine"] == "processes"
     assert told["compiled"] is False and set(told["readers"]) == {"off"}
@@ -253,9 +253,9 @@ def test_a_folder_of_rows_is_gone_at_the_end_and_so_are_those_of_killed_runs(tmp
 
 
 def test_the_command_stores_the_day(spark: Any, demo: Path, tmp_path: Path) -> None:
-    arguments = ["--date", "20260115", "--root", str(demo), "--fout", str(tmp_path), "--format", "csv"]
+    arguments = ["--date", "20150115", "--root", str(demo), "--fout", str(tmp_path), "--format", "csv"]
     shown = CliRunner().invoke(phedex_snapshot.command, arguments, catch_exceptions=False)
     assert shown.exit_code == 0
-    (manifest,) = tmp_path.glob("phedex/2026-01-15/runs/*/manifest.json")
+    (manifest,) = tmp_path.glob("phedex/2015-01-15/runs/*/manifest.json")
     told = json.loads(manifest.read_text())
     assert told["tables"]["phedex"]["format"] == "csv"

@@ -26,7 +26,7 @@ from cmsspark.storage import LocalFiles
 from tests.corpus import tables
 from tests.corpus.tree import AWG
 
-DAY: Final = date(2026, 1, 15)
+DAY: Final = date(2015, 1, 15)
 JOBS: Final = (dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex_snapshot.JOB)
 DATASETS: Final = ["/a/x-v1/RAW", "/a/y-v1/AOD", "/b/ü-v1/AOD", "/only-primary", "no slash", '/"q",\\/n\nl/T', "", "/a"]
 _LFNS: Final = [*tables.NASTY_LFNS, "/store/a", "/store/b", "/store/ü", "\\0", "0", ""]
@@ -90,9 +90,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = random.Random(20260115)
     for table in sorted(dbs_events.DBS.keys() | dbs_phedex.DBS.keys()):
         rows = 120 if table == "FILES" else 12
-        write_hostile(place / AWG / "dbs/PROD_GLOBAL/2026-01-16" / table, f"dbs/{table}", rows, rng)
+        write_hostile(place / AWG / "dbs/PROD_GLOBAL/2015-01-16" / table, f"dbs/{table}", rows, rng)
     snapshots = place / AWG / "phedex/block-replicas-snapshots/csv"
-    write_hostile(snapshots / "time=2026-01-16_03h07m09s", "phedex/block_replicas", 150, rng)
+    write_hostile(snapshots / "time=2015-01-16_03h07m09s", "phedex/block_replicas", 150, rng)
     return place
 
 
