@@ -149,7 +149,10 @@ def _facts(report: Mapping[str, Any]) -> Iterator[str]:
     for name, table in (report.get("tables") or {}).items():
         yield _fact(f"{table['rows']:,}", f"rows of {name}, {volume(table.get('bytes', 0))}")
     if report.get("seconds") is not None:
-        yield _fact(f"{report['seconds']:,.0f} s", f"by {report.get('engine') or 'spark'}")
+        yield _fact(
+            f"{report['seconds']:,.0f} s",
+            "to make it" if report.get("period") else f"by {report.get('engine') or 'spark'}",
+        )
 
 
 def _fact(value: str, about: str) -> str:
@@ -188,10 +191,12 @@ def _bars(streams: Sequence[Mapping[str, Any]]) -> str:
 
 def _bins(streams: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for i, (name, about) in enumerate(BINS.items()):
-        cells = [stream["bins"][i] for stream in streams]
-        if any(cell["records"] for cell in cells):
-            shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" for cell in cells]
+    of_streams = [{entry["bin"]: entry for entry in stream["bins"]} for stream in streams]
+    for name, about in BINS.items():
+        cells = [bins.get(name) for bins in of_streams]
+        if any(cell and cell["records"] for cell in cells):
+            # Streams of jobs have bins that others do not have, and the other way round.
+            shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" if cell else "" for cell in cells]
             rows.append([f'<span title="{name}">{about}</span>', *shown])
     rows.append(["<b>read</b>", *(f"<b>{stream['read']:,}</b>" for stream in streams)])
     return _table(["", *(stream["stream"] for stream in streams)], rows)
