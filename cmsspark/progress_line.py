@@ -104,8 +104,8 @@ class ProgressLine:
         parts = [f"{self.records:,} records"] if self.records else []
         share = None if not self.total else min(1.0, self.done / self.total)
         if self.unit == "bytes":
-            size = "" if self.total is None else f" of {self.total / _GB:.1f} GB"
-            parts.append(f"{share:.0%}{size}" if share is not None else f"{self.done / _GB:.1f} GB")
+            size = "" if self.total is None else f" of {_volume(self.total)}"
+            parts.append(f"{share:.0%}{size}" if share is not None else _volume(self.done))
             if seconds > 0:
                 parts.append(f"{self.done / _GB / seconds:.2f} GB/s")
         elif share is not None:
@@ -140,6 +140,10 @@ def counted(items: Iterable[T], what: str, total: int | None, unit: str) -> Iter
         for item in items:
             yield item
             line.add()
+
+
+def _volume(size: float) -> str:
+    return f"{size / _GB:.1f} GB" if size >= _GB else f"{size / 1e6:.0f} MB"
 
 
 def duration(seconds: float) -> str:
