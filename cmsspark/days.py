@@ -70,6 +70,13 @@ def day_number(timestamp: int) -> int:
     return timestamp // 86_400_000_000
 
 
+def timestamp_ms(timestamp: int) -> int:
+    """Milliseconds since 1970 of a timestamp in seconds, milliseconds or microseconds, by its size."""
+    if timestamp < 100_000_000_000:
+        return timestamp * 1000
+    return timestamp if timestamp < 100_000_000_000_000 else timestamp // 1000
+
+
 def day_name(number: int) -> str:
     """``YYYY-MM-DD`` for a number of days since 1970; ``beyond 9999-12-31`` after the last date."""
     try:

@@ -29,7 +29,7 @@ from cmsspark.pipeline.options import settings_of, store_of
 from cmsspark.resources import resource
 from cmsspark.runners.session import has_session
 from cmsspark.runners.session import session as _session
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +168,7 @@ def accesses(
     day: str,
     *,
     root: str | None = None,
-    streams: Sequence[str] = STREAMS,
+    streams: Sequence[str] = ACCESS_STREAMS,
     settings_file: str | None = None,
     allow_tmp: bool = False,
 ) -> DataFrame:
@@ -178,7 +178,8 @@ def accesses(
     wall_seconds, dataset_name and block_name (both null where DBS does not have the file). Records in a bin of the
     decoder (malformed, out of day, only written, without a file name) are left out.
 
-    Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs.
+    Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs, and
+    UsageError (2) for a stream of jobs.
 
     Example:
         >>> accesses = cms.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
@@ -200,6 +201,13 @@ def accesses(
     from cmsspark.sources.folders import Layout
     from cmsspark.sources.reader import Reader
 
+    of_jobs = sorted({*streams} & {*STREAMS_OF_JOBS})
+    if of_jobs:
+        raise UsageError(
+            f"{', '.join(of_jobs)} has jobs, and no accesses to files",
+            found=f"streams: {', '.join(streams)}",
+            next_step='notebook.table("dbs_condor", DAY) has its jobs by dataset, site and app',
+        )
     settings = settings_of(settings_file)
     request = DayRequest(
         "data_aggregation",
@@ -216,6 +224,7 @@ def accesses(
     inputs = resolve(request, Layout.of(settings, root), files)
     cache = settings.cache_dir / "catalogue"
     opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
+    assert opened.catalogue is not None
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
     catalogue = ship(spark, opened.catalogue)
     replicas = ship(spark, opened.replicas) if opened.replicas else None

@@ -435,7 +435,7 @@ def test_a_job_stores_its_table(with_toy: Copy) -> None:
 def test_the_demo_goes_on_without_it(with_toy: Copy) -> None:
     code = "import datetime, pathlib; from cmsspark.commands import demo; folder = pathlib.Path('demo');"
     code += "print(demo._jobs(demo.DemoPaths(folder), datetime.date(2026, 1, 15))[0])"
-    assert "'--streams', 'aaa,eos,cmssw,crab'" in with_toy.run("-c", code)
+    assert "'--streams', 'aaa,eos,cmssw,condor'" in with_toy.run("-c", code)
 
 
 def test_days_before_its_first_are_counted_without_it(with_toy: Copy) -> None:
@@ -445,7 +445,7 @@ def test_days_before_its_first_are_counted_without_it(with_toy: Copy) -> None:
     shutil.move(with_toy.folder / "root/project/monitoring/archive/toy", with_toy.folder / "toy")
     try:
         with_toy.count("data_aggregation.py")
-        assert with_toy.manifest("data_aggregation")["streams"] == ["aaa", "eos", "cmssw", "crab"]
+        assert with_toy.manifest("data_aggregation")["streams"] == ["aaa", "eos", "cmssw", "condor"]
         assert with_toy.rows("data_aggregation", "toy") == []
     finally:
         registry.write_text(text)

@@ -16,7 +16,7 @@ import click
 
 from cmsspark.errors import CmssparkError, OutputError
 from cmsspark.pipeline.options import DayType
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
     from cmsspark.demo.make import Made
@@ -86,7 +86,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 6)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
-    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps of DBS and PhEDEx"):
+    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
         wanted = _kept(paths, options) if keep else None
         if wanted is None:
             wanted = _make(paths, options, day, records, seed, steps)
@@ -198,13 +198,15 @@ def _size(made: Made) -> str:
 
 def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
     """The commands of the demo, as a user types them."""
-    # Not at import: numpy comes with it.
-    from cmsspark.demo.activity import STREAMS as written
-
     common = _common(paths, day)
     root = ("--root", str(paths.cms))
+    # Not at import: numpy comes with it.
+    from cmsspark.demo.make import served_streams
+    from cmsspark.sources.epochs import Epochs
+
     # Streams that the demo does not write are left out.
-    streams = () if set(STREAMS) == set(written) else ("--streams", ",".join(written))
+    written = served_streams(day)
+    streams = () if set(Epochs.load().streams_of_day(day)) == set(written) else ("--streams", ",".join(written))
     return [
         ("run_spark", "data_aggregation.py", *common, *root, *streams),
         ("run_spark", "site_tier_usage.py", *common, *root),
@@ -268,13 +270,17 @@ def _read(paths: DemoPaths, day: date, table: str) -> Any:
 
 def _most_used(paths: DemoPaths, day: date) -> list[str]:
     """Accesses, people, sites, volume and CPU time of the ten datasets with the most accesses, from the partials."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from cmsspark.demo.show import table
     from cmsspark.reports.terminal import volume
 
     not_null = pc.CountOptions(mode="only_valid")
-    sums = _read(paths, day, "partials").group_by("dataset_name").aggregate(
+    rows = _read(paths, day, "partials")
+    # Jobs are no accesses.
+    accesses = rows.filter(pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS)))
+    sums = accesses.group_by("dataset_name").aggregate(
         [("nacc", "sum"), ("user", "count_distinct", not_null), ("site_name", "count_distinct", not_null),
          ("read_bytes", "sum"), ("cpu_time", "sum")]
     )  # fmt: skip

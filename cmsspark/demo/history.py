@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cmsspark import days
 from cmsspark.pipeline.provenance import versions
 from cmsspark.schemas import stored_table
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.storage import LocalFiles, join
 from cmsspark.store import results
 
@@ -114,7 +114,7 @@ def report(partials: pa.Table, day: date) -> pa.Table:
 
 def _manifest(day: date, key_id: str) -> dict[str, Any]:
     return {
-        "streams": list(STREAMS),
+        "streams": list(ACCESS_STREAMS),
         "missing_streams": [],
         "partial": False,
         "warnings": ["made up, not counted"],

@@ -12,7 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from cmsspark.buffers import array
+import numpy as np
+
+from cmsspark.buffers import array, from_numpy
 from cmsspark.kernel.catalogue import Catalogue, Report, open_or_build
 from cmsspark.kernel.catalogue_build import Each, Part, build_catalogue, build_replicas
 from cmsspark.pipeline.rucio_parts import read_rucio
@@ -30,12 +32,17 @@ DiskReplicas = Callable[[Path], list[Part]]
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Folders of the snapshots, whether either was built just now, and the report of the catalogue's build."""
+    """Folders of the snapshots, whether any was built just now, and the report of the catalogue's build.
 
-    catalogue: Path
+    ``catalogue`` and ``report`` are None where no file is looked up in it; ``job_inputs``, the catalogue of the names
+    of blocks and datasets, is None without a stream of jobs.
+    """
+
+    catalogue: Path | None
     replicas: Path | None
     built: bool
-    report: Report
+    report: Report | None
+    job_inputs: Path | None = None
 
 
 def open_snapshots(
@@ -47,21 +54,30 @@ def open_snapshots(
     *,
     rses_file: str | None = None,
     disk_replicas: DiskReplicas | None = None,
+    has_accesses: bool = True,
+    has_jobs: bool = False,
 ) -> Snapshots:
     """The snapshots of these dumps; without replicas there is none of them. ``each`` works on parts, as ``map`` does.
 
     ``rses_file``: exceptions to the sites of Rucio's RSEs. ``disk_replicas``: makes the parts of Rucio's replicas on
-    disk elsewhere than in ``each``. Raises DataError (65) naming a damaged file of a dump.
+    disk elsewhere than in ``each``. ``has_accesses``: files are looked up in a catalogue; ``has_jobs``: blocks and
+    datasets are. Raises DataError (65) naming a damaged file of a dump.
     """
-    identity = dbs.fingerprint(("FILES", "DATASETS"))
-    catalogue, built = open_or_build(
-        cache,
-        "catalogue",
-        identity,
-        lambda folder: _build_catalogue(files, dbs, folder, each),
-    )
+    catalogue, job_inputs = None, None
+    built = built_jobs = False
+    if has_accesses:
+        identity = dbs.fingerprint(("FILES", "DATASETS"))
+        catalogue, built = open_or_build(
+            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, each)
+        )
+    if has_jobs:
+        identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
+        job_inputs, built_jobs = open_or_build(
+            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, each)
+        )
+    report = None if catalogue is None else Catalogue(catalogue).report
     if replicas is None:
-        return Snapshots(catalogue, None, built, Catalogue(catalogue).report)
+        return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
     both = dbs.fingerprint(("BLOCKS",)) + replicas.fingerprint()
     make = disk_replicas or partial(_parts_of_phedex, files, replicas)
     if replicas.kind == "rucio":
@@ -73,7 +89,7 @@ def open_snapshots(
         both,
         lambda folder: _build_replicas(files, dbs, make, folder, each),
     )
-    return Snapshots(catalogue, at_sites, built or built_too, Catalogue(catalogue).report)
+    return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
 
 
 def warnings_of(report: Report, dbs: Dump) -> list[str]:
@@ -95,6 +111,30 @@ def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
     datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
     columns = ("logical_file_name", "block_id", "dataset_id", "file_id")
     build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=each)
+
+
+def _build_job_inputs(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
+    """Build a catalogue of the names of blocks and of datasets, in which a name's block is its own, if any.
+
+    No name is of both, as that of a block has a ``#``.
+    """
+    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    parts = [partial(_blocks_of, files, part.path) for part in dbs.tables["BLOCKS"]]
+    parts += [partial(_datasets_of, files, part.path) for part in dbs.tables["DATASETS"]]
+    build_catalogue(folder, parts, datasets, each=each)
+
+
+def _blocks_of(files: Files, path: str) -> Iterator[Any]:
+    """Tables (name, block id, dataset id, block id) of one part of BLOCKS."""
+    for table in _rows_of(files, "BLOCKS", ("block_name", "block_id", "dataset_id"), path):
+        yield table.append_column("row_id", table.column(1))
+
+
+def _datasets_of(files: Files, path: str) -> Iterator[Any]:
+    """Tables (name, null, dataset id, dataset id) of one part of DATASETS."""
+    for table in _rows_of(files, "DATASETS", ("dataset", "dataset_id"), path):
+        no_block = from_numpy(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.bool_))
+        yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
 
 
 def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, each: Each) -> None:

@@ -15,6 +15,7 @@ from cmsspark.manifests import Manifest
 from cmsspark.periods import Period, spans
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
 from cmsspark.schemas import stored_table
+from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.storage import Files, is_local, join
 from cmsspark.store import contents, results
 from cmsspark.store.results import CurrentTable
@@ -188,13 +189,18 @@ def _rows_of(pointer: bytes) -> str:
 
 
 def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
-    """The days that lack a stream of the other days, or whose manifest is partial, with the reason."""
+    """The days that lack a stream of the other days, or whose manifest is partial, with the reason.
+
+    A stream of another epoch is none that a day lacks: jobs are CRAB's or HTCondor's.
+    """
     lacking = {day: set(manifest.missing_streams) for day, manifest in manifests.items()}
     streams = {day: set(manifest.streams) - lacking[day] for day, manifest in manifests.items()}
     every = set().union(*streams.values())
     partial = {}
     for day, manifest in manifests.items():
-        without = sorted((every - streams[day]) | lacking[day]) if streams[day] else []
+        roles = {_role(stream) for stream in streams[day]}
+        others = {stream for stream in every - streams[day] if _role(stream) not in roles}
+        without = sorted(others | lacking[day]) if streams[day] else []
         reasons = [f"without {', '.join(without)}"] if without else []
         if manifest.damaged:
             reasons.append("damaged files")
@@ -203,6 +209,12 @@ def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
         if reasons or manifest.partial:
             partial[day] = "; ".join(reasons) or "as its manifest says"
     return partial
+
+
+def _role(stream: str) -> str:
+    """The role of a stream, or the stream itself."""
+    entry = STREAMS_BY_NAME.get(stream)
+    return entry.role if entry is not None and entry.role else stream
 
 
 def _two_keys(period: Period, users: str) -> DataError:

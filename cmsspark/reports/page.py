@@ -191,10 +191,12 @@ def _bars(streams: Sequence[Mapping[str, Any]]) -> str:
 
 def _bins(streams: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for i, (name, about) in enumerate(BINS.items()):
-        cells = [stream["bins"][i] for stream in streams]
-        if any(cell["records"] for cell in cells):
-            shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" for cell in cells]
+    of_streams = [{entry["bin"]: entry for entry in stream["bins"]} for stream in streams]
+    for name, about in BINS.items():
+        cells = [bins.get(name) for bins in of_streams]
+        if any(cell and cell["records"] for cell in cells):
+            # Streams of jobs have bins that others do not have, and the other way round.
+            shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" if cell else "" for cell in cells]
             rows.append([f'<span title="{name}">{about}</span>', *shown])
     rows.append(["<b>read</b>", *(f"<b>{stream['read']:,}</b>" for stream in streams)])
     return _table(["", *(stream["stream"] for stream in streams)], rows)

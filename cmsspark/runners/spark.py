@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +16,15 @@ import click
 from cmsspark.kernel.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.kernel.pre_aggregate import QUARANTINE
 from cmsspark.runners.engines import SPARK
+from cmsspark.runners.job_merge_task import MERGED_JOB_COLUMNS, JobMergeTask
+from cmsspark.runners.job_work import JobTables
 from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
 from cmsspark.runners.session import static_plans
 from cmsspark.runners.shipped import ship
-from cmsspark.runners.tasks import StreamFiles, TaskContext, total_weight
+from cmsspark.runners.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.registry import REPLICAS
+from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
 from cmsspark.sources.rses import Rses
 from cmsspark.store.results import StagedRun, file_count
 
@@ -56,19 +58,40 @@ class SparkRunner:
         from cmsspark.runners.scan import scan
 
         has_catalogue = context.catalogue is not None
-        scanned = scan(self.session, streams, self._shipped(context), self.feed)
-        if not has_catalogue:
-            scanned = _attach_by_shuffle(self.session, scanned, {dump.kind: dump for dump in self.dumps}, self.rses)
+        shipped = self._shipped(context)
+        of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
+        parts, jobs = [], None
+        if of_accesses:
+            scanned = scan(self.session, of_accesses, replace(shipped, jobs=None), self.feed)
+            if not has_catalogue:
+                dumps = {dump.kind: dump for dump in self.dumps}
+                scanned = _attach_by_shuffle(self.session, scanned, dumps, self.rses)
+            parts.append(scanned)
+        if shipped.jobs is not None:
+            of_jobs = [stream for stream in streams if stream not in of_accesses]
+            jobs = merged_jobs(scan(self.session, of_jobs, replace(shipped, jobs=None), self.feed), of_jobs, shipped)
+            jobs = _persisted(jobs, is_adaptive=False)
+            parts.append(jobs.where("packed is null").drop("packed"))
         partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
-        return SparkResult(_persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=not has_catalogue))
+        scanned = reduce(lambda left, right: left.unionByName(right), parts)
+        is_shuffled = bool(of_accesses) and not has_catalogue
+        rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
+        return SparkResult(rows, context.day, jobs)
 
     def _shipped(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
+        jobs = context.jobs
         return replace(
             context,
             catalogue=ship(self.session, Path(context.catalogue)) if context.catalogue else None,
-            replicas=ship(self.session, Path(context.replicas)) if context.replicas else None,
-        )
+            replicas=self._shipped_folder(context.replicas),
+            jobs=None if jobs is None else replace(
+                jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=self._shipped_folder(jobs.replicas)
+            ),
+        )  # fmt: skip
+
+    def _shipped_folder(self, folder: str | None) -> str | None:
+        return ship(self.session, Path(folder)) if folder else None
 
 
 def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
@@ -78,6 +101,17 @@ def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
     """
     schema = ", ".join(f"`{name}` {kind}" for name, kind in MERGED_COLUMNS)
     return scanned.repartition(partitions, *KEYS).mapInArrow(MergeTask(day), schema)
+
+
+def merged_jobs(scanned: DataFrame, streams: Sequence[StreamFiles], context: TaskContext) -> DataFrame:
+    """Return the rows of a scan of jobs with each job once, as those of accesses, and the tables of jobs, packed.
+
+    All records of a job are in one partition.
+    """
+    assert context.jobs is not None
+    partitions = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
+    merge_task = JobMergeTask(context.jobs, context.day)
+    return scanned.repartition(partitions, "id_hash").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
 
 
 def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
@@ -95,9 +129,14 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 
 @dataclass
 class SparkResult:
-    """The :class:`cmsspark.runners.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted."""
+    """The :class:`cmsspark.runners.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted.
+
+    ``jobs``: the merged jobs with their tables, persisted; None without a stream of jobs.
+    """
 
     rows: DataFrame
+    day: date
+    jobs: DataFrame | None = None
     engine: str = SPARK
 
     @cached_property
@@ -109,6 +148,15 @@ class SparkResult:
         rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
         return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in rows]
 
+    @cached_property
+    def _job_tables(self) -> JobTables:
+        """The tables of jobs: some hundred thousand rows of CRAB, and 8 bytes for each job."""
+        tables = JobTables()
+        if self.jobs is not None:
+            for row in self.jobs.where("packed is not null").select("kind", "packed").toLocalIterator():
+                tables.add_rows(row["kind"], decode_rows(row["packed"]))
+        return tables
+
     def side_rows(self) -> Iterator[SideRow]:
         """Return the rows of the scan that are not accesses."""
         return (row for row in self._side if row[0] not in (QUARANTINE, PARTIALS, REPORT))
@@ -119,6 +167,8 @@ class SparkResult:
 
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
         """Write a table of the run and return its number of rows. The driver writes small tables, tasks large ones."""
+        if table in JOB_TABLES:
+            return run.write_arrow(self._job_tables.table(table, self.day), table)
         kind = PARTIALS if table == "partials" else REPORT
         schema = stored_table(table)
         row_count = sum(row[3] for row in self._side if row[0] == kind)
@@ -133,6 +183,8 @@ class SparkResult:
         from cmsspark.runners import locality
 
         self.rows.unpersist()
+        if self.jobs is not None:
+            self.jobs.unpersist()
         summary = locality.summary(self.rows.sparkSession)
         if summary:
             click.echo(summary, err=True)

@@ -55,13 +55,17 @@ class DayInput:
         return digest({"": self.files})
 
 
-def resolve_day(files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False) -> DayInput:
+def resolve_day(
+    files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False, any_epoch: bool = False
+) -> DayInput:
     """The stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if allowed.
 
     Only files directly in the folder count; a sub-folder gives a warning. Raises InputMissing (66) where no folder has
     the day, with the searched folders and the available days; NotReady (75) where the folder exists without data.
+
+    ``any_epoch``: also where another source serves the day.
     """
-    locations = layout.day_locations(stream, day)
+    locations = layout.locations[stream] if any_epoch else layout.day_locations(stream, day)
     for _, same_format in groupby(locations, key=lambda location: location.format_name):
         alternatives = list(same_format)
         for ending in ("", TMP) if allow_tmp else ("",):
@@ -94,8 +98,8 @@ def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
 
 def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> InputMissing | None:
     """The error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
-    role = STREAMS_BY_NAME[stream].role
     for location in layout.other_locations(stream, day):
+        role = STREAMS_BY_NAME[stream].role
         folder = location.day_folder(day)
         if files.stat(folder) is None:
             continue

@@ -132,7 +132,8 @@ class Layout:
         return tuple(location for location in self.locations[stream] if not self._serves(location, day))
 
     def _serves(self, location: InputLocation, day: date) -> bool:
-        role = STREAMS_BY_NAME[location.source].role
+        # A feed that is no stream, such as xcache, has no role.
+        role = STREAMS_BY_NAME[location.source].role if location.source in STREAMS_BY_NAME else ""
         return not role or self.epochs.source(role, day) == (location.serves or location.source)
 
     def dump_location(self, source: str, name: str) -> InputLocation:

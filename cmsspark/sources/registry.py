@@ -44,7 +44,8 @@ class Stream:
     are null where they do not. ``needs_replicas``: whether an access is remote depends on the replicas of the file's
     block (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is
     unlimited. ``has_report``: whether a job ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other
-    names of that job. ``role``: the role in ``cmsspark.sources.epochs`` for which it is a source, or has several.
+    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files.
+    ``role``: the role in ``cmsspark.sources.epochs`` for which it is a source, or has several.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Stream:
     until: date | None = None
     has_report: bool = True
     report_aliases: tuple[str, ...] = ()
+    counts_jobs: bool = False
     role: str = ""
 
     @property
@@ -110,6 +112,7 @@ _STREAMS: Final = (
         (
             Format("enr", "cmsspark.sources.aaa:AaaDecoder"),
             Format("raw", "cmsspark.sources.aaa:AaaDecoder"),
+            Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder"),
         ),
         role="aaa",
     ),
@@ -133,6 +136,15 @@ _STREAMS: Final = (
         report_aliases=("dbs_jm",),
         role="jobs",
     ),
+    Stream(
+        "condor",
+        "HTCondor jobs (jobs, not accesses)",
+        (Format("json", "cmsspark.sources.condor:CondorDecoder"),),
+        has_times=True,
+        needs_replicas=True,
+        role="jobs",
+        counts_jobs=True,
+    ),
 )
 
 STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream in _STREAMS}
@@ -140,6 +152,13 @@ STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream i
 STREAMS: Final = tuple(STREAMS_BY_NAME)
 #: Streams for which replicas of the file's block decide whether an access is remote (rule 21).
 STREAMS_NEEDING_REPLICAS: Final = tuple(stream.name for stream in _STREAMS if stream.needs_replicas)
+#: Streams whose records are jobs.
+STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)
+#: Streams whose records are accesses to files.
+ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.counts_jobs)
+#: The private tables that a day with such a stream stores beside its report: CRAB's jobs, and the ids of all jobs.
+CRAB_PARTIALS, JOB_IDS = "crab_partials", "condor_ids"
+JOB_TABLES: Final = (CRAB_PARTIALS, JOB_IDS)
 
 #: The one table of a PhEDEx snapshot.
 REPLICAS: Final = "block_replicas"

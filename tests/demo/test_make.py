@@ -33,7 +33,7 @@ LAYOUTS = {
 
 
 def small(root: Path, layout: LogLayout | None = None, **options: object) -> Made:
-    sizes = {"records": 2_000, "files": 500, "datasets": 40, "people": 30} | options
+    sizes = {"records": 2_000, "files": 500, "datasets": 40, "people": 30, "streams": STREAMS} | options
     return make(root, DAY, layout=layout, **sizes)  # type: ignore[arg-type]  # sizes are ints, streams a tuple
 
 
