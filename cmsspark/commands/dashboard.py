@@ -64,7 +64,9 @@ def _check(store: str, prefix: str) -> None:
             where=store,
             next_step="copy the store with `hdfs dfs -get`, or mount it, and give --fout DIR",
         )
-    if prefix and (not prefix.startswith("/") or any(part in ("", ".", "..") for part in prefix.strip("/").split("/"))):
+    if prefix and (
+        not prefix.startswith("/") or any(part in ("", ".", "..") for part in prefix[1:].removesuffix("/").split("/"))
+    ):
         raise UsageError(f"--prefix is a path such as /cms, not {prefix!r}")
     if not Path(local_path(store)).is_dir():
         raise UsageError(

@@ -94,13 +94,13 @@ def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int |
         if segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
             continue
         rows = snapshot.arrow(
-            "SELECT (day - DATE '1970-01-01')::INTEGER AS day, users FROM read_parquet(?) "
+            "SELECT (day - DATE '1970-01-01')::INTEGER AS day, user_id FROM read_parquet(?) "
             f"WHERE dataset_name = ? AND {where}",
             [segment.file("dataset_users"), name, *parameters],
         )
         if not rows.num_rows:
             continue
-        table = user_sets.of_lists(rows, {}, snapshot.user_tables["tier_users"][number].global_ids)
+        table = user_sets.of_rows(rows, snapshot.user_tables["tier_users"][number].global_ids)
         at = np.searchsorted(starts, rows["day"].to_numpy(), side="right") - 1
         by_step.add(table, np.arange(rows.num_rows), at.astype(np.int32))
         over_all.add(table, np.arange(rows.num_rows), np.zeros(rows.num_rows, np.int32))

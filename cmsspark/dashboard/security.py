@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s]+))(?::\d*)?", re.ASCII)
 #: The longest address that is answered.
 MAX_ADDRESS: Final = 16_000
 COOKIE_SECONDS: Final = 30 * 86_400
@@ -96,7 +98,6 @@ def new_token() -> str:
 
 
 def _host_name(header: str) -> str:
-    text = header.strip().lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0].removesuffix(".")
+    """The name in a ``Host`` header, without its port; an empty text for anything else."""
+    match = _HOST.fullmatch(header.strip().lower())
+    return (match[1] or match[2]).removesuffix(".") if match else ""

@@ -11,10 +11,13 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from cmsspark.errors import DataError, OutputError
 from cmsspark.manifests import Manifest
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 TABLE: Final = "partials"
 INDEX: Final = "segment.json"
-_ROW_GROUP: Final = 30_000
+_ROW_GROUP: Final = 30_720
 _SUMS: Final = """
     CAST(sum(nacc) AS HUGEINT) AS nacc,
     CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
@@ -45,22 +48,34 @@ _SUMS: Final = """
 """
 #: The additive columns of every rollup: integers, null where nothing of the group has a value.
 SUMS: Final = ("nacc", "remote_nacc", "remote_known_nacc", "read_bytes", "cpu_ms", "wc_ms")
-_USERS: Final = "coalesce(list(DISTINCT user_id) FILTER (WHERE user_id IS NOT NULL), []) AS users"
-#: File → (keys, whether it has sums, whether it has lists of users).
-FILES: Final[Mapping[str, tuple[tuple[str, ...], bool, bool]]] = {
-    "cube": (("day", "stream", "site_tier", "data_tier", "campaign"), True, True),
-    "datasets": (("dataset_name", "stream", "site_tier"), True, True),
-    "dataset_users": (("dataset_name", "day", "stream", "site_tier"), False, True),
-    "detail": (("dataset_name", "day", "stream", "site_name", "app"), True, False),
-    "site_days": (("site_name", "day", "stream", "data_tier", "app"), True, False),
-    "site_datasets": (("site_name", "dataset_name", "stream"), True, False),
+_USERS: Final = "list(user_id) AS users"
+#: File → keys of its sums.
+SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cube": ("day", "stream", "site_tier", "data_tier", "campaign"),
+    "datasets": ("dataset_name", "stream", "site_tier"),
+    "detail": ("dataset_name", "day", "stream", "site_name", "app"),
+    "site_days": ("site_name", "day", "stream", "data_tier", "app"),
+    "site_datasets": ("site_name", "dataset_name", "stream"),
 }
+#: File → keys of its users: a row for each combination and user.
+USER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dataset_totals_users": ("dataset_name", "stream", "site_tier"),
+    "dataset_users": ("dataset_name", "day", "stream", "site_tier"),
+}
+#: File → keys of its users: a list for each combination.
+LIST_FILES: Final[Mapping[str, tuple[str, ...]]] = {"cube_users": SUM_FILES["cube"]}
 #: File → keys of sets of users as bits, for combinations with many users: bit N is the user with number N.
 BIT_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "tier_users": ("day", "stream", "site_tier", "data_tier"),
     "campaign_users": ("day", "stream", "campaign"),
     "site_users": ("day", "stream", "site_name"),
 }
+#: Columns with names, which are numbers while the segment is built.
+_NAMED: Final = ("stream", "dataset_name", "site_name", "app", "site_tier", "data_tier", "campaign")
+_STORED: Final = (
+    *("stream", "dataset_name", "site_name", "app", "user"),
+    *("nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time"),
+)
 
 
 class SegmentIndex(msgspec.Struct, frozen=True):
@@ -138,102 +153,163 @@ def _config(folder: Path, threads: int) -> dict[str, Any]:
 
 
 def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
-    rows = _load(con, days)
-    for name, (keys, has_sums, has_users) in FILES.items():
-        _write(con, folder / f"{name}.parquet", keys, has_sums, has_users, name)
-    user_count = _count(con, "users")
+    names = Names()
+    rows = sum(_write_coded(one, names, folder / "coded") for one in days)
+    names.register(con)
+    coded = str(folder / "coded" / "*").replace("'", "''")
+    con.execute(
+        f"CREATE VIEW accesses AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
+    )
+    for name, keys in SUM_FILES.items():
+        _write_sums(con, folder / f"{name}.parquet", keys, with_last_day=name == "site_datasets")
+    for name, keys in {**USER_FILES, **LIST_FILES}.items():
+        _write_users(con, folder / f"{name}.parquet", keys, as_lists=name in LIST_FILES)
     for name, keys in BIT_FILES.items():
-        _write_bits(con, folder / f"{name}.parquet", keys, user_count)
-    con.execute("COPY users TO ? (FORMAT parquet, COMPRESSION zstd)", [str(folder / "users.parquet")])
-    names = sorted(path for path in folder.glob("*.parquet"))
+        _write_bits(con, folder / f"{name}.parquet", keys, len(names.of["user"]))
+    con.execute(
+        "COPY (SELECT code AS user_id, name AS user_key FROM user_names ORDER BY 1) TO ? (FORMAT parquet)",
+        [str(folder / "users.parquet")],
+    )
+    keys_of_days = _keys(con)
+    con.execute("DROP VIEW accesses")
+    shutil.rmtree(folder / "coded")
     return SegmentIndex(
         VERSION,
         store,
         {str(one.interval): one.run for one in days},
-        _keys(con),
+        keys_of_days,
         rows,
-        {path.name: (path.stat().st_size, file_digest(path)) for path in names},
+        {path.name: (path.stat().st_size, file_digest(path)) for path in sorted(folder.glob("*.parquet"))},
     )
 
 
-def _load(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval]) -> int:
-    """The table ``accesses``: a row for each stored partial; and ``users``, the pseudonyms with their numbers."""
-    columns = ("day", "stream", "dataset_name", "site_name", "app", "user", "nacc", "remote_nacc", "read_bytes")
-    con.execute(
-        "CREATE TABLE stored (day DATE, stream VARCHAR, dataset_name VARCHAR, site_name VARCHAR, app VARCHAR, "
-        '"user" VARCHAR, nacc BIGINT, remote_nacc BIGINT, read_bytes BIGINT, cpu_time DOUBLE, wc_time DOUBLE)'
-    )
-    names = ", ".join(f'"{name}"' for name in (*columns, "cpu_time", "wc_time"))
-    for one in days:
-        before = _count(con, "stored")
-        _insert(con, one, names)
-        if (count := _count(con, "stored") - before) != one.rows:
-            raise DataError(
-                f"the {TABLE} of {one.interval} have another number of rows than their manifest says",
-                where=one.parts[0].path if one.parts else None,
-                found=f"{count:,} rows where {one.rows:,} were written",
-                next_step=f"run_spark data_aggregation --date {one.interval}",
+class Names:
+    """The numbers of all names of a segment; ``None`` of users has none."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, dict[str, int]] = {name: {} for name in (*_NAMED, "user")}
+
+    def codes(self, column: str, texts: Sequence[str]) -> npt.NDArray[np.uint32]:
+        """The number of each text."""
+        known = self.of[column]
+        return np.array([known.setdefault(text, len(known)) for text in texts], np.uint32)
+
+    def register(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Make a table of each column's names: ``code``, ``name``, and ``place`` in the order of names."""
+        import pyarrow as pa
+
+        for column, known in self.of.items():
+            names = list(known)
+            place = np.empty(len(names), np.uint32)
+            place[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names), dtype=np.uint32)
+            table = pa.table(
+                {"code": pa.array(range(len(names)), pa.uint32()), "name": pa.array(names, pa.string()), "place": place}
             )
-    con.execute(
-        "CREATE TABLE users AS SELECT CAST(row_number() OVER (ORDER BY u) - 1 AS UINTEGER) AS user_id, u AS user_key "
-        'FROM (SELECT DISTINCT "user" AS u FROM stored WHERE "user" IS NOT NULL)'
-    )
-    con.execute(
-        "CREATE TABLE accesses AS SELECT stored.day, stream, dataset_name, site_name, app, user_id, nacc, "
-        "remote_nacc, read_bytes, CAST(round(cpu_time * 1000) AS BIGINT) AS cpu_ms, "
-        f"CAST(round(wc_time * 1000) AS BIGINT) AS wc_ms, {derived('site_tier')} AS site_tier, "
-        f"{derived('data_tier')} AS data_tier, {derived('campaign')} AS campaign "
-        'FROM stored LEFT JOIN users ON stored."user" = users.user_key'
-    )
-    con.execute("DROP TABLE stored")
-    return _count(con, "accesses")
+            con.register("new_names", table)
+            con.execute(f"CREATE TABLE {column}_names AS FROM new_names")
+            con.unregister("new_names")
 
 
-def _insert(con: duckdb.DuckDBPyConnection, one: StoredInterval, names: str) -> None:
-    import duckdb
+def _write_coded(one: StoredInterval, names: Names, folder: Path) -> int:
+    """Write the partials of a day with numbers for names. Raises DataError (65) where they are damaged.
+
+    Returns their number.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = _rows_of(one)
+    if rows.num_rows != one.rows:
+        raise DataError(
+            f"the {TABLE} of {one.interval} have another number of rows than their manifest says",
+            where=one.parts[0].path if one.parts else None,
+            found=f"{rows.num_rows:,} rows where {one.rows:,} were written",
+            next_step=f"run_spark data_aggregation --date {one.interval}",
+        )
+    columns: dict[str, Any] = {"day": pa.array(np.full(rows.num_rows, _day_number(one), np.int32))}
+    for name in ("stream", "dataset_name", "site_name", "app", "user"):
+        own = rows[name].combine_chunks()
+        own = own.chunk(0) if isinstance(own, pa.ChunkedArray) and own.num_chunks else own
+        texts = own.dictionary.to_pylist()
+        indices = own.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        columns["user_id" if name == "user" else name] = pa.array(
+            _taken(names.codes(name, texts), indices), mask=own.is_null().to_numpy(zero_copy_only=False)
+        )
+        for derivation in DERIVATIONS.get(name, ()):
+            parts = names.codes(derivation, [part_of(derivation, text) for text in texts])
+            columns[derivation] = pa.array(_taken(parts, indices))
+    for name in ("nacc", "remote_nacc", "read_bytes"):
+        columns[name] = rows[name]
+    for name, column in (("cpu_ms", "cpu_time"), ("wc_ms", "wc_time")):
+        columns[name] = milliseconds(rows[column])
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), folder / f"{one.interval}.parquet", compression="lz4")
+    return int(rows.num_rows)
+
+
+#: Stored column → the columns that are parts of its names.
+DERIVATIONS: Final = {"dataset_name": ("data_tier", "campaign"), "site_name": ("site_tier",)}
+
+
+def part_of(column: str, text: str) -> str:
+    """A derived column of a name; an empty text where the name has no such part."""
+    if column == "campaign":
+        return part_of("processing_name", text).partition("-")[0]
+    return DERIVED[column].of(text) or ""
+
+
+def milliseconds(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Seconds of a stored cell as whole milliseconds, which they are (``docs/counting.md``, rule 11)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.round(pc.multiply(seconds, 1000.0)).cast(pa.int64())
+
+
+def _taken(codes: npt.NDArray[np.uint32], indices: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    return codes[indices] if len(codes) else np.zeros(len(indices), np.uint32)
+
+
+def _day_number(one: StoredInterval) -> int:
+    return (one.first_day - date(1970, 1, 1)).days
+
+
+def _rows_of(one: StoredInterval) -> pa.Table:
+    """The partials of a day with texts as dictionaries, each column one chunk. Raises DataError (65)."""
+    import pyarrow as pa
 
     if one.fault is not None:
         raise one.fault
-    if one.is_converted:
-        con.register("day_rows", _converted(one))
-        con.execute(f"INSERT INTO stored SELECT {names} FROM day_rows")
-        con.unregister("day_rows")
-        return
-    paths = [local_path(part.path) for part in one.parts]
-    try:
-        if paths:
-            con.execute(f"INSERT INTO stored SELECT {names} FROM read_parquet(?, hive_partitioning = false)", [paths])
-    except duckdb.Error as error:
-        raise DataError(
-            f"the {TABLE} of {one.interval} cannot be read",
-            where=paths[0],
-            found=" ".join(str(error).split())[:200],
-            next_step=f"run_spark data_aggregation --date {one.interval}",
-        ) from None
-
-
-def _converted(one: StoredInterval) -> pa.Table:
-    """The partials of a day that is stored as CSV, or by an older schema, with the columns of today."""
-    import pyarrow as pa
-
     schema, files = stored_table(TABLE), LocalFiles()
     if one.fmt != "parquet":
-        folder = one.parts[0].path.rpartition("/")[0] if one.parts else ""
-        current = CurrentTable(folder, Manifest.of({"tables": {TABLE: {"format": one.fmt}}}))
-        return part_rows(files, current, schema, schema.names)
-    return pa.concat_tables(
-        [schema.arrow().empty_table(), *(conformed_part(files, part.path, schema) for part in one.parts)]
+        manifest = Manifest.of({"tables": {TABLE: {"format": one.fmt}}})
+        current = CurrentTable(local_path(one.parts[0].path).rpartition("/")[0], manifest)
+        parts = [part_rows(files, current, schema, _STORED)] if one.parts else []
+    elif one.is_converted:
+        parts = [conformed_part(files, part.path, schema).select(list(_STORED)) for part in one.parts]
+    else:
+        parts = [part_rows(files, part.path, schema, _STORED) for part in one.parts]
+    plain = schema.arrow()
+    fields = [
+        pa.field(
+            name,
+            pa.dictionary(pa.int32(), pa.string()) if plain.field(name).type == pa.string() else plain.field(name).type,
+        )
+        for name in _STORED
+    ]
+    wanted = pa.schema(fields)
+    return (
+        pa.concat_tables([wanted.empty_table(), *(part.cast(wanted) for part in parts)])
+        .unify_dictionaries()
+        .combine_chunks()
     )
-
-
-def _count(con: duckdb.DuckDBPyConnection, table: str) -> int:
-    return int(con.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
 
 
 def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The ids of the pseudonym keys of each day, as its pseudonyms say."""
     rows = con.execute(
-        "SELECT DISTINCT day, split_part(user_key, ':', 1) AS key FROM accesses JOIN users USING (user_id) ORDER BY ALL"
+        "SELECT DISTINCT day, split_part(name, ':', 1) AS key FROM (SELECT DISTINCT day, user_id FROM accesses) "
+        "JOIN user_names ON user_id = code ORDER BY ALL"
     ).fetchall()
     keys: dict[str, list[str]] = {}
     for day, key in rows:
@@ -241,33 +317,46 @@ def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     return keys
 
 
-def _write(
-    con: duckdb.DuckDBPyConnection, path: Path, keys: tuple[str, ...], has_sums: bool, has_users: bool, name: str
-) -> None:
-    """One file of the segment: the sums or users of each combination of the keys, in their order."""
-    last = "max(day) AS last_day," if name == "site_datasets" else ""
-    values = ", ".join(text for text, wanted in ((_SUMS, has_sums), (_USERS, has_users)) if wanted)
-    con.execute(
-        f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last} {values} FROM accesses "
-        f"GROUP BY {', '.join(keys)}"
-    )
-    columns = [*keys, *(["last_day"] if last else []), *(_narrow(con) if has_sums else []), *(["users"] * has_users)]
-    con.execute(
-        f"COPY (SELECT {', '.join(columns)} FROM result ORDER BY {', '.join(keys)}) TO ? "
-        f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})",
-        [str(path)],
-    )
+def _with_names(keys: Sequence[str], values: Sequence[str]) -> str:
+    """SQL that gives the table ``result`` its names back, in the order of the keys' names."""
+    named = [key for key in keys if key in _NAMED]
+    columns = ", ".join(f"{key}_names.name AS {key}" if key in named else key for key in keys)
+    joins = " ".join(f"JOIN {key}_names ON result.{key} = {key}_names.code" for key in named)
+    order = ", ".join(f"{key}_names.place" if key in named else key for key in keys)
+    return f"SELECT {', '.join([columns, *values])} FROM result {joins} ORDER BY {order}"
+
+
+def _write_sums(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, with_last_day: bool) -> None:
+    """One file of sums: a row for each combination of the keys."""
+    last = "max(day) AS last_day, " if with_last_day else ""
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM accesses GROUP BY ALL")
+    _copy(con, _with_names(keys, [*(["last_day"] if with_last_day else []), *_narrow(con)]), path)
+
+
+def _write_users(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, as_lists: bool) -> None:
+    """One file of users: a row, or an entry of a list, for each combination of the keys and each of its users."""
+    names = ", ".join(keys)
+    distinct = f"SELECT DISTINCT {names}, user_id FROM accesses WHERE user_id IS NOT NULL"
+    sql = f"SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL" if as_lists else distinct
+    con.execute(f"CREATE TEMP TABLE result AS {sql}")
+    _copy(con, _with_names(keys, ["users" if as_lists else "user_id"]), path)
+
+
+def _copy(con: duckdb.DuckDBPyConnection, sql: str, path: Path) -> None:
+    con.execute(f"COPY ({sql}) TO ? (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})", [str(path)])
     con.execute("DROP TABLE result")
 
 
-def _write_bits(con: duckdb.DuckDBPyConnection, path: Path, keys: tuple[str, ...], user_count: int) -> None:
+def _write_bits(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], user_count: int) -> None:
     """One file of sets of users: a row for each combination of the keys, its users as bits of whole 64-bit words."""
-    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     names = ", ".join(keys)
-    rows = con.sql(f"SELECT {names}, {_USERS} FROM accesses GROUP BY {names} ORDER BY {names}").to_arrow_table()
+    distinct = f"SELECT DISTINCT {names}, user_id FROM accesses WHERE user_id IS NOT NULL"
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL")
+    rows = con.sql(_with_names(keys, ["users"])).to_arrow_table()
+    con.execute("DROP TABLE result")
     width = bytes_of_sets(user_count)
     kind = pa.binary(width)
     packed: list[pa.Array] = []

@@ -131,6 +131,7 @@ def _own_names(token: str | None) -> set[str]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    listening = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -138,9 +139,13 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
         listening.listen(128)
         return listening
-    except PermissionError as error:
-        raise NotAllowed(f"port {port} cannot be opened", found=error.strerror, next_step="give --port 8765") from None
     except OSError as error:
+        if listening is not None:
+            listening.close()
+        if isinstance(error, PermissionError):
+            raise NotAllowed(
+                f"port {port} cannot be opened", found=error.strerror, next_step="give --port 8765"
+            ) from None
         raise UsageError(
             f"the dashboard cannot listen on {host}:{port}",
             found=error.strerror,

@@ -123,7 +123,7 @@ class Snapshot:
                     user_sets.of_lists(rows, _codes(rows, self.names), own)
                     for own, rows in zip(
                         ids,
-                        (_read(self.con, one.file("cube"), (*columns, "users")) for one in self.segments),
+                        (_read(self.con, one.file("cube_users"), (*columns, "users")) for one in self.segments),
                         strict=True,
                     )
                 ]

@@ -222,9 +222,12 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
     """The distinct users of each dataset in the selection, each person once."""
 
     def make() -> list[int | None]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
             return [None] * len(names)
-        codes = {name: number for number, name in enumerate(names)}
+        wanted = pa.array(names, pa.string())
         counter = user_sets.DistinctCounter(len(names), snapshot.pseudonyms)
         for number, segment in enumerate(snapshot.segments):
             if segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
@@ -232,12 +235,12 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
             is_whole = chosen.first <= segment.days[0] and segment.days[-1] <= chosen.last
             where, parameters = chosen.where(("stream", "site_tier"), days_too=not is_whole)
             rows = snapshot.arrow(
-                "SELECT dataset_name, users FROM read_parquet(?) "
+                "SELECT dataset_name, user_id FROM read_parquet(?) "
                 f"WHERE dataset_name IN (SELECT unnest(?::VARCHAR[])) AND {where}",
-                [segment.file("datasets" if is_whole else "dataset_users"), list(names), *parameters],
+                [segment.file("dataset_totals_users" if is_whole else "dataset_users"), list(names), *parameters],
             )
-            table = user_sets.of_lists(rows, {}, snapshot.user_tables["tier_users"][number].global_ids)
-            own = np.array([codes[name] for name in rows["dataset_name"].to_pylist()], np.int32)
+            table = user_sets.of_rows(rows, snapshot.user_tables["tier_users"][number].global_ids)
+            own = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy().astype(np.int32)
             counter.add(table, np.arange(len(own)), own)
         return [int(count) for count in counter.counts()]
 

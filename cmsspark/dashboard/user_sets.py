@@ -104,6 +104,12 @@ def of_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[
     )
 
 
+def of_rows(rows: pa.Table, global_ids: npt.NDArray[np.int64]) -> UserTable:
+    """The sets of a file with one user a row: each row is a set of one."""
+    users = rows["user_id"].to_numpy().astype(np.uint32)
+    return UserTable({}, global_ids, lengths=np.ones(len(users), np.int64), users=users)
+
+
 def chosen_rows(table: UserTable, wanted: Mapping[str, int], first: int, last: int) -> npt.NDArray[np.int64]:
     """The rows of days from ``first`` to ``last`` whose keys have the wanted codes."""
     days = table.keys["day"]

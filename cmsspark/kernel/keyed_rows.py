@@ -175,7 +175,7 @@ def merged_totals(key: int, rows: Sequence[KeyedRows]) -> KeyedRows:
 
 
 def _presence_of(
-    replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, by_node: StorageByNode | None
+    replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, by_node: StorageByNode | None = None
 ) -> Presence:
     """What lies where of the datasets of one key, and with ``blocks`` how many blocks each has."""
     datasets, nodes = Names(), Names()
@@ -215,7 +215,7 @@ def no_presence() -> Presence:
     """What lies where if there are no replicas."""
     columns: Columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
     columns |= {name: np.zeros(0, np.int64) for name in ("dataset", "node")}
-    return _presence_of([KeyedRows(0, REPLICAS, columns, {"datasets": [], "nodes": []})], None)
+    return _presence_of([KeyedRows(0, REPLICAS, columns, {"datasets": [], "nodes": []})], None, None)
 
 
 def sums_in(rows: Iterable[KeyedRows], count: int) -> npt.NDArray[np.int64]:

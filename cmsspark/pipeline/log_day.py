@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
@@ -33,6 +33,9 @@ from cmsspark.store import results
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Parts of the dumps that the driver of a Spark day fetches and reads at once.
+FETCHES: Final = 4
 
 
 def run(request: DayRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
@@ -76,8 +79,11 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             run_context.lock(files)
             inputs = resolve(request, layout, files)
         has_index = uses_index(request, inputs.dbs)
-        needs_snapshots = has_index or bool(inputs.earlier)
-        opened = _snapshots(request, inputs, run_context.log, has_index=has_index) if needs_snapshots else None
+        opened = None
+        if has_index or inputs.earlier:
+            # Parts of a dump on HDFS are fetched while others are read.
+            with ThreadPoolExecutor(FETCHES) as fetching:
+                opened = _snapshots(request, inputs, run_context.log, fetching.map, has_index=has_index)
         spark = starting.result()
     work = Work(request, inputs, opened, run_context)
     rses = None

@@ -24,13 +24,13 @@ SERIES: Final = ("c1", "c2", "c3", "c4", "c5", "c6", "c7")
 _SHADES: Final = 7
 _PREFIXES: Final = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 #: Characters of a label that fit above a bar.
-_LABEL: Final = 58
+_LABEL: Final = 55
 _DAYS_HEIGHT: Final = 150
 
 #: Colours of a chart in a file of its own. ``etc/report.css`` has the same as variables, and those of dark pages.
 COLOURS: Final[Mapping[str, str]] = {
     "c1": "#0072b2", "c2": "#e69f00", "c3": "#009e73", "c4": "#cc79a7", "c5": "#56b4e9", "c6": "#d55e00",
-    "c7": "#7f7f7f", "h0": "#f0f4f8", "h1": "#d3e3f0", "h2": "#a9cbe3", "h3": "#76abd0", "h4": "#4488b8",
+    "c7": "#7f7f7f", "h0": "#f0f4f8", "h1": "#d3e3f0", "h2": "#a9cbe3", "h3": "#76abd0", "h4": "#3878aa",
     "h5": "#1f6499", "h6": "#0b3f6b", "track": "#eef0f3",
 }  # fmt: skip
 _TEXT_STYLE: Final = (
@@ -164,7 +164,7 @@ def shares(
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: Mapping[tuple[str, str], float], *, what: str
 ) -> Chart:
-    """A cell for each row and column, darker for more, on a logarithmic scale, with its number in it."""
+    """A cell for each row and column, in a stronger colour for more, on a logarithmic scale, with its number in it."""
     left, head, high = 128, 74, 22
     width = (WIDTH - left) / max(len(columns), 1)
     shown = [value for value in (values.get((row, column)) for row in rows for column in columns) if value]

@@ -149,7 +149,10 @@ def _facts(report: Mapping[str, Any]) -> Iterator[str]:
     for name, table in (report.get("tables") or {}).items():
         yield _fact(f"{table['rows']:,}", f"rows of {name}, {volume(table.get('bytes', 0))}")
     if report.get("seconds") is not None:
-        yield _fact(f"{report['seconds']:,.0f} s", f"by {report.get('engine') or 'spark'}")
+        yield _fact(
+            f"{report['seconds']:,.0f} s",
+            "to make it" if report.get("period") else f"by {report.get('engine') or 'spark'}",
+        )
 
 
 def _fact(value: str, about: str) -> str:

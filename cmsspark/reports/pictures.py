@@ -113,7 +113,7 @@ def pictures(use: Use, about: str) -> list[Picture]:
         Picture(
             "heat",
             "What is read where",
-            f"accesses by site and data tier {about}; darker is more, on a logarithmic scale",
+            f"accesses by site and data tier {about}; colours on a logarithmic scale",
             charts.heat_map(heat_sites, tiers, use.heat, what="accesses by site and data tier"),
         ),
         Picture(

@@ -100,7 +100,8 @@ def replica_rows(seed: int = 1) -> list[dict[str, Any]]:
                     rows.append(
                         {
                             "dataset_name": dataset, "site_name": site, "kind": kind, "present_bytes": size,
-                            "present_file_count": size // 10**9, "present_block_count": 3, "is_complete": rng.random() < 0.7,
+                            "present_file_count": size // 10**9, "present_block_count": 3,
+                            "is_complete": rng.random() < 0.7,
                             "newest_replica_ms": 1_700_000_000_000 + rng.randrange(10**9), "dataset_bytes": size,
                         }
                     )  # fmt: skip
@@ -115,7 +116,8 @@ def usage_rows(replicas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         groups.setdefault((row["site_name"].split("_")[0], row["kind"], tier), []).append(row)
     return [
         {
-            "site_tier": tier, "kind": kind, "data_tier": data_tier, "site_count": len({row["site_name"] for row in rows}),
+            "site_tier": tier, "kind": kind, "data_tier": data_tier,
+            "site_count": len({row["site_name"] for row in rows}),
             "dataset_count": len({row["dataset_name"] for row in rows}), "unknown_dataset_count": 0, "events": 1_000,
             "replica_events": 1_500, "replica_bytes": sum(row["present_bytes"] for row in rows),
             "replica_file_count": sum(row["present_file_count"] for row in rows),
@@ -152,7 +154,8 @@ def full_store(store: Path, day_count: int = 45) -> Path:
     store_table(store, "dbs_phedex", LAST, replicas)
     store_table(store, "site_tier_usage", LAST, usage_rows(replicas))
     store_table(store, "dbs_events", LAST, [
-        {"dataset_name": name, "events": 1_234_567, "file_count": 10, "invalid_file_count": 0, "dataset_bytes": 9_876_543_210,
+        {"dataset_name": name, "events": 1_234_567, "file_count": 10, "invalid_file_count": 0,
+         "dataset_bytes": 9_876_543_210,
          "is_valid": True, "access_type": "VALID"} for name in DATASETS
     ])  # fmt: skip
     return store
