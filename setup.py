@@ -128,8 +128,10 @@ setup(
         "dashboard": ["duckdb>=2.0", "fsspec>=2024.6", "flask>=3.1", "waitress>=3.0.1"],  # web pages over a store
         "plot": ["resvg-py>=0.3"],  # pictures as PNG
         "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
+        "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
         "test": [
+            "xgboost-cpu>=3",
             "numba>=0.61",
             "libcachesim>=0.3.5; platform_machine == 'x86_64'",  # GPL: what replays are compared with, in tests only
             "ipykernel>=6.29",

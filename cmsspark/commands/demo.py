@@ -86,7 +86,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 6)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
-    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps of DBS and PhEDEx"):
+    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
         wanted = _kept(paths, options) if keep else None
         if wanted is None:
             wanted = _make(paths, options, day, records, seed, steps)

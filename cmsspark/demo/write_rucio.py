@@ -43,6 +43,8 @@ UNATTACHED_EVERY, NO_BLOCK_EVERY, TRACED_EVERY, NO_SIZE_EVERY = 97, 499, 3, 211
 LOST_EVERY, OTHER_SIZE_EVERY, OTHER_BLOCK_EVERY = 701, 503, 907
 #: RSEs beside those of the world's nodes: for tests, and one that is deleted.
 TEST_RSE, DELETED_RSE = "T2_CH_CERN_Test", "T2_XX_Gone"
+#: So long before the day are accesses and replicas of datasets that nobody reads any more.
+_OLD_MS: Final = 500 * DAY_MS
 
 Row = dict[str, Any]
 
@@ -108,13 +110,19 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
         if rse is None:
             continue
         first, count = starts[replica.block], int(world.block_files[replica.block])
-        made = now - (i * 7 % 700) * DAY_MS // 2
+        is_used = _is_used(world, int(world.block_dataset[replica.block]))
+        made = now - (i * 7 % 700) * DAY_MS // 2 - (0 if is_used else _OLD_MS)
         for place in range(count):
             file = first + place
             # Those that are not there yet are being copied, or lost.
             state = "A" if place < replica.files else "CUDT"[file % 4]
             yield _replica(
-                rse, world.lfns[file], sizes[file], state, made + 1_000 * (file % 3_600), _traced(file, i, now)
+                rse,
+                world.lfns[file],
+                sizes[file],
+                state,
+                made + 1_000 * (file % 3_600),
+                _traced(file, i, now, is_used=is_used),
             )
         if i % 50 == 0:
             yield _replica(TEST_RSE, world.lfns[first], sizes[first], "A", made, None)
@@ -132,7 +140,14 @@ def _loose(file: int) -> str:
     return f"/store/mc/Loose/None/GEN-SIM/v1/{file:07d}.root"
 
 
-def _traced(file: int, place: int, now: int) -> int | None:
+def _is_used(world: World, dataset: int) -> bool:
+    """Whether anyone reads a dataset these days."""
+    return bool(world.popularity[dataset] > 0)
+
+
+def _traced(file: int, place: int, now: int, *, is_used: bool) -> int | None:
+    if not is_used:
+        return None if file % 40 else now - _OLD_MS - file % 300 * DAY_MS
     return None if (file + place) % TRACED_EVERY else now - (file * 131 + place) % 800 * DAY_MS
 
 
@@ -175,14 +190,17 @@ def _content(parent: str, child: str, kinds: str, size: str | None, now: int) ->
 
 def _dids(world: World, now: int) -> Iterator[Row]:
     made = {"SCOPE": "cms", "HIDDEN": "0", "CREATED_AT": now - 500 * DAY_MS}
+    of_files = world.file_dataset.tolist()
     for file, (name, size) in enumerate(zip(world.lfns, world.file_bytes.tolist(), strict=True)):
-        accessed = None if file % 5 else now - file * 37 % 900 * DAY_MS
+        is_traced = file % 5 == 0 and _is_used(world, of_files[file])
+        accessed = now - file * 37 % 900 * DAY_MS if is_traced else None
         yield {**made, "NAME": name, "DID_TYPE": "F", "BYTES": str(size), "LENGTH": "1", "ACCESSED_AT": accessed}
     for block, name in enumerate(world.block_names):
-        accessed = None if block % 7 else now - block * 11 % 1_000 * DAY_MS
+        is_traced = block % 7 == 0 and _is_used(world, int(world.block_dataset[block]))
+        accessed = now - block * 11 % 1_000 * DAY_MS if is_traced else None
         yield {**made, "NAME": name, "DID_TYPE": "D", "BYTES": str(world.block_bytes[block]), "ACCESSED_AT": accessed}
     for dataset, name in enumerate(world.names):
-        accessed = None if dataset % 3 else now - dataset * 13 % 1_200 * DAY_MS
+        accessed = None if dataset % 3 or not _is_used(world, dataset) else now - dataset * 13 % 1_200 * DAY_MS
         deleted = now - DAY_MS if dataset % 61 == 60 else None
         yield {**made, "NAME": name, "DID_TYPE": "C", "ACCESSED_AT": accessed, "DELETED_AT": deleted}
 

@@ -13,6 +13,7 @@ import click
 from cmsspark import days
 from cmsspark.pipeline.dump_day import DumpJob
 from cmsspark.pipeline.job_index import JOBS
+from cmsspark.schemas import stored_table
 from cmsspark.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def log_last_access(files: Files, request: JobRequest) -> dict[str, pl.DataFrame
 
     found = pl.DataFrame(schema={"dataset_name": pl.String, "log_last_access": pl.Date})
     tables = [job.tables[0] for job in JOBS.values() if job.streams]
+    tables = [table for table in tables if {"dataset_name", "nacc"} <= set(stored_table(table).names)]
     stored = [(day, table) for table in tables for day in stored_days(files, request.fout, table)]
     for day, table in stored:
         if day > request.day:

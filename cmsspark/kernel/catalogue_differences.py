@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.buffers import flags, is_there, to_numpy
-from cmsspark.kernel.block_replicas import Arrays, FilePartitions, files_of, numbered
 from cmsspark.kernel.catalogue import Hashes, check_hash, hashes_in
 from cmsspark.kernel.dataset_contents import KnownDatasets
 from cmsspark.kernel.exact_integers import joined, sums_by_group
+from cmsspark.kernel.file_partitions import Arrays, FilePartitions, files_of, numbered
 from cmsspark.kernel.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges
 from cmsspark.kernel.parts import Each, Part
 

@@ -175,7 +175,7 @@ def merged_totals(key: int, rows: Sequence[KeyedRows]) -> KeyedRows:
 
 
 def _presence_of(
-    replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, by_node: StorageByNode | None
+    replicas: Sequence[KeyedRows], blocks: Sequence[KeyedRows] | None, by_node: StorageByNode | None = None
 ) -> Presence:
     """What lies where of the datasets of one key, and with ``blocks`` how many blocks each has."""
     datasets, nodes = Names(), Names()

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from cmsspark.kernel.block_replicas import COUNTS, LARGEST, SUMS, Arrays, FilePartitions
+from cmsspark.kernel.block_replicas import COUNTS, LARGEST, SUMS
 from cmsspark.kernel.catalogue import Hashes, name_hash
 from cmsspark.kernel.catalogue_differences import DIFFERENCES, catalogue_differences
 from cmsspark.kernel.dump_frames import datasets_in, exact_sum, in_64_bits, one_each, read_tables
+from cmsspark.kernel.file_partitions import Arrays, FilePartitions
 from cmsspark.kernel.parts import Each, Part
 
 if TYPE_CHECKING:

@@ -29,9 +29,11 @@ from cmsspark.store.results import StagedRun
 
 if TYPE_CHECKING:
     import polars as pl
+    from pyspark.sql import SparkSession
 
     from cmsspark.kernel.dump_frames import Frames
     from cmsspark.pipeline.rucio_parts import RucioDump
+    from cmsspark.runners.dump_tables import TableSource
 
 
 class DumpTable(Protocol):
@@ -49,6 +51,7 @@ class DumpTable(Protocol):
     def rucio_frames(self) -> tuple[str, ...]: ...
     @property
     def block_contents(self) -> str: ...
+    def sources(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, TableSource]: ...
 
 
 def parts_of(job: DumpTable, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
@@ -104,8 +107,8 @@ def write_by_processes(
     storage = None if found is None else found.rses.storage()
     if job.block_contents:
         frames = _block_frames(job, parts, folder, each)
-    elif "differences" in job.rucio_frames:
-        frames = {}
+    elif job.rucio_frames and "last_access" not in job.rucio_frames:
+        frames = {}  # what lies where is not needed
     else:
         frames = dump_frames.read_frames(parts, folder, each, storage=storage)
     if found is not None and job.rucio_frames:

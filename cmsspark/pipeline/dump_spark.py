@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-    from cmsspark.pipeline.dump_day import DumpJob
+    from cmsspark.pipeline.dump_parts import DumpTable
     from cmsspark.pipeline.request import JobRequest
     from cmsspark.runners.rucio_tables import RucioTables
     from cmsspark.store.results import StagedRun
 
 
 def write_by_spark(
-    job: DumpJob,
+    job: DumpTable,
     request: JobRequest,
     spark: SparkSession,
     files: Files,
@@ -60,7 +60,7 @@ def write_by_spark(
 
 
 def _frames(
-    job: DumpJob, spark: SparkSession, dumps: Sequence[Dump], rucio: RucioTables | None
+    job: DumpTable, spark: SparkSession, dumps: Sequence[Dump], rucio: RucioTables | None
 ) -> dict[str, pl.DataFrame]:
     """The frames of :func:`cmsspark.kernel.dump_frames.read_frames`, and what the job reads instead or beside them."""
     dbs = {
@@ -78,13 +78,13 @@ def _frames(
     if rucio is None:
         return dump_scan.read_frames(spark, sources)
     frames = {}
-    if "differences" not in job.rucio_frames:
+    if not job.rucio_frames or "last_access" in job.rucio_frames:
         sources[REPLICAS] = rucio.source()
         frames = dump_scan.read_frames(spark, sources, storage=rucio.rses.storage())
     return frames | (_rucio_frames(job, rucio, dbs) if job.rucio_frames else {})
 
 
-def _rucio_frames(job: DumpJob, rucio: RucioTables, tables: Mapping[str, DataFrame]) -> dict[str, pl.DataFrame]:
+def _rucio_frames(job: DumpTable, rucio: RucioTables, tables: Mapping[str, DataFrame]) -> dict[str, pl.DataFrame]:
     """The frames that only Rucio gives."""
     import numpy as np
     import polars as pl

@@ -66,7 +66,8 @@ def _jobs() -> Iterator[Job]:
         ("leftovers", "Replicas that DBS does not want, and valid datasets without any"),
         ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
     ):
-        yield Job(name, about, (name,), runs_in_processes=True)
+        file = "leftover_datasets" if name == "leftovers" else ""
+        yield Job(name, about, (name,), runs_in_processes=True, file=file)
     about = "How much data sit at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from cmsspark import days
 from cmsspark.buffers import array
 from cmsspark.errors import DataError
-from cmsspark.kernel import block_replicas
-from cmsspark.kernel.block_replicas import BlockReplicas, ContentRun, FilePartitions
+from cmsspark.kernel import block_replicas, file_partitions
+from cmsspark.kernel.block_replicas import BlockReplicas
 from cmsspark.kernel.catalogue import Hashes, hashes_in, name_hash, replica_keys
+from cmsspark.kernel.file_partitions import ContentRun, FilePartitions
 from cmsspark.kernel.partitions import ROWS, PartitionedRun
 from cmsspark.kernel.parts import Each
 from cmsspark.names import block_dataset
@@ -172,7 +173,7 @@ def _read_replicas(folder: Path, rows: int, opened: Any, rses: Rses, task: FileR
     reader = RucioReader("REPLICAS")
     with opened(task.path) as stream:
         pieces = (reader.replica_rows(piece, rses) for piece in reader.pieces(stream, task.path, task.first, task.last))
-        return _Replicas(block_replicas.write_replicas(folder, rows, pieces), reader.counts)
+        return _Replicas(file_partitions.write_replicas(folder, rows, pieces), reader.counts)
 
 
 def _read_contents(folder: Path, rows: int, opened: Any, task: FileRange) -> _Contents:
@@ -188,7 +189,7 @@ def _read_contents(folder: Path, rows: int, opened: Any, task: FileRange) -> _Co
             yield {**files, "block": files["parent"]}
 
     with opened(task.path) as stream:
-        runs = block_replicas.write_contents(folder, rows, pieces(stream))
+        runs = file_partitions.write_contents(folder, rows, pieces(stream))
     names = reader.texts("NAME")
     path = folder / f"{uuid.uuid4().hex}.names"
     table = pa.table({"name": array(names, "string")})
@@ -217,7 +218,7 @@ def _read_dids(folder: Path, rows: int, opened: Any, task: FileRange) -> _Dids:
             yield files
 
     with opened(task.path) as stream:
-        runs = block_replicas.write_accesses(folder, rows, pieces(stream))
+        runs = file_partitions.write_accesses(folder, rows, pieces(stream))
     return _Dids(runs, reader.counts, *_largest(datasets, accessed))
 
 

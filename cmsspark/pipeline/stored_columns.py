@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,21 @@ def stored_days(files: Files, fout: str, job: str) -> list[date]:
     """The days that a job has a result of, in order."""
     intervals = contents.stored_intervals(files, fout, job)
     return sorted(interval for interval in intervals if not isinstance(interval, Period))
+
+
+def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple[date, CurrentTable, str]:
+    """The newest stored day of what lies where, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
+
+    Raises InputMissing (66) where neither is stored.
+    """
+    found = []
+    for table in ("dbs_phedex", "dbs_rucio"):
+        with suppress(InputMissing):
+            found.append((*newest(files, fout, table, until), table))
+    if not found:
+        return (*newest(files, fout, "dbs_phedex", until), "dbs_phedex")
+    # Of one day the first.
+    return max(found, key=lambda one: one[0])
 
 
 def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:

@@ -135,7 +135,7 @@ def _first(value: Any, where: Where, role: str, source: str) -> date | None:
     if day in (_ALWAYS, _NEVER):
         return date.min if day == _ALWAYS else None
     try:
-        return date.fromisoformat(day)
+        return date.fromisoformat(str(day))
     except (TypeError, ValueError):
         raise SettingsError(
             f"{'.'.join(key)}.from is a day, {_ALWAYS} or {_NEVER}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ DEFAULT_FILE: Final = "etc/rses.yaml"
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A file of exceptions: the site of each RSE."""
 
-    sites: dict[str, str] = {}
+    sites: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,6 @@ def _sites(content: bytes, name: str) -> dict[str, str]:
     parsed = config_files.parse(content, name, is_text=lambda key: key[0] == "sites")
     sites = parsed.convert(_File).sites
     for rse, site in sites.items():
-        if not site:
-            raise parsed.error(f"sites.{rse} is the name of a site", "sites", rse, found=site)
+        if not isinstance(site, str) or not site:
+            raise parsed.error(f"sites.{rse} is a site, a text that is not empty", "sites", rse, found=site)
     return sites

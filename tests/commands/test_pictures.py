@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from datetime import date, timedelta
 from html import unescape
@@ -22,9 +21,8 @@ from cmsspark.periods import Period
 from cmsspark.query.database import Database
 from cmsspark.reports.charts import si
 from cmsspark.settings import load_settings
+from tests.browsers import installed_chromium
 from tests.query.stores import FIRST, HISTORY, KEY, days, make_store
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +37,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    if CHROMIUM is None:
+    """Ended with this module: two of them in one process do not go together."""
+    path = installed_chromium()
+    if path is None:
         pytest.skip("Chromium is needed (apt-get install chromium)")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
 
