@@ -137,7 +137,7 @@ setup(
         "docs": ["sphinx>=8.2", "myst-parser>=5", "furo>=2025.7"],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
-    entry_points={"console_scripts": ["cmsspark = cmsspark.cli:main", "run_spark = cmsspark.submit:main"]},
+    entry_points={"console_scripts": ["cmsspark = cmsspark.entry:cmsspark", "run_spark = cmsspark.entry:run_spark"]},
     classifiers=[
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",

@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from cmsspark import __version__, errors
+from cmsspark.signals import interruptible
 
 #: name → (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -58,7 +59,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        subcommand = getattr(importlib.import_module(module), attribute)
+        with interruptible():
+            subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
         return subcommand
 

@@ -36,6 +36,7 @@ FLOORS = {
     "jobs": 5,
     **dict.fromkeys(("commands", "submit", "notebook"), 6),
     "cli": 7,
+    "entry": 8,
 }
 #: Imports between rooms of one floor, with the reason. None is needed.
 BESIDE: dict[tuple[str, str], str] = {}

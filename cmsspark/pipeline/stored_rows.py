@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cmsspark.errors import DataError
+from cmsspark.memory import is_shortage
 from cmsspark.schemas import Table
 from cmsspark.storage import is_local, local_path
 from cmsspark.store.results import CurrentTable
@@ -39,6 +40,8 @@ def _parquet_rows(parts: list[Path], table: Table) -> Iterator[Row]:
                 for batch in file.iter_batches(batch_size=2_000, columns=table.names):
                     yield from batch.to_pylist()
         except (pa.ArrowException, OSError) as error:
+            if is_shortage(error):
+                raise
             raise unreadable(part, error) from None
 
 

@@ -38,6 +38,10 @@ _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Detai
 #: What file systems say when there is no room, and where Spark could not write.
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException")
 _UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to (\S+?)\.?(?:\s|$)")
+#: Where Spark was when it wrote a result, and not shuffled rows.
+_WRITING = re.compile(
+    r"FileFormatWriter|FileFormatDataWriter|FileOutputCommitter|OutputWriter|WriteFilesExec|of /\S+ is exceeded"
+)
 _CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
@@ -87,6 +91,8 @@ def cause_of(error: Exception) -> Exception:
     """The error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own comes
     to; else ``error`` itself.
     """
+    if (ours := errors.as_ours(error)) is not None:
+        return ours
     text = str(error)
     for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing):
         marker = f"{kind.__module__}.{kind.__name__}: "
@@ -113,11 +119,13 @@ def _not_done(text: str) -> errors.CmssparkError | None:
     unwritten = _UNWRITTEN.search(text)
     if full or unwritten:
         causes = _CAUSE.findall(text)
+        is_store = bool(unwritten or _WRITING.search(text))
+        place = "in the store" if is_store else "in spark.local.dir, where shuffled rows lie"
         return errors.OutputError(
-            "the result cannot be written" if unwritten else "there is no room for what Spark keeps on disk",
+            "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
             where=unwritten[1] if unwritten else None,
             found=full[0] if full else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ") if causes else None,
-            next_step="make room or get permission there (shuffled rows lie in spark.local.dir), then run it again",
+            next_step=f"make room or get permission {place}, then run it again",
         )
     lost = _LOST.findall(text)
     if "Python worker exited unexpectedly" in text or lost:
