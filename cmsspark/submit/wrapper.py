@@ -19,7 +19,7 @@ from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import class_archive, deprecated_options, spark_avro, yarn
+from cmsspark.submit import class_archive, deprecated_options, latest_date, spark_avro, yarn
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -58,6 +58,8 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
     """Build the command, and show or run it."""
+    if job is not None:
+        request = latest_date.resolved(request, job, environ, functools.partial(job_options, job))
     options = {} if job is None else job_options(job, request.arguments)
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)
