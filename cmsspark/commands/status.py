@@ -15,9 +15,10 @@ from cmsspark import clock, days
 from cmsspark.commands.runs import history_of
 from cmsspark.daily.state import DailyState, DayRecord, split_key
 from cmsspark.errors import Exit
+from cmsspark.pipeline import failure_report
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
-from cmsspark.reports.terminal import Coloured, echo_table
+from cmsspark.reports.terminal import Coloured, echo_table, printable
 from cmsspark.storage import is_local, local_path
 from cmsspark.store.run_history import Published, Run, State
 
@@ -102,8 +103,25 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         click.echo(json.dumps(states, indent=1))
         return
     _print(span, jobs, cells)
+    for line in failures(runs, cells, settings.state_dir):
+        click.echo(line)
     for line in remarks(records, span):
         click.echo(line)
+
+
+def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path) -> list[str]:
+    """A line for each day whose last run failed: the code, the reason, and the page that says more."""
+    lines, seen = [], set()
+    for run in runs:  # the latest start first
+        key = run.day, run.job
+        if key in seen or key not in cells:
+            continue
+        seen.add(key)
+        page = failure_report.page_path(state_dir, run)
+        if run.state is State.FAILED and cells[key].word != "skipped" and page.is_file():
+            reason = (run.error or "").partition("\n")[0]
+            lines.append(f"{run.day} {run.job}: {run.exit_code}: {printable(reason)}\n  {page}")
+    return ["", *lines] if lines else []
 
 
 def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:

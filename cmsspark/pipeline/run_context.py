@@ -20,6 +20,7 @@ from cmsspark import clock
 from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, Period, first_day
+from cmsspark.pipeline import failure_report
 from cmsspark.storage import Files
 from cmsspark.store import lease, process_identity, results, run_history
 from cmsspark.store.lease import Lease
@@ -117,9 +118,13 @@ def running(
         try:
             yield run_context
         except BaseException as error:
-            run_context.record(_failed(run, error))
+            failed = _failed(run, error)
+            run_context.record(failed)
+            if failed.state is State.FAILED and (page := failure_report.write(settings.state_dir, failed, error)):
+                run_context.log(f"what failed, and the next step: {page}")
             raise
         run_context.record(_done(run, run_context.manifest))
+        failure_report.remove(settings.state_dir, run)
 
 
 def _begun(run_context: RunContext) -> Run:

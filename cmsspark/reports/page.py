@@ -39,7 +39,11 @@ _PAGE: Final = """<!doctype html>
 def page(report: Mapping[str, Any]) -> str:
     """The report as a page."""
     title = f"{report.get('job')} of {report.get('period') or report.get('day')}"
-    body = "\n".join(_body(report, title))
+    return document(title, "\n".join(_body(report, title)))
+
+
+def document(title: str, body: str) -> str:
+    """A whole page; ``body`` is HTML."""
     return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
 
 
