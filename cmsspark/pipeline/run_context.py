@@ -120,8 +120,8 @@ def running(
         except BaseException as error:
             failed = _failed(run, error)
             run_context.record(failed)
-            if failed.state is State.FAILED and (page := failure_report.write(settings.state_dir, failed, error)):
-                run_context.log(f"what failed, and the next step: {page}")
+            if failed.state is State.FAILED:
+                failure_report.write(settings.state_dir, failed, error)
             raise
         run_context.record(_done(run, run_context.manifest))
         failure_report.remove(settings.state_dir, run)

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from cmsspark import errors
+from cmsspark import errors, kerberos
 from cmsspark.resources import resource
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def cause_of(error: Exception) -> Exception:
     unread = _UNREAD.search(text)
     if unread:
         return _not_read(unread[1], text)
-    return _not_done(text) or error
+    return kerberos.refused(text) or _not_done(text) or error
 
 
 def _not_done(text: str) -> errors.CmssparkError | None:
@@ -146,6 +146,8 @@ def _not_done(text: str) -> errors.CmssparkError | None:
 
 def why_not_started(text: str) -> errors.CmssparkError | None:
     """What it means that there is no session; None where Spark's own words must do."""
+    if (refused := kerberos.refused(text)) is not None:
+        return refused
     unreached = _UNREACHED.search(text)
     if unreached:
         return errors.SettingsError(
