@@ -21,6 +21,8 @@ except ImportError:
     cythonize = None
 
 HERE = Path(__file__).resolve().parent
+#: Files of the package that are not code.
+PACKAGE_FILES = ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]
 RESOURCES = ("etc", "schemas")
 COMPILED = runpy.run_path(str(HERE / "cmsspark" / "compiled.py"))
 #: What each compiled module is made of now, by its name in the package.
@@ -101,7 +103,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["cmsspark", "cmsspark.*"]),
-    package_data={"": ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]},
+    package_data={"": PACKAGE_FILES, "cmsspark.dashboard": ["templates/*.html", "static/*"]},
     cmdclass={"build_ext": BuildWhatChanged, "build_py": BuildWithResources},
     ext_modules=extensions(),
     zip_safe=False,
@@ -122,9 +124,25 @@ setup(
         "xxhash>=3.4",
     ],
     extras_require={
+        "sql": ["duckdb>=2.0", "fsspec>=2024.6"],  # queries, the page with the answer, notebooks without Spark
+        "dashboard": ["duckdb>=2.0", "fsspec>=2024.6", "flask>=3.1", "waitress>=3.0.1"],  # web pages over a store
+        "plot": ["resvg-py>=0.3"],  # pictures as PNG
+        "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
+        "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
+        "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
         "test": [
-            "duckdb>=1.3",
+            "xgboost-cpu>=3",
+            "numba>=0.61",
+            "libcachesim>=0.3.5; platform_machine == 'x86_64'",  # GPL: what replays are compared with, in tests only
+            "ipykernel>=6.29",
+            "nbclient>=0.10",
+            "playwright>=1.50",  # drives the distribution's Chromium
+            "resvg-py>=0.3",
+            "duckdb>=2.0",
+            "fsspec>=2024.6",
             "hypothesis>=6.130",
+            "flask>=3.1",
+            "waitress>=3.0.1",
             "psutil>=6",
             "pytest>=8.3",
             "build>=1.2",

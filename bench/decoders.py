@@ -2,6 +2,8 @@
 
 For each stream, on clean input and with 0.02 % malformed records, in µs of CPU a record: *floor* (the file read in
 pieces and parsed, msgspec or polars alone), *decode* (binned accesses) and *kernel* (hashed, looked up, folded, too).
+``--bytes`` compares streams instead: the CPU time of decoding a byte of AAA (enriched), of today's AAA and of HTCondor
+with a thousand fields a record, in turns, as ns a byte and as the ratio to AAA.
 ``--against REV`` runs another revision of the checkout by turns on the same files, each in processes of its own, and
 adds the median of the pairs' ratios. Others on the machine make all of it dearer: ratios say more than microseconds.
 """
@@ -16,10 +18,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.inputs import DAY, Day, files_for, provide
+from cmsspark.demo.logs import LogLayout
+from cmsspark.demo.make import make
 from cmsspark.sources.reader import Reader
 
 TOP = Path(__file__).resolve().parents[1]
@@ -173,6 +178,41 @@ def row(name: str, kind: str, here: list[dict[str, float]], before: list[dict[st
     return f"| {name:6} | {kind:10} | " + " | ".join(f"{text:>7}" for text in told) + " |"
 
 
+#: Streams whose cost a byte is compared: name → stream, format, layout of the demo.
+BYTES = {
+    "aaa": ("aaa", "enr", LogLayout(aaa="enr", gzip="none")),
+    "aaa-ng": ("aaa", "aaa-ng", LogLayout(aaa="aaa-ng", gzip="none")),
+    "condor": ("condor", "json", LogLayout(gzip="none", condor_fields=1000)),
+}
+
+
+def compare_bytes(records: int, rounds: int) -> None:
+    """Print ns of CPU a byte and the ratio to AAA, of the quickest of some rounds in turns."""
+    with tempfile.TemporaryDirectory(prefix="bytes-") as scratch:
+        contents = {}
+        for name, (stream, _, layout) in BYTES.items():
+            made = make(Path(scratch, name), DAY, records=records, files=5000, datasets=200, people=200,
+                        streams=(stream,), layout=layout)  # fmt: skip
+            contents[name] = [file.read_bytes() for file in sorted(made.folders[stream].glob("part-*"))]
+        best = dict.fromkeys(BYTES, float("inf"))
+        # A task reads many files with one reader; the first round is its start.
+        readers = {name: Reader(stream, form, DAY) for name, (stream, form, _) in BYTES.items()}
+        for turn in range(rounds + 1):
+            for name, reader in readers.items():
+                began = time.process_time()
+                for content in contents[name]:
+                    for _batch in reader.file(io.BytesIO(content), name):
+                        pass
+                if turn:
+                    best[name] = min(best[name], time.process_time() - began)
+    print("| stream | bytes a record | ns a byte | x aaa |\n| ------ | -------------- | --------- | ----- |")
+    ns = {name: 1e9 * best[name] / sum(map(len, contents[name])) for name in BYTES}
+    for name, parts in contents.items():
+        lines = sum(content.count(b"\n") for content in parts)
+        width = sum(map(len, parts)) / lines
+        print(f"| {name:6} | {width:14,.0f} | {ns[name]:9.3f} | {ns[name] / ns['aaa']:5.2f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", metavar="REV")
@@ -182,7 +222,11 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=1, help="files of each stream, of up to 50,000 records")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench")
     parser.add_argument("--only", choices=sorted(FORMS))
+    parser.add_argument("--bytes", action="store_true", help="compare the cost of a byte over streams")
     chosen = parser.parse_args()
+    if chosen.bytes:
+        compare_bytes(min(chosen.records, 60_000), chosen.rounds)
+        return
     inputs = provide(Day(chosen.records, files_for(chosen.records)), chosen.cache, 2)
     heads = [*STAGES, "x floor", *(("before", "ratio") if chosen.against else ())]
     print("| stream | input      | " + " | ".join(f"{head:>7}" for head in heads) + " |", flush=True)

@@ -14,7 +14,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-DAY = date(2026, 1, 15)
+#: A day on which PhEDEx and JobMonitoring serve replicas and jobs: the peers read their formats.
+DAY = date(2019, 1, 15)
 SEED = 1
 _TOP = Path(__file__).resolve().parents[1]
 

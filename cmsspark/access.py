@@ -1,4 +1,4 @@
-"""The common record of all log streams, an access, and the bins of records that are not accesses.
+"""The common records of the log streams, an access or an ended job, and the bins of all other records.
 
 Decoders (``cmsspark.sources``) produce an :class:`AccessBatch` and the kernel consumes it. This module does not depend
 on files, formats or Spark.
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-#: The parts of ``unmatched`` in a reconciliation.
+#: The parts of ``unmatched`` in the reconciliation of a stream of accesses, and of a stream of jobs.
 UNMATCHED_BINS: Final = ("no_lfn", "user_file", "temporary", "not_in_dbs")
+UNMATCHED_JOB_BINS: Final = ("no_input", "user_file", "not_in_dbs")
+#: The bins that only a stream of jobs has, in the order in which they are tried (rule 30).
+JOB_BINS: Final = ("not_final", "other_type", "never_ran", "repeated")
 
 
 class Remote:
@@ -79,6 +82,33 @@ class Quarantined(NamedTuple):
         }
 
 
+class EndedJob(NamedTuple):
+    """A record of a job that ended, after the rules for sites, users and apps (rules 29 to 33).
+
+    Several records may be of one job: :mod:`cmsspark.kernel.jobs` decides which of them counts.
+    """
+
+    job_id: str
+    #: Whether its status is Completed; otherwise it is Removed.
+    is_completed: bool
+    #: ``RecordTime``, else the time of delivery, else 0; UTC milliseconds.
+    time_ms: int
+    wall_ms: int
+    cpu_ms: int | None
+    read_bytes: int | None
+    exit_code: int | None
+    #: ``CRAB_DataBlock`` and ``DESIRED_CMSDataset`` as logged.
+    data_block: str | None
+    desired_dataset: str | None
+    site: str
+    #: The person's name as logged, or None.
+    user: str | None
+    app: str
+    workflow: str | None
+    #: Whether its type is analysis; otherwise it is production.
+    is_analysis: bool
+
+
 #: Days since 1970 of 9999-12-31, the last date.
 _LAST_DAY: Final = 2_932_897
 
@@ -127,11 +157,20 @@ class AccessBatch:
     read: int = 0
     write_only: int = 0
     no_lfn: int = 0
+    #: Records of jobs that ended; a stream has either accesses or jobs.
+    jobs: list[EndedJob] = field(default_factory=list)
+    #: Records of jobs by bin: those of ``JOB_BINS`` that a record alone decides.
+    job_bins: dict[str, int] = field(default_factory=dict)
     #: Days since 1970 of the records of other days, with their counts.
     out_of_day: dict[int, int] = field(default_factory=dict)
     malformed: list[Quarantined] = field(default_factory=list)
     #: Records by format version (EOS: G1, G2, G3), for the report.
     generations: dict[str, int] = field(default_factory=dict)
+
+    def count_job(self, name: str, count: int = 1) -> None:
+        """Count records of jobs in the bin ``name``."""
+        if count:
+            self.job_bins[name] = self.job_bins.get(name, 0) + count
 
     def count_out_of_day(self, day: int) -> None:
         """Count a record of another day (days since 1970). Days after the last date share one count."""

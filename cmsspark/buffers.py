@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def array(values: Sequence[Any], kind: str) -> pa.Array:
-    """``values``, of which any may be None, as an array of ``kind``: ``string``, ``long`` or ``boolean``.
+    """``values``, of which any may be None, as an array of ``kind``: ``string``, ``binary``, ``long`` or ``boolean``.
 
     Raises UnicodeEncodeError for text that UTF-8 cannot encode, OverflowError for a number beyond 64 bits or texts of
     more than 2 GB in total.
@@ -27,6 +27,8 @@ def array(values: Sequence[Any], kind: str) -> pa.Array:
     count = len(values)
     if kind == "string":
         return _of_bytes([None if value is None else value.encode() for value in values], pa.string())
+    if kind == "binary":
+        return binary(values)
     validity = pa.py_buffer(_bits([value is not None for value in values]))
     if kind == "long":
         numbers = np.array([0 if value is None else value for value in values], np.int64)

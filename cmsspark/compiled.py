@@ -30,6 +30,8 @@ from zipimport import zipimporter
 NAMES: Final = (
     "hashed",
     "sources.formats.packed",
+    "sources.formats.key_reader",
+    "sources.formats.avro_columns",
     "sources.formats.plain_avro",
     "sources.formats.plain_csv",
     "sources.formats.template_reader",

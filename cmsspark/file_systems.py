@@ -36,6 +36,9 @@ class AnyFiles:
     def read_end(self, path: str, count: int) -> bytes:
         return self._of(path).read_end(path, count)
 
+    def read_range(self, path: str, offset: int, count: int) -> bytes:
+        return self._of(path).read_range(path, offset, count)
+
     def write_bytes(self, path: str, content: bytes) -> None:
         self._of(path).write_bytes(path, content)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark import kerberos
 from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError
@@ -14,6 +15,18 @@ from cmsspark.storage import Entry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: The values of an entry: a getter of Hadoop's FileStatus, and the type of its result.
+_STATUS: Final = "org.apache.hadoop.fs.FileStatus"
+_GETTERS: Final = (
+    ("getPath", "org.apache.hadoop.fs.Path"),
+    ("isDirectory", "boolean"),
+    ("getLen", "long"),
+    ("getModificationTime", "long"),
+)
+#: No name of a file has it.
+_SEPARATOR: Final = "\0"
 
 
 class HadoopFiles:
@@ -44,7 +57,16 @@ class HadoopFiles:
             raise InputMissing("a folder is wanted", where=path, found=actual)
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            return sorted(self._entry(status) for status in system.listStatus(hadoop_path))
+            statuses = self._texts.list_statuses(system.listStatusIterator(hadoop_path))
+            columns = self._texts.columns(statuses)
+        return sorted(
+            Entry(location, is_dir == "true", int(size), int(mtime_ms))
+            for location, is_dir, size, mtime_ms in zip(*columns, strict=True)
+        )
+
+    @cached_property
+    def _texts(self) -> _StatusTexts:
+        return _StatusTexts(self._jvm)
 
     def read_bytes(self, path: str, limit: int | None = None) -> bytes:
         system, hadoop_path = self._open(path)
@@ -63,6 +85,16 @@ class HadoopFiles:
             stream = system.open(hadoop_path)
             try:
                 stream.seek(max(0, system.getFileStatus(hadoop_path).getLen() - count))
+                return bytes(stream.readNBytes(count))
+            finally:
+                stream.close()
+
+    def read_range(self, path: str, offset: int, count: int) -> bytes:
+        system, hadoop_path = self._open(path)
+        with _hadoop_errors(path):
+            stream = system.open(hadoop_path)
+            try:
+                stream.seek(offset)
                 return bytes(stream.readNBytes(count))
             finally:
                 stream.close()
@@ -132,6 +164,40 @@ class HadoopFiles:
     def uri(self, path: str) -> str:
         system, hadoop_path = self._open(path)
         return str(system.makeQualified(hadoop_path).toString())
+
+
+class _StatusTexts:
+    """The values of many statuses as text, which the JVM joins: a call for each value of a large folder takes long."""
+
+    def __init__(self, jvm: Any) -> None:
+        java = jvm.java
+        self.list_statuses: Any = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
+        self._array_list: Any = java.util.ArrayList
+        self._join: Any = java.lang.String.join
+        primitives = {"boolean": java.lang.Boolean.TYPE, "long": java.lang.Long.TYPE}
+        class_of, lookup = java.lang.Class.forName, java.lang.invoke.MethodHandles.publicLookup()
+        method_type = java.lang.invoke.MethodType.methodType
+        as_instance = java.lang.invoke.MethodHandleProxies.asInterfaceInstance
+        operator = class_of("java.util.function.UnaryOperator")
+
+        def getter(owner: str, method: str, result: str) -> Any:
+            of_type = method_type(primitives[result] if result in primitives else class_of(result))
+            return as_instance(operator, lookup.findVirtual(class_of(owner), method, of_type))
+
+        self._getters = [getter(_STATUS, name, result) for name, result in _GETTERS]
+        self._to_text = getter("java.lang.Object", "toString", "java.lang.String")
+
+    def columns(self, statuses: Any) -> list[list[str]]:
+        """The values of :data:`_GETTERS`, of each status."""
+        columns: list[list[str]] = [[] for _ in _GETTERS]
+        if statuses.isEmpty():
+            return columns
+        for column, getter in zip(columns, self._getters, strict=True):
+            values = self._array_list(statuses)
+            values.replaceAll(getter)
+            values.replaceAll(self._to_text)
+            column += str(self._join(_SEPARATOR, values)).split(_SEPARATOR)
+        return columns
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class InputEntry(msgspec.Struct, frozen=True):
 
     stream: str | None = None
     table: str | None = None
-    form: str | None = None
+    format_name: str | None = msgspec.field(name="form", default=None)
     folder: str | None = None
     is_tmp: bool = False
     files: tuple[tuple[str, int | None, int | None], ...] = ()
@@ -50,8 +50,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest. What a job of that kind does not write, or an old version did not, is empty or None.
 
     ``reconciliation``: by stream, the bins as :meth:`cmsspark.checks.reconciliation.StreamBins.as_dict` has them.
-    ``unmatched_prefixes``: by stream, [prefix, records]. ``days``: of a period, each day's run. ``document``: the
-    manifest as it stands in the file.
+    ``unmatched_prefixes``: by stream, [prefix, records]. ``rows_of``: of a compacted run, the run that made its rows.
+    ``days``: of a period, each day's run. ``document``: the manifest as it stands in the file.
     """
 
     document: dict[str, Any]
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[str, ...] = ()
     missing_streams: tuple[str, ...] = ()
     partial: bool = False
-    damaged: tuple[dict[str, Any], ...] = ()
+    damaged: tuple[Any, ...] = ()
     reconciliation: dict[str, dict[str, Any]] = {}
     out_of_day_by_day: dict[str, dict[str, int]] = {}
     generations: dict[str, dict[str, int]] = {}
@@ -78,6 +78,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     versions: dict[str, Any] = {}
     seconds: float | None = None
+    rows_of: str | None = None
+
+    @property
+    def rows_run(self) -> str:
+        """The run that made the rows, in a compacted run another one. Who has published these rows, or made a period of
+        them, need not do it again.
+        """
+        return self.rows_of or self.run
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Manifest:

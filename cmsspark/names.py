@@ -1,10 +1,11 @@
-"""Rules for the names of sites, nodes and datasets (``docs/counting.md``, rule 20), as pure functions."""
+"""Rules for the names of sites, nodes, datasets and jobs' inputs (``docs/counting.md``, rules 20, 32), as functions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Suffixes of a node's name and their kinds of storage. A node without a suffix is disk.
 NODE_KINDS: Final = {"_Disk": "disk", "_MSS": "tape", "_Buffer": "buffer", "_Export": "buffer"}
@@ -48,6 +49,58 @@ def site_and_kind(node: str) -> tuple[str, str]:
     return node, "disk"
 
 
+#: A block's name: ``/primary/processed/TIER#x``, no part empty (rules 25 and 32).
+_BLOCK: Final = re.compile(r"/[^/#]+/[^/#]+/[^/#]+#.+", re.DOTALL)
+
+
+def is_block(name: str) -> bool:
+    """Whether a name has the form of a block's."""
+    return _BLOCK.fullmatch(name) is not None
+
+
 def block_dataset(block: str) -> str:
     """The dataset of a block named ``dataset#uuid``."""
     return block.partition("#")[0]
+
+
+class JobInput(NamedTuple):
+    """The input that a job names: a dataset, perhaps with a block of it; or the bin of a job without one."""
+
+    block: str | None = None
+    dataset: str | None = None
+    #: ``no_input`` or ``user_file`` where there is no dataset.
+    bin: str | None = None
+
+
+#: Values of ``CRAB_DataBlock`` that stand for no block: private simulation, and the user's own files.
+_FAKE_BLOCKS: Final = {"MCFakeBlock": JobInput(bin="no_input"), "UserFilesFakeBlock": JobInput(bin="user_file")}
+
+
+def job_input(data_block: str | None, desired_dataset: str | None) -> JobInput:
+    """The input of a job, from its ``CRAB_DataBlock`` and ``DESIRED_CMSDataset`` (rule 32).
+
+    >>> job_input("/a/b/RAW#1", None)
+    JobInput(block='/a/b/RAW#1', dataset='/a/b/RAW', bin=None)
+    >>> job_input(None, "cms:/a/b/RAW")
+    JobInput(block=None, dataset='/a/b/RAW', bin=None)
+    """
+    if data_block:
+        if data_block in _FAKE_BLOCKS:
+            return _FAKE_BLOCKS[data_block]
+        dataset, _, part = data_block.partition("#")
+        if part and _is_dataset(dataset):
+            return JobInput(data_block, dataset)
+    name = desired_dataset or ""
+    scope, colon, _ = name.partition("/")[0].partition(":")
+    if colon:
+        if scope != "cms":
+            return JobInput(bin="user_file")
+        name = name.removeprefix("cms:")
+    name = name.partition("#")[0]
+    return JobInput(dataset=name) if _is_dataset(name) else JobInput(bin="no_input")
+
+
+def _is_dataset(name: str) -> bool:
+    """Whether a name is ``/a/b/C``, no part of it empty."""
+    parts = name.split("/")
+    return len(parts) == 4 and not parts[0] and all(parts[1:])

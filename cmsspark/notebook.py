@@ -1,45 +1,174 @@
-"""Functions for notebooks: the accesses of a day and the stored tables as Spark DataFrames.
+"""Functions for notebooks and scripts: ``import cmsspark as cms``.
+
+Stored tables as pandas, Arrow or Polars without a JVM (``cms.read``, ``cms.sql``, ``cms.days``), and Spark beside them
+(``cms.session``, ``cms.accesses``, ``cms.table``). The store is that of the settings, or ``fout=``.
 
 Example:
-    >>> from cmsspark import notebook
-    >>> accesses = notebook.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
-    >>> usage = accesses.groupBy("dataset_name").count().orderBy("count", ascending=False)
+    >>> import cmsspark as cms
+    >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
+    >>> usage.groupby("data_tier")["nacc"].sum().idxmax() in set(usage["data_tier"])
+    True
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from cmsspark import days, pseudonyms
+from cmsspark import pseudonyms
+from cmsspark.days import parse_day
+from cmsspark.errors import InputMissing, UsageError
 from cmsspark.file_systems import files_for
+from cmsspark.periods import Interval, Period, between, named, options, spans
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of
+from cmsspark.resources import resource
+from cmsspark.runners.session import has_session
 from cmsspark.runners.session import session as _session
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+#: Kinds of tables that functions return.
+Kind = Literal["pandas", "arrow", "polars"]
+#: A day, a period, or the name of one: 2026-01-15, 2026-W46, 2026-11, 2026-11-01--2026-11-10.
+When = str | Interval
+#: The stderr of the JVM, in the state directory.
+SPARK_LOG: Final = "notebook-spark.log"
+
+
+def read(
+    table: str,
+    when: When,
+    last: str | date | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    to: Kind = "pandas",
+    allow_missing: bool = False,
+    fout: str | None = None,
+    settings_file: str | None = None,
+) -> Any:
+    """Return the rows of a stored table for a day, for a range of days, or for a week or month.
+
+    ``when`` is a day (``"2026-01-15"``), a week (``"2026-W03"``), a month (``"2026-01"``) or, with ``last``, the first
+    day of a range. ``period_aggregation`` is stored by period: its rows are those of exactly that period.
+    ``columns``: some of the columns in ``schemas/tables/NAME.yaml``. ``to``: ``pandas``, ``arrow`` or ``polars``.
+    In pandas ``day`` is a datetime, and whole numbers with nulls have the type Int64, so they stay exact.
+
+    Raises InputMissing (66) for days that are not stored, unless ``allow_missing`` and some are; UsageError (2) for an
+    unknown table or column.
+
+    Example:
+        >>> usage = cms.read("data_aggregation", "2026-01-15", fout="/data/results")
+        >>> usage["day"].nunique(), int(usage["nacc"].min())
+        (1, 1)
+        >>> cms.read("partials", "2026-01-15", columns=["nacc"], to="arrow", fout="/data/results").column_names
+        ['nacc']
+    """
+    from cmsspark.pipeline.stored_columns import files_of, table_rows
+    from cmsspark.schemas import stored_table
+    from cmsspark.store.results import current
+
+    store = store_of(fout, settings_of(settings_file))
+    job = job_of_table(table)
+    name = job.name if table in job.aliases else table
+    wanted = list(columns) if columns is not None else stored_table(name).names
+    if unknown := [column for column in wanted if column not in stored_table(name).names]:
+        found = ", ".join(stored_table(name).names)
+        raise UsageError(f"{name} has no column {', '.join(unknown)}", found=found)
+    interval = _interval(when, last)
+    files = files_of(store, "cmsspark notebook")
+    chosen: list[Interval] = [interval]
+    if isinstance(interval, Period) and not job.of_periods:
+        stored = set(days(name, fout=store))
+        missing = [day for day in interval.days if day not in stored]
+        chosen = [day for day in interval.days if day in stored]
+        _check_missing(name, store, interval, missing, chosen, allow_missing=allow_missing)
+    import pyarrow as pa
+
+    parts = [table_rows(files, current(files, store, job.name, name, one), name, wanted) for one in chosen]
+    return _converted(pa.concat_tables(parts), to)
+
+
+def sql(
+    query: str,
+    parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    to: Kind = "pandas",
+    max_rows: int | None = None,
+    max_seconds: float | None = None,
+    fout: str | None = None,
+    settings_file: str | None = None,
+) -> Any:
+    """Return the rows of an SQL query over all stored tables and days. Needs the extra ``cmsspark[sql]``.
+
+    Each stored table is a view, as for ``cmsspark sql`` (``docs/sql.md``). ``parameters`` fill ``?`` or ``$name``.
+    ``max_rows`` keeps the first rows. Raises UsageError (2) for a wrong query, NotReady (75) after ``max_seconds``.
+
+    Example:
+        >>> top = cms.sql(
+        ...     "select stream, sum(nacc) as nacc from data_aggregation where day = ? group by 1 order by 2 desc",
+        ...     ["2026-01-15"], fout="/data/results",
+        ... )
+        >>> list(top.columns), len(top) > 0
+        (['stream', 'nacc'], True)
+    """
+    from cmsspark.pipeline.stored_columns import files_of
+    from cmsspark.query.database import Database
+
+    store = store_of(fout, settings_of(settings_file))
+    with Database(store, files=files_of(store, "cmsspark notebook")) as database:
+        result = database.query(query, parameters, max_rows=max_rows, max_seconds=max_seconds)
+    return _converted(result.table, to)
+
+
+def days(table: str = "data_aggregation", *, fout: str | None = None, settings_file: str | None = None) -> list[date]:
+    """Return the stored days of a table, in order.
+
+    Example:
+        >>> cms.days(fout="/data/results")
+        [datetime.date(2026, 1, 15)]
+    """
+    from cmsspark.pipeline.stored_columns import files_of, stored_days
+
+    store = store_of(fout, settings_of(settings_file))
+    return stored_days(files_of(store, "cmsspark notebook"), store, job_of_table(table).name)
 
 
 def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:
     """Return the running Spark session, or start a local one with the options that correct numbers depend on.
 
-    ``app`` names the application. Other keywords are ignored where a session is running already.
+    ``app`` names the application. Other keywords are ignored where a session is running already. What a new JVM prints
+    goes to ``notebook-spark.log`` in the state directory; errors of queries are raised as always.
 
     Example:
-        >>> spark = notebook.session()
+        >>> spark = cms.session()
         >>> spark.conf.get("spark.sql.session.timeZone")
         'UTC'
     """
-    return _session(app, **conf)
+    if has_session():
+        return _session(app, **conf)
+    settings = settings_of(None)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    quiet = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{resource('etc/log4j2.properties')}",
+    }
+    with _stderr_in(settings.state_dir / SPARK_LOG):
+        return _session(app, **{**quiet, **settings.spark, **conf})
 
 
 def accesses(
     day: str,
     *,
     root: str | None = None,
-    streams: Sequence[str] = STREAMS,
+    streams: Sequence[str] = ACCESS_STREAMS,
     settings_file: str | None = None,
     allow_tmp: bool = False,
 ) -> DataFrame:
@@ -49,10 +178,11 @@ def accesses(
     wall_seconds, dataset_name and block_name (both null where DBS does not have the file). Records in a bin of the
     decoder (malformed, out of day, only written, without a file name) are left out.
 
-    Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs.
+    Raises the errors of the job ``data_aggregation``, for example InputMissing (66) for a day without logs, and
+    UsageError (2) for a stream of jobs.
 
     Example:
-        >>> accesses = notebook.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
+        >>> accesses = cms.accesses("2026-01-15", root="/data/mirror", streams=["aaa"])
         >>> accesses.where("dataset_name is not null").count() > 0
         True
         >>> sorted(accesses.columns)[:4]
@@ -71,10 +201,17 @@ def accesses(
     from cmsspark.sources.folders import Layout
     from cmsspark.sources.reader import Reader
 
+    of_jobs = sorted({*streams} & {*STREAMS_OF_JOBS})
+    if of_jobs:
+        raise UsageError(
+            f"{', '.join(of_jobs)} has jobs, and no accesses to files",
+            found=f"streams: {', '.join(streams)}",
+            next_step='notebook.table("dbs_condor", DAY) has its jobs by dataset, site and app',
+        )
     settings = settings_of(settings_file)
     request = DayRequest(
         "data_aggregation",
-        days.parse_day(day),
+        parse_day(day),
         "",
         settings,
         root=root,
@@ -84,8 +221,10 @@ def accesses(
     )
     spark = session()
     files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.load(settings.sources, root or settings.root), files)
-    opened = open_snapshots(files, inputs.dbs, inputs.phedex, settings.cache_dir / "catalogue")
+    inputs = resolve(request, Layout.of(settings, root), files)
+    cache = settings.cache_dir / "catalogue"
+    opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
+    assert opened.catalogue is not None
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, request.day)
     catalogue = ship(spark, opened.catalogue)
     replicas = ship(spark, opened.replicas) if opened.replicas else None
@@ -107,7 +246,7 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
     days, if this day is not stored, and UsageError (2) for an unknown table.
 
     Example:
-        >>> usage = notebook.table("data_aggregation", "2026-01-15", fout="/data/results")
+        >>> usage = cms.table("data_aggregation", "2026-01-15", fout="/data/results")
         >>> usage.groupBy("site_tier").sum("nacc").count() > 1
         True
     """
@@ -116,8 +255,82 @@ def table(name: str, day: str, *, fout: str | None = None, settings_file: str | 
 
     spark = session()
     store = store_of(fout, settings_of(settings_file))
-    current_table = current(files_for(store, spark), store, job_of_table(name).name, name, days.parse_day(day))
+    current_table = current(files_for(store, spark), store, job_of_table(name).name, name, parse_day(day))
     read = spark.read.schema(stored_table(name).spark())
     if current_table.manifest.tables[name].format == "csv":
         return read.csv(spark_location(current_table.path), header=True, escape='"', multiLine=True)
     return read.parquet(spark_location(current_table.path))
+
+
+def _interval(when: When, last: str | date | None) -> Interval:
+    """The day or period that is asked for. Raises UsageError (2) where ``when`` names none."""
+    if last is not None:
+        return between(_day(when), _day(last))
+    if not isinstance(when, str):
+        return when
+    try:
+        return named(when)
+    except ValueError:
+        return parse_day(when)
+
+
+def _day(when: When) -> date:
+    if isinstance(when, Period):
+        raise UsageError("a range is from a day to a day", found=str(when), next_step="leave out the last day")
+    return parse_day(when) if isinstance(when, str) else when
+
+
+def _check_missing(
+    table: str, store: str, period: Period, missing: list[date], there: list[Interval], *, allow_missing: bool
+) -> None:
+    if not missing or (allow_missing and there):
+        return
+    raise InputMissing(
+        f"{len(missing)} of the {len(period.days)} days of {period} are not stored: {spans(missing)}",
+        where=store,
+        found=f"{len(there)} of them",
+        next_step=f"run_spark {job_of_table(table).name} {options(missing[0])}"
+        + ("; or allow_missing=True" if there else ""),
+    )
+
+
+def _converted(rows: pa.Table, to: Kind) -> Any:
+    """An Arrow table as what the caller wants. Raises UsageError (2) for another kind."""
+    import pyarrow as pa
+
+    if to == "arrow":
+        return rows
+    if to == "polars":
+        import polars as pl
+
+        return pl.from_arrow(rows)
+    if to != "pandas":
+        raise UsageError(f"to={to!r} is not known", next_step="give pandas, arrow or polars")
+    import pandas as pd
+
+    frame = rows.to_pandas(date_as_object=False)
+    for field in rows.schema:
+        # A column with nulls would become float, which is exact up to 2^53 only.
+        if pa.types.is_int64(field.type) and rows[field.name].null_count:
+            frame[field.name] = rows[field.name].to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    return frame
+
+
+@contextmanager
+def _stderr_in(path: Path) -> Iterator[None]:
+    """Let processes that start in this block write their stderr to a file, unless it cannot be written."""
+    log = None
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if log is None:
+        yield
+        return
+    own = os.dup(2)
+    os.dup2(log, 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+        os.close(log)

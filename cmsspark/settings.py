@@ -26,6 +26,8 @@ from cmsspark.errors import NotAllowed, SettingsError
 
 FILE_NAME: Final = "cmsspark.yaml"
 _MAX_BYTES: Final = 1_000_000
+#: Words in the names of datasets that ``event_counts`` leaves out (rule 39).
+EVENT_COUNTS_WITHOUT: Final = ("test", "backfill", "jobrobot", "sam", "bunnies", "penguins")
 DEFAULT_LINE_BYTES: Final = 64 * 1024 * 1024
 #: Bytes of a log line. The bounds limit memory, as several lines are in memory at once.
 _LineBytes = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=1024 * 1024 * 1024)]
@@ -43,6 +45,8 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jars: str | None = None
     environment: str | None = None
     views: str | None = None
+    rses: str | None = None
+    event_counts_without: list[str] | None = None
     max_line_bytes: _LineBytes | None = None
     sources: dict[str, Any] | None = None
     publishing: dict[str, Any] | None = None
@@ -63,6 +67,8 @@ class Settings:
     ``publishing``: defaults of ``cmsspark publish``. ``daily``: of ``cmsspark daily``. ``spark``: Spark options
     that override the profile. ``profile``: default profile of ``run_spark``. ``jars``: folder with a cluster's own jars
     (spark-avro). ``environment``: packed Python environment for executors. ``views``: a file of custom named views.
+    ``rses``: a file of exceptions to the sites of Rucio's storage elements, in the form of ``etc/rses.yaml``.
+    ``event_counts_without``: words (case aside); ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed record.
     ``origin``: the file that was read.
     """
@@ -80,6 +86,8 @@ class Settings:
     jars: str | None = None
     environment: str | None = None
     views: str | None = None
+    rses: str | None = None
+    event_counts_without: tuple[str, ...] = EVENT_COUNTS_WITHOUT
     max_line_bytes: int = DEFAULT_LINE_BYTES
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
@@ -149,6 +157,10 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         jars=location("jars"),
         environment=location("environment"),
         views=location("views"),
+        rses=location("rses"),
+        event_counts_without=EVENT_COUNTS_WITHOUT
+        if values.event_counts_without is None
+        else tuple(values.event_counts_without),
         max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
         lines=lines,
     )

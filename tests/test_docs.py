@@ -128,7 +128,7 @@ def run_examples(name: str, replaced: dict[str, str]) -> doctest.TestResults:
     text = inspect.getdoc(found) or ""
     for old, new in replaced.items():
         text = text.replace(old, new)
-    names = {**vars(module), module.__name__.rpartition(".")[2]: module}
+    names = {**vars(module), module.__name__.rpartition(".")[2]: module, "cms": importlib.import_module("cmsspark")}
     return doctest.DocTestRunner(verbose=False).run(doctest.DocTestParser().get_doctest(text, names, name, None, 0))
 
 

@@ -179,11 +179,10 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING
 
-from cmsspark.pipeline.dump_day import DumpJob, Tables
+from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame
 
     from cmsspark.kernel.dump_frames import Frames
 
@@ -199,12 +198,7 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return dump_frames.as_table(counts, "toy_tiers", day)
 
 
-def build_in_spark(tables: Tables, day: date) -> DataFrame:
-    """The same rows."""
-    raise NotImplementedError
-
-
-JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build, build_in_spark)
+JOB = DumpJob("toy_tiers", {"DATASETS": ("dataset_id", "dataset")}, False, build)
 command = JOB.command()
 '''
 JOB_LINE = '    yield Job("toy_tiers", "Datasets by data tier", ("toy_tiers",), runs_in_processes=True)\n'
@@ -441,7 +435,7 @@ def test_a_job_stores_its_table(with_toy: Copy) -> None:
 def test_the_demo_goes_on_without_it(with_toy: Copy) -> None:
     code = "import datetime, pathlib; from cmsspark.commands import demo; folder = pathlib.Path('demo');"
     code += "print(demo._jobs(demo.DemoPaths(folder), datetime.date(2026, 1, 15))[0])"
-    assert "'--streams', 'aaa,eos,cmssw,crab'" in with_toy.run("-c", code)
+    assert "'--streams', 'aaa,eos,cmssw,condor'" in with_toy.run("-c", code)
 
 
 def test_days_before_its_first_are_counted_without_it(with_toy: Copy) -> None:
@@ -451,7 +445,7 @@ def test_days_before_its_first_are_counted_without_it(with_toy: Copy) -> None:
     shutil.move(with_toy.folder / "root/project/monitoring/archive/toy", with_toy.folder / "toy")
     try:
         with_toy.count("data_aggregation.py")
-        assert with_toy.manifest("data_aggregation")["streams"] == ["aaa", "eos", "cmssw", "crab"]
+        assert with_toy.manifest("data_aggregation")["streams"] == ["aaa", "eos", "cmssw", "condor"]
         assert with_toy.rows("data_aggregation", "toy") == []
     finally:
         registry.write_text(text)

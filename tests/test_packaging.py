@@ -76,6 +76,9 @@ def test_the_zip_runs_from_anywhere_without_the_checkout(tmp_path: Path) -> None
 def test_the_wheel_holds_resources_inside_the_package_and_nothing_beside_it(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "cmsspark/etc/spark/local.yaml" in names and "cmsspark/schemas/tables/partials.yaml" in names
+    pages = REPO / "cmsspark" / "dashboard"
+    wanted = {f"cmsspark/dashboard/{path.relative_to(pages)}" for path in pages.rglob("*.*") if path.suffix != ".pyc"}
+    assert wanted <= set(names) and "cmsspark/dashboard/templates/page.html" in wanted
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cmsspark"}
     assert not [name for name in names if "__pycache__" in name]
 

@@ -25,9 +25,10 @@ _NAMED: Final = 8
 
 #: Types that a sample finds → the types of a schema that they fit.
 _FITS: Final = {
-    "null": ("string", "long"),
+    "null": ("string", "long", "double"),
     "text": ("string",),
-    "whole number": ("long",),
+    "whole number": ("long", "double"),
+    "fraction": ("double",),
     "string": ("string",),
     "enum": ("string",),
     "long": ("long",),
@@ -78,7 +79,7 @@ class FieldChange:
         return f"{self.column.name}: {_WANTED[self.column.type]} wanted, found {self.observed}"
 
 
-_WANTED: Final = {"string": "text", "long": "a whole number"}
+_WANTED: Final = {"string": "text", "long": "a whole number", "double": "a number"}
 
 
 def changes(stream: str, seen: Seen, needed_of: NeededOf) -> list[FieldChange]:
@@ -173,5 +174,5 @@ def _in_no_format(seen: Seen, gone: list[FieldChange]) -> bool:
 def _is_confirmed(stream: str, bins: StreamBins, what: str, seen: Seen, is_known: Callable[[str, str], bool]) -> bool:
     if what == "lfn":
         counted = bins.read - bins.malformed - bins.out_of_day.total() - bins.write_only
-        return counted >= ENOUGH_FOR_LFN and bins.unmatched["no_lfn"] == counted
+        return counted >= ENOUGH_FOR_LFN and bins.unmatched.get("no_lfn") == counted
     return seen.records.total() >= ENOUGH and bins.matched > 0 and not is_known(stream, what)

@@ -142,6 +142,19 @@ def judge_dump(kind: str, dump_day: date | None, day: date, now_ms: int, rules: 
     return Readiness((), (f"{kind}: the dump of {dump_day} is taken, none dated after {day} came in time",))
 
 
+def judge_writing(kind: str, newest_ms: int, now_ms: int, rules: Rules) -> Readiness:
+    """Whether a dump whose tables are written one by one (from about 04:00 UTC, Rucio's) is still being written: a file
+    of it is younger than ``quiet_minutes``.
+    """
+    quiet_ms = int(rules.quiet_minutes * MINUTE_MS)
+    age_ms = now_ms - newest_ms
+    # A file from the future means a wrong clock, not that it is being written.
+    if not -quiet_ms < age_ms < quiet_ms:
+        return Readiness()
+    reason = f"{kind}: the last file of the dump was written {max(age_ms, 0) // MINUTE_MS} minutes ago"
+    return Readiness((reason,), (), newest_ms + quiet_ms)
+
+
 def missing(text: str, now_ms: int) -> Readiness:
     """A missing input, which ``text`` names."""
     return Readiness((text,), (), now_ms + HOUR_MS)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmsspark.access import UNMATCHED_BINS
+from cmsspark.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.errors import DataError, UsageError
 
 #: Malformed records: more than this share and more than this many fail a run.
@@ -32,7 +32,10 @@ _SHARE = re.compile(r"([0-9]*\.?[0-9]+)(%?)", re.ASCII)
 
 @dataclass
 class StreamBins:
-    """Records of one stream by bin; ``out_of_day`` by the day that records name, ``generations`` by format."""
+    """Records of one stream by bin; ``out_of_day`` by the day that records name, ``generations`` by format.
+
+    ``job_bins``: the bins that only a stream of jobs has, None for a stream of accesses. Jobs write nothing.
+    """
 
     read: int = 0
     matched: int = 0
@@ -41,11 +44,19 @@ class StreamBins:
     write_only: int = 0
     out_of_day: Counter[str] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
+    job_bins: dict[str, int] | None = None
+
+    @classmethod
+    def of_jobs(cls) -> StreamBins:
+        """Empty bins of a stream of jobs."""
+        return cls(unmatched=dict.fromkeys(UNMATCHED_JOB_BINS, 0), job_bins=dict.fromkeys(JOB_BINS, 0))
 
     def add(self, name: str, count: int, detail: str | None) -> None:
         """Count ``count`` records in the bin ``name`` of a scan's result."""
         if name in self.unmatched:
             self.unmatched[name] += count
+        elif self.job_bins is not None and name in self.job_bins:
+            self.job_bins[name] += count
         elif name == "out_of_day":
             self.out_of_day[detail or ""] += count
         elif name.startswith("generation "):
@@ -56,10 +67,16 @@ class StreamBins:
             raise ValueError(f"there is no bin {name!r}")
 
     @property
+    def matched_what(self) -> str:
+        """What a record matches in DBS."""
+        return "file" if self.job_bins is None else "dataset"
+
+    @property
     def binned(self) -> int:
         """Records that some bin holds; every record is in one, so this must be ``read``."""
         out = self.out_of_day.total()
-        return self.matched + sum(self.unmatched.values()) + self.malformed + out + self.write_only
+        of_jobs = sum((self.job_bins or {}).values())
+        return self.matched + sum(self.unmatched.values()) + self.malformed + out + self.write_only + of_jobs
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in the manifest, zeros written."""
@@ -69,7 +86,7 @@ class StreamBins:
             "unmatched": dict(self.unmatched),
             "malformed": self.malformed,
             "out_of_day": self.out_of_day.total(),
-            "write_only": self.write_only,
+            **({"write_only": self.write_only} if self.job_bins is None else self.job_bins),
         }
 
 
@@ -118,11 +135,13 @@ def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tole
     return tolerances
 
 
-def from_rows(rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str]) -> dict[str, StreamBins]:
+def from_rows(
+    rows: Iterable[tuple[str, str, int, str | None]], streams: Iterable[str], of_jobs: Collection[str] = ()
+) -> dict[str, StreamBins]:
     """Bins by stream from (stream, bin, count, detail) rows of a scan; ``matched`` counts the accesses in the tables,
-    so that the sum of bins also proves that no join lost or multiplied counts.
+    so that the sum of bins also proves that no join lost or multiplied counts. ``of_jobs``: streams of jobs.
     """
-    bins = {stream: StreamBins() for stream in streams}
+    bins = {stream: StreamBins.of_jobs() if stream in of_jobs else StreamBins() for stream in streams}
     for stream, name, count, detail in rows:
         bins[stream].add(name, count, detail)
     return bins
@@ -157,7 +176,7 @@ def check(
             )
         if counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
             raise DataError(
-                f"{stream}: none of {counts.read:,} records matched a file in DBS",
+                f"{stream}: none of {counts.read:,} records matched a {counts.matched_what} in DBS",
                 where=dump,
                 found=_unmatched(counts, (prefixes or {}).get(stream, ())),
                 next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
@@ -172,7 +191,7 @@ def check(
 def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:
     """The bins that are not empty, and how names begin, for an error."""
     binned = bins.as_dict()
-    counts = {**binned.pop("unmatched"), **{name: binned[name] for name in ("malformed", "out_of_day", "write_only")}}
+    counts = {**binned.pop("unmatched"), **{name: binned[name] for name in binned if name not in ("read", "matched")}}
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     if prefixes:
         text += "; names begin with " + ", ".join(f"{prefix} ({count:,})" for prefix, count in prefixes[:5])

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from cmsspark.commands import ask_places, ask_use
+from cmsspark.commands import ask_deletion, ask_places, ask_use
 from cmsspark.commands.ask_use import Answer
 from cmsspark.errors import UsageError
 from cmsspark.names import KINDS
@@ -108,7 +108,7 @@ def what_lies_at(
     tier: str | None, site: str | None, data_tier: str | None, kind: str | None, day: date | None, top: int,
     as_json: bool, fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
-    """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex) hold."""
+    """Show how much data the sites of a tier (site_tier_usage) or one site (dbs_phedex, dbs_rucio) hold."""
     store, files = _open_store(fout, settings_file)
     _show(ask_places.what_lies_at(files, store, ask_places.Choice(tier, site, data_tier, kind), day), top, as_json)
 
@@ -132,6 +132,22 @@ def unused(
     stored.check(allow_missing=allow_missing)
     choice = ask_places.Choice(tier, site, data_tier, kind or "disk")
     _show(ask_places.unused(stored, choice, day), top, as_json)
+
+
+@command.command("could-go")
+@click.argument("site")
+@click.option("--date", "day", type=DayType(), help="As of this day. [default: the newest stored day]")
+@click.option("--kind", type=click.Choice(KINDS[:2]), default="disk", show_default=True, help="The kind of storage.")
+@_output
+def could_go(
+    site: str, day: date | None, kind: str, top: int, as_json: bool, fout: str | None, settings_file: str | None
+) -> None:
+    """List what could be deleted at SITE: datasets that nobody used for long, and that are not new, largest first.
+
+    The job dataset_last_access says which these are (12 months, or its --months). SITE may be a pattern.
+    """
+    store, files = _open_store(fout, settings_file)
+    _show(ask_deletion.could_go(files, store, site, kind, day), top, as_json)
 
 
 def _open_store(fout: str | None, settings_file: str | None) -> tuple[str, Files]:

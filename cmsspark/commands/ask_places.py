@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.commands.ask_deletion import last_use
 from cmsspark.commands.ask_use import Answer, Part, nearest, window_dict
 from cmsspark.errors import InputMissing, UsageError
-from cmsspark.pipeline.stored_columns import newest, table_rows
+from cmsspark.pipeline.stored_columns import newest, newest_replicas, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.reports.terminal import volume
 from cmsspark.storage import Files
@@ -63,15 +64,18 @@ class Choice:
 def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> Answer:
     """How much data the chosen sites hold, by kind of storage and data tier.
 
-    Tiers of sites come from ``site_tier_usage``, single sites from ``dbs_phedex``. Raises InputMissing (66) where that
-    table is not stored, or for an unknown name.
+    Tiers of sites come from ``site_tier_usage``, single sites from ``dbs_phedex`` or ``dbs_rucio``. Raises InputMissing
+    (66) where that table is not stored, or for an unknown name.
     """
     import polars as pl
 
     if choice.tier is None and choice.site is None:
         raise UsageError("a tier or a site is needed", next_step="give --tier T2, or --site T2_CH_CERN")
-    table = "dbs_phedex" if choice.site else "site_tier_usage"
-    as_of, stored = newest(files, fout, table, day)
+    table = "site_tier_usage"
+    if choice.site:
+        as_of, stored, table = newest_replicas(files, fout, day)
+    else:
+        as_of, stored = newest(files, fout, table, day)
     if choice.site:
         columns = ["site_name", "site_tier", "kind", "data_tier", "dataset_name", "present_bytes", "present_file_count"]
         rows = choice.filter(_frame(files, stored, table, columns))
@@ -99,13 +103,14 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     """Replicas of datasets at sites where no access of these days read them, the largest first.
 
     An access counts at the site that its log names; one at an ``unknown`` site may have read any replica and is among
-    those elsewhere. Raises InputMissing (66) where ``dbs_phedex`` is not stored, or for an unknown name.
+    those elsewhere. Where ``dataset_last_access`` is stored, each dataset has its last access, by Rucio or in any
+    stored day. Raises InputMissing (66) where ``dbs_phedex`` and ``dbs_rucio`` are not stored, or for an unknown name.
     """
     import polars as pl
 
-    as_of, stored = newest(days.files, days.fout, "dbs_phedex", day)
+    as_of, stored, table = newest_replicas(days.files, days.fout, day)
     columns = ["dataset_name", "site_name", "kind", "site_tier", "data_tier", "present_bytes", "newest_replica_ms"]
-    replicas = choice.filter(_frame(days.files, stored, "dbs_phedex", columns)).filter(pl.col("present_bytes") > 0)
+    replicas = choice.filter(_frame(days.files, stored, table, columns)).filter(pl.col("present_bytes") > 0)
     read = _read(days)
     rows = (
         replicas.join(read, on=["dataset_name", "site_name"], how="anti")
@@ -130,7 +135,12 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
         .sort("present_bytes", "site_name", descending=[True, False])
         .select("present_bytes", "replica_count", "unread_everywhere", "site_name")
     )
-    shown = rows.select("present_bytes", "newest_replica", "nacc_elsewhere", "site_name", "dataset_name")
+    used = last_use(days.files, days.fout, day)
+    named = ["present_bytes", "newest_replica", "nacc_elsewhere", "site_name", "dataset_name"]
+    if used is not None:
+        rows = rows.join(used, "dataset_name", "left", maintain_order="left")
+        named.insert(2, "last_access")
+    shown = rows.select(named)
     total, nowhere = _total(rows["present_bytes"]), rows.filter(pl.col("nacc_elsewhere") == 0)
     facts = [
         f"{rows.height:,} of {replicas.height:,} datasets at sites, {_bytes(rows)} of {_bytes(replicas)}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, InputMissing
 from cmsspark.periods import spans
-from cmsspark.pipeline.stored_columns import newest, table_rows
+from cmsspark.pipeline.stored_columns import newest_replicas, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.reports.terminal import volume
 
@@ -25,9 +25,9 @@ _HEADINGS: Final = {
     "data_tier": "data tier", "replica_bytes": "bytes", "present_bytes": "bytes", "replica_file_count": "files",
     "present_file_count": "files", "replica_events": "replica events", "newest_replica": "newest replica",
     "nacc_elsewhere": "read elsewhere", "site_tier": "tier", "kind": "kind", "events": "events",
-    "replica_count": "replicas", "unread_everywhere": "read nowhere",
+    "replica_count": "replicas", "unread_everywhere": "read nowhere", "last_access": "last access", "state": "use",
 }  # fmt: skip
-_BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes")
+_BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,17 @@ class Part:
     @property
     def left(self) -> list[int]:
         """Positions of the text columns."""
-        texts = ("dataset_name", "site_name", "app", "data_tier", "site_tier", "kind", "newest_replica")
+        texts = (
+            "dataset_name",
+            "site_name",
+            "app",
+            "data_tier",
+            "site_tier",
+            "kind",
+            "newest_replica",
+            "last_access",
+            "state",
+        )
         return [i for i, name in enumerate(self.columns) if name in texts]
 
     def shown(self, top: int) -> list[list[object]]:
@@ -189,15 +199,15 @@ def _check_known(days: StoredDays, column: str, wanted: str) -> None:
 
 
 def known_names(days: StoredDays, column: str) -> set[str]:
-    """The datasets or sites of the accesses of these days, and those of the replicas if dbs_phedex is stored."""
+    """The datasets or sites of the accesses of these days, and those of the replicas if they are stored."""
     names: set[Any] = set()
     for batch in days.batches([column]):
         for _, rows in batch:
             for chunk in rows.column(column).chunks:
                 names.update(chunk.to_pylist() if not hasattr(chunk, "dictionary") else chunk.dictionary.to_pylist())
     try:
-        _, replicas = newest(days.files, days.fout, "dbs_phedex")
-        names.update(table_rows(days.files, replicas, "dbs_phedex", [column]).column(column).unique().to_pylist())
+        _, replicas, table = newest_replicas(days.files, days.fout)
+        names.update(table_rows(days.files, replicas, table, [column]).column(column).unique().to_pylist())
     except CmssparkError:
         pass  # no replicas are stored: the names are those of the accesses alone
     return names - {None}

@@ -222,7 +222,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
     from cmsspark.pipeline.provenance import is_all_local
     from cmsspark.sources.folders import Layout
 
-    layout = Layout.load(settings.sources, root or settings.root)
+    layout = Layout.of(settings, root)
     if is_all_local(layout, layout.locations, fout):
         return LocalFiles()
     from cmsspark.runners.session import small_session

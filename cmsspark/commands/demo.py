@@ -16,7 +16,7 @@ import click
 
 from cmsspark.errors import CmssparkError, OutputError
 from cmsspark.pipeline.options import DayType
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
     from cmsspark.demo.make import Made
@@ -68,7 +68,8 @@ class DemoPaths:
     type=click.IntRange(1, 3_660),
     default=1,
     show_default=True,
-    help="Number of stored days up to --date. Results of the days before --date are generated without logs.",
+    help="Number of stored days up to --date. Results of the days before --date are generated without logs;"
+    " from 61 days on they are as large as in production.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random numbers.")
 @click.option("--keep", is_flag=True, help="Reuse existing logs and dumps if they were made with the same options.")
@@ -79,12 +80,13 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day.
     """
     from cmsspark.demo.steps import Steps
+    from cmsspark.demo.story import STORY_DAYS
 
     paths = DemoPaths(out)
-    steps = Steps(total=4 if days == 1 else 6)
+    steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 6)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
-    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps of DBS and PhEDEx"):
+    with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
         wanted = _kept(paths, options) if keep else None
         if wanted is None:
             wanted = _make(paths, options, day, records, seed, steps)
@@ -95,27 +97,43 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
         if code:
             click.secho(f"\nThe demo stopped: the command above failed with exit code {code}.", fg="red", err=True)
             return code
-    if days > 1 and (code := _past(paths, day, records, days, seed, steps)):
-        return code
     _show(paths, day, wanted, steps)
+    if days > 1 and (code := _past(paths, day, days, seed, steps)):
+        return code
+    click.secho(f"\nDone in {steps.elapsed:.0f} s.", bold=True)
     return 0
 
 
-def _past(paths: DemoPaths, day: date, records: int, days: int, seed: int, steps: Steps) -> int:
+def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> int:
     """Store generated results of the days before ``day``, and show the use of the sites over all days."""
     from cmsspark import pseudonyms
-    from cmsspark.demo.history import store_history
-    from cmsspark.demo.past import History
+    from cmsspark.demo.story import STORY_DAYS, next_lines, store_past
 
     first = day - timedelta(days=days - 1)
-    rows = records // 10
-    with steps.step(f"Generate results of {days - 1} earlier days without logs, {rows:,} rows each"):
+    with steps.step(f"Generate results of {days - 1} earlier days without logs"):
         key = pseudonyms.load_or_make(paths.out / "state" / pseudonyms.KEY_FILE)
-        before = [first + timedelta(days=number) for number in range(days - 1)]
-        made = store_history(History(key.of, seed, rows), str(paths.store), before, key.key_id)
+
+        def progress(made: int, wanted: int) -> None:
+            if made % 50 == 0 or made == wanted:
+                steps.echo(f"{steps.elapsed:5.1f} s  {made:,} of {wanted:,} days")
+
+        made, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
         steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")
     period = ("--from", first.isoformat(), "--to", day.isoformat())
-    return _run(steps, paths, ("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store)))
+    commands: list[tuple[str, ...]] = [("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
+    if days <= STORY_DAYS:
+        commands.insert(0, ("run_spark", "dbs_phedex.py", *_common(paths, day), "--root", str(paths.cms)))
+        commands.insert(1, ("cmsspark", "period", *period, "--fout", str(paths.store)))
+    for command_line in commands:
+        if code := _run(steps, paths, command_line):
+            return code
+    _title("What to try next, on all days")
+    _lines(next_lines(first, day, story))
+    return 0
+
+
+def _common(paths: DemoPaths, day: date) -> tuple[str, ...]:
+    return ("--date", day.isoformat(), "--fout", str(paths.store))
 
 
 def _claim(paths: DemoPaths) -> None:
@@ -180,13 +198,15 @@ def _size(made: Made) -> str:
 
 def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
     """The commands of the demo, as a user types them."""
-    # Not at import: numpy comes with it.
-    from cmsspark.demo.activity import STREAMS as written
-
-    common = ("--date", day.isoformat(), "--fout", str(paths.store))
+    common = _common(paths, day)
     root = ("--root", str(paths.cms))
+    # Not at import: numpy comes with it.
+    from cmsspark.demo.make import served_streams
+    from cmsspark.sources.epochs import Epochs
+
     # Streams that the demo does not write are left out.
-    streams = () if set(STREAMS) == set(written) else ("--streams", ",".join(written))
+    written = served_streams(day)
+    streams = () if set(Epochs.load().streams_of_day(day)) == set(written) else ("--streams", ",".join(written))
     return [
         ("run_spark", "data_aggregation.py", *common, *root, *streams),
         ("run_spark", "site_tier_usage.py", *common, *root),
@@ -226,7 +246,6 @@ def _show(paths: DemoPaths, day: date, wanted: Mapping[str, Any], steps: Steps) 
     _lines(_where(paths, day))
     _title("What to try next")
     _lines(_next(paths, day))
-    click.secho(f"\nDone in {steps.elapsed:.0f} s.", bold=True)
 
 
 def _title(text: str) -> None:
@@ -251,13 +270,17 @@ def _read(paths: DemoPaths, day: date, table: str) -> Any:
 
 def _most_used(paths: DemoPaths, day: date) -> list[str]:
     """Accesses, people, sites, volume and CPU time of the ten datasets with the most accesses, from the partials."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from cmsspark.demo.show import table
     from cmsspark.reports.terminal import volume
 
     not_null = pc.CountOptions(mode="only_valid")
-    sums = _read(paths, day, "partials").group_by("dataset_name").aggregate(
+    rows = _read(paths, day, "partials")
+    # Jobs are no accesses.
+    accesses = rows.filter(pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS)))
+    sums = accesses.group_by("dataset_name").aggregate(
         [("nacc", "sum"), ("user", "count_distinct", not_null), ("site_name", "count_distinct", not_null),
          ("read_bytes", "sum"), ("cpu_time", "sum")]
     )  # fmt: skip
@@ -310,6 +333,7 @@ def _next(paths: DemoPaths, day: date) -> list[str]:
         f"  export CMSSPARK_SETTINGS={paths.settings}",
         f"  cmsspark path data_aggregation --date {day}        # to read it with pandas, DuckDB or Spark",
         f"  cmsspark manifest data_aggregation --date {day}    # its inputs and counts",
+        '  cmsspark sql "describe data_aggregation"                 # any question, in SQL',
         f"  run_spark dbs_phedex.py --date {day}               # replicas by dataset and site",
         "  run_spark --list                                       # all jobs",
     ]

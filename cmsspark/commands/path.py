@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from typing import Any
 
 import click
@@ -33,11 +34,18 @@ def _session() -> Any:
 @click.command("path")
 @click.argument("table")
 @when_options
+@click.option("--glob", "as_glob", is_flag=True, help="Print a pattern of its part files, for readers that want files.")
 @store_options
-def path_command(table: str, when: Interval, fout: str | None, settings_file: str | None) -> None:
+def path_command(table: str, when: Interval, as_glob: bool, fout: str | None, settings_file: str | None) -> None:
     """Print the URI of the current result of TABLE, for pandas, DuckDB or Spark."""
     files, stored = find(table, when, fout, settings_file)
-    click.echo(files.uri(stored.path))
+    if not as_glob:
+        click.echo(files.uri(stored.path))
+        return
+    fmt = stored.manifest.tables[stored.path.rpartition("/")[2]].format
+    # A name with a character of patterns stays a plain path, in which that character is escaped.
+    folder = glob.escape(stored.path) if is_local(stored.path) else files.uri(stored.path)
+    click.echo(f"{folder}/part-*.{fmt}")
 
 
 @click.command("manifest")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 
 import click
@@ -10,11 +9,12 @@ import click
 from cmsspark.daily.state import DailyState
 from cmsspark.errors import Exit, InputMissing, OutputError
 from cmsspark.file_systems import files_for
+from cmsspark.periods import Interval, Period, first_day
 from cmsspark.pipeline.job_index import job_of_table
-from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
-from cmsspark.pipeline.run_report import of_run
+from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.period_options import when_options
+from cmsspark.pipeline.run_report import of_run, page_of_run
 from cmsspark.readable import encodable, json_text
-from cmsspark.reports.page import page
 from cmsspark.reports.text import text
 from cmsspark.runners.session import small_session
 from cmsspark.storage import Files, LocalFiles, is_local
@@ -22,15 +22,15 @@ from cmsspark.store import results
 
 
 @click.command("report")
-@click.argument("table", default="data_aggregation")
-@date_option
+@click.argument("table", required=False)
+@when_options
 @click.option("--run", "run", metavar="RUN", help="A run of the day that is not current; RUN can be abbreviated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--html", "html", metavar="FILE", type=click.Path(dir_okay=False), help="Write an HTML page to FILE.")
 @store_options
 def command(
-    table: str,
-    day: date,
+    table: str | None,
+    when: Interval,
     run: str | None,
     as_json: bool,
     html: str | None,
@@ -39,8 +39,11 @@ def command(
 ) -> int:
     """Account for every record of a day of TABLE: counts, joins, inputs, differences from the days before.
 
-    Exits with 65 if a join lost or duplicated rows.
+    The HTML page begins with what was read: datasets, sites, trend, CPU time. A week, month or range has one, too.
+    TABLE is data_aggregation by default, for a period period_aggregation. Exits with 65 if a join lost or duplicated
+    rows.
     """
+    table = table or ("period_aggregation" if isinstance(when, Period) else "data_aggregation")
     job = job_of_table(table)
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
@@ -48,20 +51,21 @@ def command(
     name = job.name if table in job.aliases else table
     try:
         stored = (
-            results.run_table(files, store, job.name, name, day, run)
+            results.run_table(files, store, job.name, name, when, run)
             if run
-            else results.current(files, store, job.name, name, day)
+            else results.current(files, store, job.name, name, when)
         )
     except InputMissing as error:
-        skipped = DailyState(settings.state_dir, store).record(day, job.name).skipped
+        skipped = DailyState(settings.state_dir, store).record(first_day(when), job.name).skipped
         if skipped is None:
             raise
         raise InputMissing(
             error.wanted, where=error.where, found=f"the day was skipped by {skipped.user}: {skipped.reason}"
         ) from None
-    contents = of_run(files, store, job, stored.manifest, stored.path.rsplit("/", 1)[0])
+    folder = stored.path.rsplit("/", 1)[0]
+    contents = of_run(files, store, job, stored.manifest, folder)
     if html is not None:
-        _write(Path(html), page(contents))
+        _write(Path(html), page_of_run(files, store, job, stored.manifest, folder))
     if as_json:
         click.echo(json_text(contents, indent=1))
     elif html is None:

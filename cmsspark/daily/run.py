@@ -94,7 +94,7 @@ class Daily:
             published = []
             with suppress(CmssparkError), run_history.open_history(self.settings.state_dir) as history:
                 published = history.published(first, last)
-        layout = Layout.load(self.settings.sources, self.root or self.settings.root)
+        layout = Layout.of(self.settings, self.root)
         rules, policies = self.config.rules, self.config.policies
         return Planner(self.files, layout, self.fout, rules, policies, published, int(self.now() * 1000))
 

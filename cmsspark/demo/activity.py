@@ -93,8 +93,8 @@ class Activity:
 
     def counts(self) -> dict[str, int]:
         """Records by bin."""
-        found = np.bincount(np.array(self.bins, dtype=np.int64), minlength=len(BINS))
-        return {name: int(count) for name, count in zip(BINS, found, strict=True)}
+        counts = np.bincount(np.array(self.bins, dtype=np.int64), minlength=len(BINS))
+        return {name: int(count) for name, count in zip(BINS, counts, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,10 @@ def _tasks(rng: np.random.Generator, world: World, stream: Stream, count: int) -
     forms = _choose(rng, APPS[stream], count)
     numbers = rng.integers(1_000, 9_999, count).tolist()
     app = [
-        form.format(id=number, login=person.login, primary=world.names[d].split("/")[1]) if "{" in form else form
-        for form, number, person, d in zip(forms, numbers, user, dataset, strict=True)
+        template.format(id=number, login=person.login, primary=world.names[d].split("/")[1])
+        if "{" in template
+        else template
+        for template, number, person, d in zip(forms, numbers, user, dataset, strict=True)
     ]
     site, client = [], []
     elsewhere = (*T2, *T3)
@@ -217,10 +219,10 @@ def _logged_lfns(rng: np.random.Generator, world: World, stream: Stream, bins: I
     prefixes = _choose(rng, PREFIXES[stream], len(bins))
     orphans = orphan_lfns(world)
     people = len(world.people)
-    found: list[str | None] = []
+    lfns: list[str | None] = []
     for i, (number, f, prefix) in enumerate(zip(bins.tolist(), file.tolist(), prefixes, strict=True)):
         if number == NO_LFN:
-            found.append(None if i % 2 else "")
+            lfns.append(None if i % 2 else "")
             continue
         lfn = world.lfns[f]
         if number == USER_FILE:
@@ -231,8 +233,8 @@ def _logged_lfns(rng: np.random.Generator, world: World, stream: Stream, bins: I
             lfn = f"/store/{area}/{lfn.removeprefix('/store/')}"
         elif number == NOT_IN_DBS:
             lfn = orphans[f % len(orphans)] if i % 40 == 0 else f"{lfn[:-9]}{f % 97:04d}.root.gone"
-        found.append(prefix + lfn)
-    return found
+        lfns.append(prefix + lfn)
+    return lfns
 
 
 def _users(rng: np.random.Generator, stream: Stream, users: list[Person]) -> list[Person | None]:
@@ -241,18 +243,18 @@ def _users(rng: np.random.Generator, stream: Stream, users: list[Person]) -> lis
 
 
 def _dns(rng: np.random.Generator, stream: Stream, users: list[Person | None]) -> list[str | None]:
-    form = np.searchsorted(np.cumsum(DN_FORMS[stream])[:3], rng.random(len(users)), side="right").tolist()
-    return [user.dn_forms[i] if user else None for user, i in zip(users, form, strict=True)]
+    variants = np.searchsorted(np.cumsum(DN_FORMS[stream])[:3], rng.random(len(users)), side="right").tolist()
+    return [user.dn_forms[i] if user else None for user, i in zip(users, variants, strict=True)]
 
 
 def _some_unknown(rng: np.random.Generator, sites: list[str], share: float) -> list[str | None]:
     """``sites`` with a share unknown: null, empty or ``unknown``."""
     if not share:
         return list(sites)
-    found: list[str | None] = list(sites)
+    logged: list[str | None] = list(sites)
     for n, i in enumerate(np.flatnonzero(rng.random(len(sites)) < share).tolist()):
-        found[i] = (None, "", "unknown")[n % 3]
-    return found
+        logged[i] = (None, "", "unknown")[n % 3]
+    return logged
 
 
 __all__ = ["BINS", "Activity", "Floats", "Stream", "draw"]

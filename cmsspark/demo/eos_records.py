@@ -47,17 +47,17 @@ class _Pieces:
         self.prefixed = ",".join(f'"eos.{name}":"{value}"' for name, value in values.items())
 
 
-def eos_lines(activity: Activity, rng: np.random.Generator, form: EosForms = "mixed") -> list[str]:
+def eos_lines(activity: Activity, rng: np.random.Generator, variant: EosForms = "mixed") -> list[str]:
     """EOS records: the generations mixed, or today's alone."""
-    pool = [_Pieces(rng, _MORE if form == "today" else 0) for _ in range(POOL)]
+    pool = [_Pieces(rng, _MORE if variant == "today" else 0) for _ in range(POOL)]
     forms: tuple[Callable[[_Record], str], ...] = (_g3, _g1, _g2_prefixed, _g2)
-    generation = rng.choice(len(forms), len(activity.bins), p=SHARES[form]).tolist()
+    layout = rng.choice(len(forms), len(activity.bins), p=SHARES[variant]).tolist()
     a = activity
     records = map(
         _Record, a.lfns, a.sizes, a.users, a.dns, a.apps, a.read_bytes, a.write_bytes, a.starts, a.ends, a.timestamps,
         a.ids, a.noise, [pool[noise % POOL] for noise in a.noise],
     )  # fmt: skip
-    lines = [forms[which](record) for which, record in zip(generation, records, strict=True)]
+    lines = [forms[which](record) for which, record in zip(layout, records, strict=True)]
     return break_lines(lines, a.bins)
 
 

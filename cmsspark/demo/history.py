@@ -2,43 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import multiprocessing
+from collections.abc import Callable, Iterable
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cmsspark import days
 from cmsspark.pipeline.provenance import versions
 from cmsspark.schemas import stored_table
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.storage import LocalFiles, join
 from cmsspark.store import results
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cmsspark.demo.past import History
+    from cmsspark.schemas import Table
 
 JOB = "data_aggregation"
+#: Called with the number of days made and of all days.
+Progress = Callable[[int, int], None]
 
 
-def store_history(history: History, fout: str, chosen: Iterable[date], key_id: str) -> int:
-    """Store the days that are not there yet, in a store on the local disk. Returns how many were made."""
+class Past(Protocol):
+    """What makes the partials of a day, with texts plain or as dictionaries."""
+
+    def partials(self, day: date, schema: Table) -> pa.Table: ...
+
+
+def store_history(
+    history: Past,
+    fout: str,
+    chosen: Iterable[date],
+    key_id: str,
+    *,
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> int:
+    """Store the days that are not there yet, in a store on the local disk. Returns how many were made.
+
+    With more ``processes``, which are forked, each makes days of its own; a caller that runs threads keeps to one.
+    ``progress(made, all)`` is called after each day.
+    """
     files = LocalFiles()
-    made = 0
-    for day in chosen:
-        if files.stat(join(fout, JOB, day.isoformat(), "CURRENT")) is not None:
-            continue
-        partials = history.partials(day, stored_table("partials"))
-        run = results.stage(files, fout, JOB, day)
-        try:
-            run.write_arrow(report(partials, day), JOB)
-            run.write_arrow(partials, "partials")
-            run.commit(_manifest(day, key_id))
-        except BaseException:
-            run.abandon()
-            raise
-        made += 1
-    return made
+    missing = [day for day in chosen if files.stat(join(fout, JOB, day.isoformat(), "CURRENT")) is None]
+    make = partial(store_day, history, fout, key_id)
+    if processes == 1 or len(missing) < 2 * processes:
+        for number, day in enumerate(missing, 1):
+            make(day)
+            if progress:
+                progress(number, len(missing))
+        return len(missing)
+    # Forked, the processes inherit the history: its pseudonyms cannot be pickled.
+    with multiprocessing.get_context("fork").Pool(processes, _keep, (make,)) as pool:
+        for number, _ in enumerate(pool.imap_unordered(_make_kept, missing), 1):
+            if progress:
+                progress(number, len(missing))
+    return len(missing)
+
+
+_KEPT: list[Callable[[date], None]] = []
+
+
+def _keep(make: Callable[[date], None]) -> None:
+    _KEPT[:] = [make]
+
+
+def _make_kept(day: date) -> None:
+    _KEPT[0](day)
+
+
+def store_day(
+    history: Past,
+    fout: str,
+    key_id: str,
+    day: date,
+    partials: pa.Table | None = None,
+    began_ms: int | None = None,
+    **manifest: Any,
+) -> results.CurrentTable:
+    """Store one day, by default with the history's partials, and make it current.
+
+    ``began_ms``: when its run began, by default now. ``manifest``: what differs in it.
+    """
+    partials = history.partials(day, stored_table("partials")) if partials is None else partials
+    run = results.stage(LocalFiles(), fout, JOB, day, began_ms=began_ms)
+    try:
+        run.write_arrow(report(partials, day), JOB)
+        run.write_arrow(partials, "partials")
+        return run.commit(_manifest(day, key_id) | manifest)
+    except BaseException:
+        run.abandon()
+        raise
 
 
 def report(partials: pa.Table, day: date) -> pa.Table:
@@ -58,7 +114,7 @@ def report(partials: pa.Table, day: date) -> pa.Table:
 
 def _manifest(day: date, key_id: str) -> dict[str, Any]:
     return {
-        "streams": list(STREAMS),
+        "streams": list(ACCESS_STREAMS),
         "missing_streams": [],
         "partial": False,
         "warnings": ["made up, not counted"],

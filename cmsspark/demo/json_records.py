@@ -94,18 +94,18 @@ def _nothing(site: str | None) -> str:
 
 def _aaa_site(side: str) -> Callable[[str | None], str]:
     """What enriching adds for one side, by site; computed once for each."""
-    known: dict[str | None, str] = {}
+    pieces: dict[str | None, str] = {}
 
     def piece(site: str | None) -> str:
-        if site not in known:
+        if site not in pieces:
             parts = (site or "").split("_", 2)
             tier, country, name = parts if len(parts) == 3 else ("", "", "")
-            known[site] = (
+            pieces[site] = (
                 f',"{side}_country":"{country}","{side}_experiment_site":{_text(site)},'
                 f'"{side}_federation":"{country}-T{tier[1:]}",'
                 f'"{side}_site":"{name}","{side}_tier":"{tier[1:]}"'
             )
-        return known[site]
+        return pieces[site]
 
     return piece
 

@@ -14,6 +14,8 @@ import numpy as np
 
 from cmsspark.demo.activity import STREAMS, Activity, Stream, draw
 from cmsspark.demo.avro_records import CMSSW_SCHEMA, CRAB_SCHEMA, cmssw_avro_records, crab_records
+from cmsspark.demo.close_records import close_lines
+from cmsspark.demo.condor_records import condor_lines
 from cmsspark.demo.eos_records import EosForms, eos_lines
 from cmsspark.demo.json_records import aaa_lines, cmssw_lines
 from cmsspark.demo.world import World
@@ -24,6 +26,8 @@ from cmsspark.demo.write_dumps import DbsLayout
 PER_PART: Final = 12_500
 #: Records of a piece, about: some 200 MB of text. The streams of a small day are one piece each.
 PIECE: Final = 100_000
+#: The stream of jobs, which :mod:`cmsspark.demo.condor_records` draws by itself.
+CONDOR: Final = "condor"
 
 Counts = dict[str, int]
 
@@ -33,7 +37,9 @@ class LogLayout:
     """Which of the forms that production has had are written."""
 
     gzip: Compression = "mixed"
-    aaa: Literal["enr", "raw", "both"] = "enr"
+    aaa: Literal["enr", "raw", "both", "aaa-ng"] = "enr"
+    #: Fields of HTCondor's records that nobody reads; in production over a thousand.
+    condor_fields: int = 60
     #: None: the folder that belongs to the day's year.
     eos: Literal["new", "old"] | None = None
     #: All generations in one day, or today's alone.
@@ -48,7 +54,7 @@ class LogLayout:
 class Piece:
     """Consecutive records of one stream of one day: how many, and the number of their first part file."""
 
-    stream: Stream
+    stream: Stream | Literal["condor"]
     day: date
     number: int
     records: int
@@ -56,11 +62,12 @@ class Piece:
 
     def rng(self, seed: int) -> np.random.Generator:
         """Random numbers of its own: asking for fewer streams, or more records, changes no piece before."""
-        key = [seed, 1 + STREAMS.index(self.stream), self.day.toordinal()]
+        order = (*STREAMS, CONDOR)
+        key = [seed, 1 + order.index(self.stream), self.day.toordinal()]
         return np.random.default_rng([*key, self.number] if self.number else key)
 
 
-def pieces(stream: Stream, day: date, records: int, per_part: int) -> Iterator[Piece]:
+def pieces(stream: Stream | Literal["condor"], day: date, records: int, per_part: int) -> Iterator[Piece]:
     """A stream's day in pieces of whole parts; a day without records is one empty piece."""
     parts = max(1, PIECE // per_part)
     size = parts * per_part
@@ -68,10 +75,14 @@ def pieces(stream: Stream, day: date, records: int, per_part: int) -> Iterator[P
         yield Piece(stream, day, number, min(size, records - first), number * parts)
 
 
-def folder_of(root: Path, stream: Stream, day: date, layout: LogLayout) -> Path:
+def folder_of(root: Path, stream: Stream | Literal["condor"], day: date, layout: LogLayout) -> Path:
     """Where the logs of a stream's day lie; of both forms of AAA, the enriched one's place."""
     archive = root / "project/monitoring/archive"
     match stream:
+        case "condor":
+            return archive / "condor/raw/metric" / _slashed(day)
+        case "aaa" if layout.aaa == "aaa-ng":
+            return archive / "cms/raw/aaa-ng" / _slashed(day)
         case "aaa":
             return archive / f"xrootd/{'raw' if layout.aaa == 'raw' else 'enr'}/gled" / _slashed(day)
         case "eos":
@@ -85,9 +96,17 @@ def folder_of(root: Path, stream: Stream, day: date, layout: LogLayout) -> Path:
             return root / "project/awg/cms/jm-data-popularity/avro-snappy" / _hive_day(day)
 
 
-def write_piece(world: World, root: Path, seed: int, piece: Piece, layout: LogLayout) -> tuple[Piece, Counts, int]:
-    """Draw and write one piece; return it with its records by bin and its bytes on disk."""
+def write_piece(
+    world: World, root: Path, seed: int, piece: Piece, layout: LogLayout, *, is_first: bool = True
+) -> tuple[Piece, Counts, int]:
+    """Draw and write one piece; return it with its records by bin and its bytes on disk. ``is_first``: of the days."""
     rng = piece.rng(seed)
+    if piece.stream == "condor":
+        fields = layout.condor_fields
+        lines, counts = condor_lines(
+            world, rng, piece.day, piece.number, piece.records, is_first=is_first, fields=fields
+        )
+        return piece, counts, _write_lines(folder_of(root, CONDOR, piece.day, layout), lines, piece, layout)
     is_dated = piece.stream == "aaa" or piece.stream == "eos" or (piece.stream == "cmssw" and layout.cmssw == "json")
     activity = draw(world, rng, piece.stream, piece.day, piece.records, is_dated=is_dated)
     folder = folder_of(root, piece.stream, piece.day, layout)
@@ -109,10 +128,14 @@ def write_piece(world: World, root: Path, seed: int, piece: Piece, layout: LogLa
 
 def _write_aaa(root: Path, activity: Activity, rng: np.random.Generator, piece: Piece, layout: LogLayout) -> int:
     size = 0
-    for form in ("raw", "enr"):
-        if layout.aaa in (form, "both"):
-            folder = root / f"project/monitoring/archive/xrootd/{form}/gled" / _slashed(piece.day)
-            size += _write_lines(folder, aaa_lines(activity, rng, enriched=form == "enr"), piece, layout)
+    if layout.aaa == "aaa-ng":
+        # Of the two forms in which the records may lie, some parts have the one, some the other.
+        lines = close_lines(activity, rng, is_flat=piece.number % 2 == 0)
+        return _write_lines(folder_of(root, "aaa", piece.day, layout), lines, piece, layout)
+    for variant in ("raw", "enr"):
+        if layout.aaa in (variant, "both"):
+            folder = root / f"project/monitoring/archive/xrootd/{variant}/gled" / _slashed(piece.day)
+            size += _write_lines(folder, aaa_lines(activity, rng, enriched=variant == "enr"), piece, layout)
     return size
 
 

@@ -12,19 +12,23 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from isal import isal_zlib
 
+from cmsspark.access import UNMATCHED_JOB_BINS
 from cmsspark.days import start_ms
 from cmsspark.demo.activity import STREAMS, Stream
-from cmsspark.demo.logs import Counts, LogLayout, folder_of, pieces, write_piece
+from cmsspark.demo.logs import CONDOR, Counts, LogLayout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world
 from cmsspark.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
+from cmsspark.demo.write_rucio import TABLES as RUCIO_TABLES
+from cmsspark.demo.write_rucio import rucio_folder, write_rucio_table
+from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
 
 #: What part of a day's records each stream has.
-SHARES: Final[dict[Stream, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125}
+SHARES: Final[dict[str, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125, CONDOR: 0.125}
 
 Progress = Callable[[str], None]
 #: Something to write of a world; what it returns is its own affair.
@@ -38,7 +42,8 @@ class Made:
     root: Path
     #: Bins of ``cmsspark.demo.activity.BINS`` by day and stream.
     bins: dict[date, dict[str, Counts]]
-    #: Folders by stream for the first day, and of the dumps ``dbs`` and ``phedex``.
+    #: Folders by stream for the first day, and of the dumps: ``dbs``, and ``phedex`` or ``rucio``, which serve the
+    #: days.
     folders: dict[str, Path]
     datasets: int
     blocks: int
@@ -62,6 +67,11 @@ class Made:
 
 
 def _reconciliation(counts: Counts) -> dict[str, int | Counts]:
+    if "repeated" in counts:
+        unmatched = {name: counts[name] for name in UNMATCHED_JOB_BINS}
+        return {"read": sum(counts.values()), "unmatched": unmatched, **{
+            name: count for name, count in counts.items() if name not in unmatched
+        }}  # fmt: skip
     return {
         "read": sum(counts.values()),
         "matched": counts["matched"],
@@ -82,7 +92,7 @@ def make(
     files: int = 40_000,
     datasets: int = 500,
     people: int = 300,
-    streams: Sequence[Stream] = STREAMS,
+    streams: Sequence[str] | None = None,
     favourite: float = 0.0,
     layout: LogLayout | None = None,
     processes: int = 1,
@@ -90,7 +100,8 @@ def make(
 ) -> Made:
     """Write a small CMS under ``root``; what stood in its folders before is replaced.
 
-    ``records`` is a day's total over all four streams; ``streams`` asks for less of them. ``favourite``: the share of
+    ``records`` is a day's total over all streams, ``streams`` which are written: by default those that serve each day,
+    so that jobs are CRAB's or HTCondor's. ``favourite``: the share of
     accesses that the most popular dataset gets, where that is more than it has anyway. With several ``days`` the
     dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
     and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
@@ -103,23 +114,40 @@ def make(
     if favourite:
         world = _with_favourite(world, favourite)
     after = day + timedelta(days=days)
-    tasks = _dumps(root, after, layout)
+    served = {Epochs.load().source(REPLICAS_ROLE, day + timedelta(days=offset)) for offset in range(days)}
+    tasks = _dumps(root, after, layout, served)
     for today in (day + timedelta(days=offset) for offset in range(days)):
-        tasks += _logs(root, today, records, seed, streams, layout)
+        tasks += _logs(root, today, records, seed, streams or served_streams(today), layout, is_first=today == day)
     bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
-    phedex, log_bytes = root, 0
+    dumps: dict[str, Path] = {}
+    log_bytes = 0
     for done in _written(world, tasks, processes, tell):
         if isinstance(done, Path):
-            phedex = done
+            dumps["rucio" if done == rucio_folder(root, after) else "phedex"] = done
         elif done is not None:
             piece, counts, size = done
             before = bins[piece.day].get(piece.stream, {})
             bins[piece.day][piece.stream] = {name: count + before.get(name, 0) for name, count in counts.items()}
             log_bytes += size
     _set_times(root, after)
-    folders = {str(stream): folder_of(root, stream, day, layout) for stream in streams}
-    folders |= {"dbs": dbs_folder(root, after, layout.dbs), "phedex": phedex}
+    folders = {stream: folder_of(root, _known(stream), day, layout) for stream in streams or served_streams(day)}
+    folders |= {"dbs": dbs_folder(root, after, layout.dbs), **dumps}
     return Made(root, bins, folders, len(world.names), len(world.block_names), len(world.lfns), log_bytes)
+
+
+def served_streams(day: date) -> tuple[str, ...]:
+    """The streams that serve a day: jobs come from CRAB or from HTCondor."""
+    return Epochs.load().streams_of_day(day, (*STREAMS, CONDOR))
+
+
+def _known(stream: str) -> Stream | Literal["condor"]:
+    """A stream that the demo writes. Raises ValueError."""
+    if stream == CONDOR:
+        return CONDOR
+    for known in STREAMS:
+        if known == stream:
+            return known
+    raise ValueError(f"the demo does not write {stream}")
 
 
 def _with_favourite(world: World, share: float) -> World:
@@ -132,28 +160,36 @@ def _with_favourite(world: World, share: float) -> World:
     return replace(world, popularity=popularity)
 
 
-def _dumps(root: Path, day: date, layout: LogLayout) -> list[tuple[str, Task]]:
-    """What there is to write of the dumps, the largest table first."""
-    told, compression = "dumps of DBS and PhEDEx", layout.gzip
+def _dumps(root: Path, day: date, layout: LogLayout, served: set[str]) -> list[tuple[str, Task]]:
+    """What there is to write of the dumps, the largest table first. ``served``: the sources of replicas."""
+    names = {"phedex": "PhEDEx", "rucio": "Rucio"}
+    told, compression = f"dumps of DBS and {' and '.join(names[one] for one in sorted(served))}", layout.gzip
     tables: list[tuple[str, Task]] = [
         (told, partial(write_dbs_table, root=root, day=day, layout=layout.dbs, compression=compression, name=name))
         for name in TABLES
     ]
-    return [*tables, (told, partial(write_phedex, root=root, day=day, compression=compression))]
+    if "rucio" in served:
+        codec = layout.avro_codec
+        tables += [
+            (told, partial(write_rucio_table, root=root, day=day, codec=codec, name=name)) for name in RUCIO_TABLES
+        ]
+    if "phedex" in served:
+        tables.append((told, partial(write_phedex, root=root, day=day, compression=compression)))
+    return tables
 
 
 def _logs(
-    root: Path, day: date, records: int, seed: int, streams: Sequence[Stream], layout: LogLayout
+    root: Path, day: date, records: int, seed: int, streams: Sequence[str], layout: LogLayout, *, is_first: bool
 ) -> list[tuple[str, Task]]:
     """What there is to write of a day's logs."""
     return [
         (
             f"{stream}: {count:,} records of {day}",
-            partial(write_piece, root=root, seed=seed, piece=piece, layout=layout),
+            partial(write_piece, root=root, seed=seed, piece=piece, layout=layout, is_first=is_first),
         )
         for stream in streams
         for count in [round(records * SHARES[stream])]
-        for piece in pieces(stream, day, count, layout.per_part)
+        for piece in pieces(_known(stream), day, count, layout.per_part)
     ]
 
 

@@ -59,9 +59,9 @@ def make_people(count: int, rng: np.random.Generator) -> list[Person]:
     proxies = rng.integers(100_000_000, 2_100_000_000, (count, 2))
     people = []
     for i in range(count):
-        given, family = divmod(int(order[i % len(order)]), len(FAMILY))
-        name = f"{GIVEN[given]} {FAMILY[family]}"
-        plain = (GIVEN[given][0] + FAMILY[family]).lower().replace(" ", "")
+        first_name, family = divmod(int(order[i % len(order)]), len(FAMILY))
+        name = f"{GIVEN[first_name]} {FAMILY[family]}"
+        plain = (GIVEN[first_name][0] + FAMILY[family]).lower().replace(" ", "")
         login = plain if i < len(order) else f"{plain}{i // len(order) + 1}"
         dn = _dn(i, name, login, int(serials[i]))
         first, second = (int(value) for value in proxies[i])

@@ -28,17 +28,21 @@ _BINS: Final = (
 
 def reconciliation(streams: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A manifest's bins, one line each: read = matched + …; a column for each stream, their sum and its share."""
-    bins = {stream: _bins(counts) for stream, counts in streams.items()}
-    total = [sum(column) for column in zip(*bins.values(), strict=True)]
-    rows = [
-        (label, *(counts[i] for counts in bins.values()), total[i], percent(total[i] / total[0] if total[0] else None))
-        for i, (_, label) in enumerate(_BINS)
-    ]
+    flat = {stream: {**counts, **counts["unmatched"]} for stream, counts in streams.items()}
+    read = sum(counts["read"] for counts in flat.values())
+    rows = []
+    for name, label in _BINS:
+        cells = [counts.get(name, "") for counts in flat.values()]
+        total = sum(cell or 0 for cell in cells)
+        # The bins of jobs stand here only where there are jobs.
+        if total or any(cell == 0 for cell in cells):
+            rows.append((label, *cells, total, percent(total / read if read else None)))
     return table(("", *streams, "all", "share"), rows)
 
 
 def _bins(counts: Mapping[str, Any]) -> list[int]:
-    return [counts[name] if name in counts else counts["unmatched"][name] for name, _ in _BINS]
+    flat = {**counts, **counts["unmatched"]}
+    return [flat[name] for name, _ in _BINS if name in flat]
 
 
 def adds_up(streams: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -46,11 +50,11 @@ def adds_up(streams: Mapping[str, Mapping[str, Any]]) -> bool:
     return all(_bins(counts)[0] == sum(_bins(counts)[1:]) for counts in streams.values())
 
 
-def differences(wanted: Mapping[str, Any], found: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(wanted: Mapping[str, Any], counted: Mapping[str, Any], prefix: str = "") -> list[str]:
     """The differences of two nested mappings: ``aaa.matched: 12 expected, 11 found``."""
     lines = []
-    for name in sorted({*wanted, *found}):
-        expected, actual = wanted.get(name), found.get(name)
+    for name in sorted({*wanted, *counted}):
+        expected, actual = wanted.get(name), counted.get(name)
         if isinstance(expected, Mapping) and isinstance(actual, Mapping):
             lines.extend(differences(expected, actual, f"{prefix}{name}."))
         elif expected != actual:

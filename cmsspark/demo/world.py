@@ -60,16 +60,16 @@ class World:
 
 
 @cache
-def _known() -> list[dict[str, str]]:
+def _named_datasets() -> list[dict[str, str]]:
     packed = resource("demo/datasets.csv.gz").read_bytes()
     return list(csv.DictReader(gzip.decompress(packed).decode().splitlines()))
 
 
 def make_world(rng: np.random.Generator, *, datasets: int, files: int, people: int) -> World:
     """A CMS of about ``files`` files; as many datasets as asked for, fewer where the table or the files run out."""
-    known = _known()
-    count = max(1, min(datasets, len(known), files // 3))
-    chosen = [known[i] for i in np.sort(rng.choice(len(known), count, replace=False))]
+    named = _named_datasets()
+    count = max(1, min(datasets, len(named), files // 3))
+    chosen = [named[i] for i in np.sort(rng.choice(len(named), count, replace=False))]
     per_dataset = _file_counts(rng, chosen, files)
     start = np.concatenate([[0], np.cumsum(per_dataset)]).astype(np.int64)
     file_dataset = np.repeat(np.arange(count), per_dataset)
@@ -187,8 +187,8 @@ def _replicas(
             if luck < 0.03:
                 continue
             # A few are still on their way: some of the files, or none yet.
-            there = 0 if luck < 0.04 else files * 2 // 3 if luck < 0.08 else files
-            replicas.append(Replica(block, node, there, size if there == files else size * there // files))
+            present = 0 if luck < 0.04 else files * 2 // 3 if luck < 0.08 else files
+            replicas.append(Replica(block, node, present, size if present == files else size * present // files))
     return replicas, sites
 
 

@@ -19,6 +19,7 @@ from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.pipeline.provenance import versions
 from cmsspark.pipeline.run_context import RunContext, running
+from cmsspark.pipeline.run_report import write_page
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.schemas import stored_table
@@ -111,6 +112,7 @@ def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext
         run_context.log(f"warning: {text}")
     origin, seconds = f"from {len(days.partials)} days", run_context.seconds()
     run_context.log(f"{NAME} {period}: {count:,} rows {origin} stored in {done.path} after {seconds:.1f} s")
+    write_page(fout, NAME, done, run_context.log)
     return done
 
 
@@ -122,7 +124,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
         "first_day": days.period.first.isoformat(),
         "last_day": days.period.last.isoformat(),
         # A run of a day that changes makes the period stale.
-        "days": {day.isoformat(): table.manifest.run for day, table in days.partials.items()},
+        "days": {day.isoformat(): table.manifest.rows_run for day, table in days.partials.items()},
         "missing_days": [day.isoformat() for day in days.missing],
         "partial_days": {day.isoformat(): why for day, why in days.partial.items()},
         "partial": days.is_partial,
@@ -130,7 +132,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
             {
                 "table": f"{stored.TABLE} of {day}",
                 "folder": table.path,
-                "files": [[table.manifest.run, table.manifest.tables[stored.TABLE].bytes, None]],
+                "files": [[table.manifest.rows_run, table.manifest.tables[stored.TABLE].bytes, None]],
             }
             for day, table in days.partials.items()
         ],

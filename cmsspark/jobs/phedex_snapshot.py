@@ -5,13 +5,10 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.pipeline.dump_day import DumpJob, Tables
-from cmsspark.runners import replicas
-from cmsspark.runners.spark_columns import as_table
+from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame
 
     from cmsspark.kernel.dump_frames import Frames
 
@@ -24,10 +21,5 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return dump_frames.as_table(rows, JOB.name, day)
 
 
-def build_in_spark(tables: Tables, day: date) -> DataFrame:
-    """The same rows as a DataFrame, where the dumps are a cluster's."""
-    return as_table(replicas.presence(tables["replicas"]), JOB.name, day)
-
-
-JOB: Final = DumpJob("phedex", {}, replicas=True, build=build, build_in_spark=build_in_spark)
+JOB: Final = DumpJob("phedex", {}, replicas=True, build=build)
 command = JOB.command()

@@ -5,13 +5,10 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.pipeline.dump_day import DumpJob, Tables
-from cmsspark.runners import datasets, replicas
-from cmsspark.runners.spark_columns import as_table, with_derived
+from cmsspark.pipeline.dump_day import DumpJob
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import Column, DataFrame
 
     from cmsspark.kernel.dump_frames import Frames
 
@@ -69,37 +66,5 @@ def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(events.alias("replica_events"))
 
 
-def build_in_spark(tables: Tables, day: date) -> DataFrame:
-    """The same rows as a DataFrame, where the dumps are a cluster's."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    present = replicas.presence(tables["replicas"]).where(
-        (F.col("present_bytes") > 0) | (F.col("present_file_count") > 0)
-    )
-    contents = datasets.contents(tables["FILES"], datasets.identities(tables["DATASETS"]))
-    rows = with_derived(present, KEYS).join(contents, "dataset_name", "left")
-    of_dataset = Window.partitionBy("dataset_name", "site_tier", "kind").orderBy("site_name")
-    marked = rows.withColumn("is_first", F.row_number().over(of_dataset) == 1)
-    summed = marked.groupBy(*KEYS).agg(
-        F.count_distinct("site_name").alias("site_count"),
-        F.count_if("is_first").alias("dataset_count"),
-        F.count_if(F.col("is_first") & F.col("file_count").isNull()).alias("unknown_dataset_count"),
-        F.sum(F.when(F.col("is_first"), F.col("events"))).alias("events"),
-        F.sum(_replica_events()).alias("replica_events"),
-        F.sum("present_bytes").alias("replica_bytes"),
-        F.sum("present_file_count").alias("replica_file_count"),
-    )
-    return as_table(summed, JOB.name, day)
-
-
-def _replica_events() -> Column:
-    """A dataset's events times the share of its bytes that is there; null where DBS knows no events or bytes of it."""
-    from pyspark.sql import functions as F
-
-    share = F.when(F.col("dataset_bytes") > 0, F.least(F.lit(1.0), F.col("present_bytes") / F.col("dataset_bytes")))
-    return F.round(F.col("events") * share).cast("long")
-
-
-JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build, build_in_spark=build_in_spark)
+JOB: Final = DumpJob("site_tier_usage", DBS, replicas=True, build=build)
 command = JOB.command()

@@ -74,12 +74,12 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
 
 
 def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
-    """What stands for a disk replica of each block (by its id) at the site beside it (by its name's hash)."""
+    """The key of a disk replica of each block (its id) at the site of the same row (the hash of its name)."""
     return _mixed(_mixed(blocks.astype(np.uint64)) ^ sites)
 
 
 def _mixed(numbers: Hashes) -> Hashes:
-    """Each number with its bits spread over all 64 (splitmix64's last steps); no two become one."""
+    """Each number with its bits spread over all 64 (the last steps of splitmix64). Distinct numbers stay distinct."""
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -89,7 +89,7 @@ def _mixed(numbers: Hashes) -> Hashes:
 
 @dataclass
 class Report:
-    """What building a snapshot found in the dump's FILES, in rows."""
+    """Counts of rows of FILES that a build of a snapshot read."""
 
     files: int = 0
     null_lfns: int = 0
@@ -106,7 +106,7 @@ class Report:
 
 
 class Catalogue:
-    """A snapshot, opened: arrays are mapped, nothing is read before it is asked for."""
+    """An open snapshot. Its arrays are memory-mapped: a page is read when it is needed."""
 
     def __init__(self, folder: Path, hash_name: Hash = name_hash) -> None:
         self.folder = folder
@@ -130,7 +130,7 @@ class Catalogue:
         return self.lookup_hashes(hashes_of(names, len(names), self.hash_name), names.__getitem__)
 
     def lookup_hashes(self, wanted: Hashes, name: Callable[[int], bytes]) -> Numbers:
-        """As :meth:`lookup`, for hashes; ``name`` tells the name of a row where its hash does not suffice."""
+        """As :meth:`lookup`, for hashes; ``name`` returns the name of a row whose hash other names share."""
         count = len(wanted)
         if not count or not len(self.hashes):
             return np.full(count, NOT_THERE, np.int32)
@@ -142,7 +142,7 @@ class Catalogue:
         return pairs
 
     def _pairs_of(self, wanted: Hashes) -> Numbers:
-        """The pair of each hash, whatever other names share it."""
+        """The pair of each hash, without a check for other names with that hash."""
         if _hashed is not None:
             bits = bits_of(len(self.hashes))
             try:
@@ -178,7 +178,7 @@ class Catalogue:
 
 
 def bits_of(count: int) -> int:
-    """The first bits of hashes by which ``count`` of them are told apart into runs of some eight."""
+    """The number of first bits that divide ``count`` hashes into groups of about eight."""
     return max(1, min(32, (count // 8).bit_length()))
 
 
@@ -212,7 +212,7 @@ class Replicas:
         self.hashes: Hashes = _mapped(folder / "replicas.npy")
 
     def has_replica(self, blocks: Longs, sites: Hashes) -> npt.NDArray[np.bool_]:
-        """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) beside it."""
+        """Whether each block (-1: unknown) has a disk replica at the site (:func:`site_hashes`) of its row."""
         if not len(self.hashes) or not len(sites):
             return np.zeros(len(sites), np.bool_)
         wanted = replica_keys(blocks, sites)

@@ -69,8 +69,8 @@ def build_catalogue(
     each: Each = map,
     rows: int = ROWS,
 ) -> Report:
-    """Write a snapshot to ``folder``, where 28 bytes for each file lie meanwhile. Some 60 MB are held, and 200 bytes
-    for each pair of block and dataset.
+    """Write a snapshot to ``folder``, which takes 28 bytes for each file meanwhile. Needs 60 MB of memory, and 200
+    bytes for each pair of block and dataset.
 
     ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64, nullable); ``datasets``: tables
     of (dataset_id int64, name string). Raises whatever the readers raise.
@@ -175,7 +175,7 @@ def _file_runs(
 
 @dataclass
 class _PartShape:
-    """What tells in a part of FILES that columns have moved: rows, from 1 on where they are first ones."""
+    """Signs of moved columns in a part of FILES: counts of odd rows, and the number, from 1 on, of the first one."""
 
     rows: int = 0
     orphans: int = 0
@@ -184,7 +184,7 @@ class _PartShape:
     first_odd_name: int = 0
 
     def add(self, orphans: Any, odd_names: Any) -> None:
-        """Take the flags of the next rows."""
+        """Add the flags of the next rows."""
         for name, seen in (("orphan", orphans), ("odd_name", odd_names)):
             count = int(seen.sum())
             if count and not getattr(self, f"{name}s"):
@@ -193,7 +193,7 @@ class _PartShape:
         self.rows += len(orphans)
 
     def suspects(self) -> list[dict[str, int]]:
-        """Itself, where more of it is odd than dumps have."""
+        """These counts, where a part has more odd rows than dumps usually have; else nothing."""
         few_orphans = self.orphans <= max(ODD_ROWS, ORPHAN_SHARE * self.rows)
         few_names = self.odd_names <= max(ODD_ROWS, ODD_NAME_SHARE * self.rows)
         return [] if few_orphans and few_names else [dict(self.__dict__)]
@@ -221,7 +221,7 @@ def _that_can_match(
 
 
 def _begin_with_a_slash(names: pa.ChunkedArray) -> Any:
-    """Whether each name does; false for null."""
+    """Whether each name begins with a slash; false for null."""
     import pyarrow.compute as pc
 
     return to_numpy(pc.starts_with(names, "/").cast("int8"), np.int8, 0).astype(np.bool_)
@@ -238,7 +238,7 @@ def _longs(table: pa.Table, column: int) -> Longs:
 
 
 def _same_pairs(pairs_of: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
-    """The pairs of all runs, and for each run the numbers there of its own."""
+    """The distinct pairs of all runs, and for each run the number of each of its own pairs among them."""
     blocks = np.concatenate([np.zeros(0, np.int64), *(pairs.blocks for pairs in pairs_of)])
     datasets = np.concatenate([np.zeros(0, np.int32), *(pairs.datasets for pairs in pairs_of)])
     numbers, whole = _Pairs.of(blocks, datasets)
@@ -271,7 +271,7 @@ def _merged(
 
 
 def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
-    """An array's values, some at a time."""
+    """The values of an array in a file, ``rows`` at a time."""
     with file.open("rb") as source:
         np.lib.format.read_magic(source)
         np.lib.format.read_array_header_1_0(source)
@@ -280,14 +280,16 @@ def _pieces(file: Path, rows: int) -> Iterator[Hashes]:
 
 
 def _distinct(values: Longs) -> tuple[Numbers, Longs]:
-    """Each value's number, and the value of each number."""
+    """The number of each value, and the distinct values by number."""
     encoded = from_numpy(values).dictionary_encode()
     return to_numpy(encoded.indices, np.int32), to_numpy(encoded.dictionary, np.int64)
 
 
 def _resolve_repeats(rows: FileRows, report: Report) -> tuple[list[int], dict[int, dict[int, int]]]:
-    """Of rows that share their hash with another, in the dump's order: which leave the index, and the names that only
-    share a hash. Of one name the row with the larger file_id counts, then the later.
+    """Resolve rows that share their hash with another row; they are in the order of the dump.
+
+    Returns the rows that leave the index, and the names that share only their hash. Of one name the row with the
+    larger file_id counts, then the later one.
     """
     best: dict[int, dict[int, tuple[int, int]]] = {}
     columns = (rows.hashes, rows.checks, rows.file_ids)
@@ -325,6 +327,6 @@ def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
 
 
 def _columns(parts: Iterable[tuple[Any, Any]], first: Any, second: Any) -> tuple[Any, Any]:
-    """Two columns out of the parts of both, of these kinds where there are none."""
+    """Two columns, each concatenated from its parts. ``first``, ``second``: their types where there are no parts."""
     both = [(np.zeros(0, first), np.zeros(0, second)), *parts]
     return np.concatenate([left for left, _ in both]), np.concatenate([right for _, right in both])

@@ -6,7 +6,7 @@ what was summed go to partitions on disk. There, rows of the same name are found
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,7 @@ class KnownDatasets:
 @dataclass
 class Contents:
     """What the files of some datasets come to. ``groups`` number the datasets, each once; ``sums`` has a row for each
-    of ``_SUMS``.
+    of ``SUMS``.
     """
 
     groups: npt.NDArray[np.int64]
@@ -82,7 +82,7 @@ class Contents:
         """Sum rows by their dataset."""
         groups = facts["dataset"].astype(np.int64)
         if not len(groups):
-            return cls(np.zeros(0, np.int64), np.zeros((len(_SUMS), 0), np.int64))
+            return cls(np.zeros(0, np.int64), np.zeros((len(SUMS), 0), np.int64))
         first = int(groups.min())
         groups -= first
         width = int(groups.max()) + 1
@@ -99,7 +99,7 @@ class Contents:
 
 
 #: Rows of :class:`Contents`: counts, how many files say a number, and the two halves of its sum.
-_SUMS: Final = (
+SUMS: Final = (
     *("files", "invalid", "events_there", "events_upper", "events_lower"),
     *("bytes_there", "bytes_upper", "bytes_lower"),
 )
@@ -132,23 +132,26 @@ def dataset_contents(
     Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts raise.
     """
     datasets.save(folder)
-    totals = np.zeros((len(_SUMS), len(datasets.ids)), np.int64)
+    totals = np.zeros((len(SUMS), len(datasets.ids)), np.int64)
     runs: list[PartitionedRun] = []
     for of_part, contents_of_part in each(partial(_read_part, folder, hash_name, rows), files):
         runs += of_part
         for contents in contents_of_part:
             totals[:, contents.groups] += contents.sums
-    for surplus in each(_surplus, ranges(runs, rows)):
-        totals[:, surplus.groups] -= surplus.sums
+    for repeated in each(_surplus_of_range, ranges(runs, rows)):
+        totals[:, repeated.groups] -= repeated.sums
     for run in runs:
         run.path.unlink()
-    return _by_name(totals, datasets)
+    return contents_by_name(totals, datasets)
 
 
-def _by_name(totals: npt.NDArray[np.int64], datasets: KnownDatasets) -> DatasetContents:
-    """From sums by dataset_id to those by name: one name may have several ids."""
-    sums = {name: np.zeros(datasets.count, np.int64) for name in _SUMS}
-    for name, of_ids in zip(_SUMS, totals, strict=True):
+def contents_by_name(totals: npt.NDArray[np.int64], datasets: KnownDatasets) -> DatasetContents:
+    """From sums by dataset_id, a row for each of :data:`SUMS`, to those by name: one name may have several ids.
+
+    Raises DataError (65) where a sum leaves 64 bits.
+    """
+    sums = {name: np.zeros(datasets.count, np.int64) for name in SUMS}
+    for name, of_ids in zip(SUMS, totals, strict=True):
         np.add.at(sums[name], datasets.numbers, of_ids)
     return DatasetContents(
         sums["files"],
@@ -165,28 +168,33 @@ def _read_part(folder: Path, hash_name: Hash, rows: int, part: Part) -> tuple[li
     datasets = KnownDatasets.load(folder)
     runs: list[PartitionedRun] = []
     sums: list[Contents] = []
-    held: list[dict[str, npt.NDArray[Any]]] = []
-    count = 0
-
-    def write() -> None:
-        facts = {name: np.concatenate([piece[name] for piece in held]) for name in held[0]}
+    for facts in file_facts(part(), datasets, rows, hash_name):
         sums.append(Contents.of(facts))
         runs.append(PartitionedRun.write(folder, partition_of(facts["hash"]), facts))
+    return runs, sums
 
-    for table in part():
+
+def file_facts(
+    tables: Iterable[pa.Table], datasets: KnownDatasets, rows: int = ROWS, hash_name: Hash = name_hash
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """The files of known datasets as numbers, about ``rows`` at a time, from tables of ``FILE_COLUMNS``.
+
+    ``dataset`` is the place in ``datasets.ids``; ``there`` has a bit for each number that is not null.
+    """
+    held: list[dict[str, npt.NDArray[Any]]] = []
+    count = 0
+    for table in tables:
         for start in range(0, table.num_rows, rows):
             held.append(_facts(datasets, hash_name, table.slice(start, rows)))
             count += len(held[-1]["hash"])
             if count >= rows:
-                write()
+                yield {name: np.concatenate([one[name] for one in held]) for name in held[0]}
                 held, count = [], 0
     if count:
-        write()
-    return runs, sums
+        yield {name: np.concatenate([one[name] for one in held]) for name in held[0]}
 
 
 def _facts(datasets: KnownDatasets, hash_name: Hash, table: pa.Table) -> dict[str, npt.NDArray[Any]]:
-    """The rows of known datasets as numbers; ``there`` has a bit for each number that is not null."""
     places = datasets.places(table["dataset_id"])
     stays = places >= 0
     if not stays.all():
@@ -231,11 +239,18 @@ def _names(table: pa.Table) -> pa.ChunkedArray:
     return pa.chunked_array([array(texts, "string")])
 
 
-def _surplus(part: PartitionRange) -> Contents:
-    """The sums of all rows beside another one of the same name that counts."""
-    hashes = part.column("hash")
+def _surplus_of_range(part: PartitionRange) -> Contents:
+    return surplus(part.column)
+
+
+def surplus(column: Callable[[str], npt.NDArray[Any]]) -> Contents:
+    """The sums of all rows beside another one of the same name that counts.
+
+    ``column`` returns a column of :func:`file_facts` by its name. All rows of a name must be there.
+    """
+    hashes = column("hash")
     rows = rows_that_repeat(hashes)
-    facts = {name: part.column(name)[rows] for name in (*_FACTS, "check", "there")}
+    facts = {name: column(name)[rows] for name in (*_FACTS, "check", "there")}
     keys: list[npt.NDArray[Any]] = []
     for name in reversed(_FACTS):
         has = (facts["there"] & _BITS.get(name, 0)) > 0

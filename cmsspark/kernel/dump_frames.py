@@ -1,7 +1,7 @@
 """The dumps' tables as Polars frames: what DBS says of each dataset, and what lies where.
 
 FILES, BLOCKS and the replicas go through partitions on disk; the other tables are read whole. Joins go over keys made
-unique first, so that none multiplies rows. :mod:`cmsspark.runners.datasets` and ``replicas`` do the same in Spark.
+unique first, so that none multiplies rows. In Spark :mod:`cmsspark.runners.dump_scan` makes the same frames.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import polars as pl
 
 from cmsspark import days
 from cmsspark.errors import DataError
-from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_datasets
+from cmsspark.kernel.dataset_contents import DatasetContents, KnownDatasets, dataset_contents, known_datasets
 from cmsspark.kernel.exact_integers import rounded
 from cmsspark.kernel.partitions import ROWS
 from cmsspark.kernel.parts import Each, Part, read_whole
-from cmsspark.kernel.presence import presence, whole_milliseconds
+from cmsspark.kernel.presence import Presence, StorageByNode, presence, whole_milliseconds
 from cmsspark.names import DERIVED, KINDS
 from cmsspark.schemas import stored_table
 
@@ -38,7 +38,11 @@ _SLICE: Final = 1_000_000
 
 
 def read_frames(
-    parts: Mapping[str, Sequence[Part]], folder: Path, each: Each = map, rows: int = ROWS
+    parts: Mapping[str, Sequence[Part]],
+    folder: Path,
+    each: Each = map,
+    rows: int = ROWS,
+    storage: StorageByNode | None = None,
 ) -> dict[str, pl.DataFrame]:
     """The frames that jobs build on, from the parts of the dumps' tables by name.
 
@@ -46,26 +50,36 @@ def read_frames(
     ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``, ``events``, ``dataset_bytes``. Replicas give
     ``presence``: ``dataset_name``, ``site_name``, ``kind``, ``present_file_count``, ``present_bytes``,
     ``present_block_count``, ``full_block_count``, ``newest_replica_ms`` and, with BLOCKS, ``block_count`` and
-    ``is_complete``. ``folder`` takes some 60 bytes for each row of these three meanwhile.
-    Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts raise.
+    ``is_complete``. ``storage``: of each node, where the nodes' names do not say it. ``folder`` takes some 60 bytes for
+    each row of these three meanwhile. Raises DataError (65) where a sum leaves 64 bits, OSError, and whatever the parts
+    raise.
     """
-    small = [(name, part) for name in parts if name not in _LARGE for part in parts[name]]
-    pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in small}
-    for (name, _), tables in zip(small, each(read_whole, [part for _, part in small]), strict=True):
-        pieces[name] += tables
-    frames = {name: _frame(tables) for name, tables in pieces.items()}
-    datasets, names = known_datasets([], [], 0), pl.Series(dtype=pl.String)
-    if "DATASETS" in frames:
-        datasets, names = _numbered_datasets(frames["DATASETS"])
+    frames = read_tables({name: parts[name] for name in parts if is_small(name)}, each)
+    datasets, names = datasets_in(frames)
     if "FILES" in parts:
-        frames["contents"] = _contents(parts["FILES"], datasets, names, folder, each, rows)
+        contents = dataset_contents(parts["FILES"], datasets, folder, each, rows=rows)
+        frames["contents"] = contents_frame(contents, names)
     if REPLICAS in parts:
         blocks = parts.get("BLOCKS")
-        frames["presence"] = _presence(parts[REPLICAS], blocks, datasets, names, folder, each, rows)
+        frames["presence"] = _presence(parts[REPLICAS], blocks, datasets, names, folder, each, rows, storage)
     return frames
 
 
-def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
+def read_tables(parts: Mapping[str, Sequence[Part]], each: Each = map) -> dict[str, pl.DataFrame]:
+    """Tables as they are."""
+    some = [(name, part) for name in parts for part in parts[name]]
+    pieces: dict[str, list[pa.Table]] = {name: [] for name, _ in some}
+    for (name, _), tables in zip(some, each(read_whole, [part for _, part in some]), strict=True):
+        pieces[name] += tables
+    return {name: frame_of(tables) for name, tables in pieces.items()}
+
+
+def is_small(table: str) -> bool:
+    """Whether a table is read whole."""
+    return table not in _LARGE
+
+
+def frame_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
     import pyarrow as pa
 
     frame = pl.from_arrow(pa.concat_tables(tables))
@@ -73,26 +87,26 @@ def _frame(tables: Iterable[pa.Table]) -> pl.DataFrame:
     return frame
 
 
-def _numbered_datasets(datasets: pl.DataFrame) -> tuple[KnownDatasets, pl.Series]:
-    """The datasets that FILES and BLOCKS may name, and their names by number."""
-    ids = identities(datasets)
+def datasets_in(frames: Frames) -> tuple[KnownDatasets, pl.Series]:
+    """The datasets that FILES and BLOCKS may name, and their names by number; none where DATASETS was not read."""
+    if "DATASETS" not in frames:
+        return known_datasets([], [], 0), pl.Series(dtype=pl.String)
+    ids = identities(frames["DATASETS"])
     names = ids["dataset_name"].unique(maintain_order=True)
     numbered = ids.join(pl.DataFrame({"dataset_name": names}).with_row_index("number"), "dataset_name", "left")
     numbered_datasets = known_datasets(numbered["dataset_id"].to_list(), numbered["number"].to_list(), len(names))
     return numbered_datasets, names
 
 
-def _contents(
-    files: Sequence[Part], datasets: KnownDatasets, names: pl.Series, folder: Path, each: Each, rows: int
-) -> pl.DataFrame:
-    contents = dataset_contents(files, datasets, folder, each, rows=rows)
+def contents_frame(contents: DatasetContents, names: pl.Series) -> pl.DataFrame:
+    """``contents``, as :func:`read_frames` describes it."""
     return pl.DataFrame(
         {
             "dataset_name": names,
             "file_count": contents.files,
             "invalid_file_count": contents.invalid_files,
-            "events": _nullable(contents.events, contents.has_events),
-            "dataset_bytes": _nullable(contents.bytes, contents.has_bytes),
+            "events": nullable(contents.events, contents.has_events),
+            "dataset_bytes": nullable(contents.bytes, contents.has_bytes),
         }
     )
 
@@ -105,22 +119,27 @@ def _presence(
     folder: Path,
     each: Each,
     rows: int,
+    storage: StorageByNode | None,
 ) -> pl.DataFrame:
     if blocks is None:
-        result = presence(replicas, folder, each, rows=rows)
+        result = presence(replicas, folder, each, rows=rows, storage=storage)
     else:
-        result = presence(
-            replicas, folder, each, blocks=blocks, dbs_datasets=dbs_datasets, names=names.to_list(), rows=rows
-        )
+        of_dbs: dict[str, Any] = {"blocks": blocks, "dbs_datasets": dbs_datasets, "names": names.to_list()}
+        result = presence(replicas, folder, each, **of_dbs, rows=rows, storage=storage)
+    return presence_frame(result, counts_blocks=blocks is not None)
+
+
+def presence_frame(result: Presence, *, counts_blocks: bool) -> pl.DataFrame:
+    """``presence``, as :func:`read_frames` describes it."""
     columns = result.rows
     texts = {"dataset_name": (result.datasets, "dataset"), "site_name": (result.sites, "site"), "kind": (KINDS, "kind")}
     named = {
         name: pl.Series(values, dtype=pl.String).gather(columns[column]) for name, (values, column) in texts.items()
     }
     numbers = {name: values for name, values in columns.items() if name.endswith(("_count", "_bytes"))}
-    newest = _nullable(columns["newest_ms"], columns["has_newest"])
+    newest = nullable(columns["newest_ms"], columns["has_newest"])
     frame = pl.DataFrame({**named, **numbers, "newest_replica_ms": newest})
-    if blocks is None:
+    if not counts_blocks:
         return frame.drop("block_count")
     # No dataset, no blocks of it.
     count = pl.when(pl.col("dataset_name").is_not_null()).then("block_count")
@@ -128,7 +147,8 @@ def _presence(
     return frame.with_columns(count).with_columns(is_complete.fill_null(value=False).alias("is_complete"))
 
 
-def _nullable(values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_]) -> pl.Series:
+def nullable(values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_]) -> pl.Series:
+    """``values``, null where they are not valid."""
     return pl.DataFrame({"values": values, "there": is_valid}).select(pl.when("there").then("values")).to_series()
 
 
@@ -190,9 +210,49 @@ def attributes(frames: Frames) -> pl.DataFrame:
     if "creation_date" in rows.columns:
         seconds = rows["creation_date"]
         created, is_time = whole_milliseconds(seconds.fill_null(0.0).to_numpy())
-        rows = rows.with_columns(_nullable(created, is_time & seconds.is_not_null().to_numpy()).alias("created_ms"))
+        rows = rows.with_columns(nullable(created, is_time & seconds.is_not_null().to_numpy()).alias("created_ms"))
         columns.append(pl.col("created_ms"))
     return rows.select(columns)
+
+
+def by_dataset(presence: pl.DataFrame) -> pl.DataFrame:
+    """What is there of each dataset, over all sites: ``dataset_name`` (once each), ``site_count``, ``sites`` (sorted,
+    joined by commas), ``disk_bytes``, ``tape_bytes``, ``present_file_count``, ``newest_replica_ms`` (or null).
+
+    ``presence``: of :func:`read_frames`; rows with nothing there, or of no dataset, do not count. Raises DataError
+    (65).
+    """
+    there = presence.filter(
+        ((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0)) & pl.col("dataset_name").is_not_null()
+    )
+    of_kinds = [
+        pl.when(pl.col("kind") == kind).then(pl.col("present_bytes")).alias(f"{kind}_bytes") for kind in KINDS[:2]
+    ]
+    sites = pl.col("site_name").drop_nulls().unique()
+    summed = (
+        there.with_columns(of_kinds)
+        .group_by("dataset_name")
+        .agg(
+            sites.len().cast(pl.Int64).alias("site_count"),
+            sites.sort().str.join(",").alias("sites"),
+            *(exact_sum(name) for name in ("disk_bytes", "tape_bytes", "present_file_count")),
+            pl.col("newest_replica_ms").max(),
+        )
+    )
+    return in_64_bits(summed).with_columns(pl.col("disk_bytes", "tape_bytes").fill_null(0))
+
+
+def campaign() -> pl.Expr:
+    """``campaign``: the second part of a dataset's name up to its first dash, from ``processing_name``."""
+    return pl.col("processing_name").str.split("-").list.first().fill_null("").alias("campaign")
+
+
+def month(column: str) -> pl.Expr:
+    """The month (``2026-01``, UTC) of Unix seconds; null where there are none, or none of a year from 1 to 9999."""
+    seconds = pl.col(column)
+    is_time = seconds.is_between(-62_135_596_800, 253_402_300_799)
+    whole = pl.when(is_time).then(seconds).floor().cast(pl.Int64)
+    return pl.from_epoch(whole, "s").dt.strftime("%Y-%m")
 
 
 def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
@@ -221,7 +281,7 @@ def whole(values: pl.Series, what: str) -> pl.Series:
     rounded_values, fits = rounded(values.fill_null(0.0).to_numpy())
     if not fits.all():
         raise _too_large(what)
-    return _nullable(rounded_values, values.is_not_null().to_numpy())
+    return nullable(rounded_values, values.is_not_null().to_numpy())
 
 
 def exact_sum(name: str) -> pl.Expr:

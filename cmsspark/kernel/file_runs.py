@@ -1,4 +1,4 @@
-"""Rows of a dump's FILES on disk, in runs that ascend by hash; so what building holds does not grow with the dump."""
+"""Rows of FILES on disk, in runs sorted by hash, so that the memory of a build does not grow with the dump."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class FileRows:
 
 @dataclass(frozen=True)
 class SortedRun:
-    """Rows in a file, a column behind the other: ascending by hash, those of one hash as they stood in the dump."""
+    """Rows in a file, column by column, sorted by hash; rows of one hash are in the order of the dump."""
 
     path: Path
     rows: int
 
     @classmethod
     def write(cls, folder: Path, rows: FileRows) -> SortedRun:
-        """Raises OSError."""
+        """Write a new file in ``folder``. Raises OSError."""
         order = np.argsort(rows.hashes, kind="stable")
         run = cls(folder / f"{uuid.uuid4().hex}.run", len(order))
         with run.path.open("wb") as sink:
@@ -46,7 +46,7 @@ class SortedRun:
         return run
 
     def read(self, name: str, first: int, last: int) -> Any:
-        """A column's values in the rows from ``first`` to before ``last``."""
+        """The values of a column in the rows from ``first`` to before ``last``."""
         names = list(_COLUMNS)
         before = sum(np.dtype(_COLUMNS[column]).itemsize for column in names[: names.index(name)]) * self.rows
         kind: np.dtype[Any] = np.dtype(_COLUMNS[name])
@@ -55,23 +55,23 @@ class SortedRun:
 
 @dataclass(frozen=True)
 class Slice:
-    """What some runs have of one range of hashes."""
+    """The rows that some runs have in one range of hashes."""
 
     runs: Sequence[SortedRun]
-    #: Of each run: the first row, and the one behind the last.
+    #: The first row of each run, and the row after the last.
     places: Sequence[tuple[int, int]]
 
     def column(self, name: str) -> Any:
-        """Its values, the runs' one behind the other."""
+        """The values of a column, one run after the other."""
         return np.concatenate(self.columns(name))
 
     def columns(self, name: str) -> list[Any]:
-        """Its values in each run."""
+        """The values of a column in each run."""
         return [run.read(name, *rows) for run, rows in zip(self.runs, self.places, strict=True)]
 
 
 def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:
-    """All runs' rows, in ranges of hashes that ascend, each with about ``rows`` of them. Equal hashes come together."""
+    """The rows of all runs in ascending ranges of hashes of about ``rows`` rows. Equal hashes are in one range."""
     total = sum(run.rows for run in runs)
     count = -(-total // rows)
     ends = np.array([2**64 * number // max(1, count) for number in range(1, count)], np.uint64)
@@ -84,7 +84,7 @@ def slices(runs: Sequence[SortedRun], rows: int) -> Iterator[Slice]:
 
 
 class RunColumn:
-    """An array of a snapshot, as ``np.save`` writes it, that becomes longer."""
+    """An array of a snapshot that is written piece by piece, in the format of ``np.save``."""
 
     def __init__(self, path: Path, kind: type[np.generic]) -> None:
         self._kind = np.dtype(kind)
@@ -93,17 +93,17 @@ class RunColumn:
         self._write_header()
 
     def append(self, values: Any) -> None:
-        """Raises OSError."""
+        """Write more values. Raises OSError."""
         values.astype(self._kind, copy=False).tofile(self._sink)
         self.rows += len(values)
 
     def close(self) -> None:
-        """Raises OSError."""
+        """Write the final length and close the file. Raises OSError."""
         self._sink.seek(0)
         self._write_header()
         self._sink.close()
 
     def _write_header(self) -> None:
-        # numpy leaves room in the header for a first dimension that becomes longer.
+        # numpy leaves room in the header for a longer first dimension.
         shape = {"descr": self._kind.str, "fortran_order": False, "shape": (self.rows,)}
         np.lib.format.write_array_header_1_0(self._sink, shape)

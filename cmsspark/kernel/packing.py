@@ -1,4 +1,4 @@
-"""Whole numbers that stand for combinations of others, and what is quick to do with them."""
+"""Combinations of whole numbers packed into one number each, and quick operations on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Unpack = Callable[[Codes], list[Codes]]
 
 
 def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
-    """One number for each row's combination, and the way back. Combinations too many for 64 bits are numbered anew."""
+    """One number for the combination of each row, and the function that unpacks it.
+
+    Combinations that exceed 64 bits are renumbered.
+    """
     packed = np.zeros(count, np.int64)
     steps: list[tuple[int, Codes | None]] = []
     most = 1
@@ -42,14 +45,14 @@ def pack(columns: Sequence[Codes], count: int) -> tuple[Codes, Unpack]:
 
 
 def distinct(numbers: Codes) -> Codes:
-    """The numbers that there are, sorted."""
+    """The distinct numbers, sorted."""
     in_order = np.sort(numbers)
     values: Codes = in_order[starts_of(in_order)]
     return values
 
 
 def starts_of(in_order: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Of sorted numbers, where another one begins."""
+    """Whether each of some sorted numbers differs from the one before."""
     starts = np.ones(len(in_order), np.bool_)
     np.not_equal(in_order[1:], in_order[:-1], out=starts[1:])
     return starts
@@ -60,7 +63,7 @@ def joined(arrays: Sequence[Codes]) -> Codes:
 
 
 def ranks_of(values: Sequence[Any]) -> Codes:
-    """The place of each value among all of them in order, null first."""
+    """The rank of each value among all values in order, null first."""
     order = sorted(range(1, len(values)), key=values.__getitem__)
     ranks = np.zeros(len(values), np.int64)
     ranks[order] = np.arange(1, len(values))

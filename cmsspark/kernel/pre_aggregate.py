@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,8 @@ class _Groups:
 class StreamAggregator:
     """Pre-aggregates the accesses of one stream in one task."""
 
+    #: (name, type) of each column of its rows; None: those of the task's context.
+    columns: ClassVar[tuple[tuple[str, str], ...] | None] = None
     stream: str
     catalogue: Catalogue | None = None
     #: Accesses that are kept before they are aggregated, at least.

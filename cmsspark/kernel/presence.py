@@ -7,11 +7,11 @@ blocks that DBS names of it, have one partition, which is worked on alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,10 @@ REPLICA_COLUMNS: Final = (
 BLOCK_COLUMNS: Final = ("block_name", "dataset_id")
 
 
+#: The site and kind of storage of nodes, by name.
+StorageByNode = Mapping[str, tuple[str, str]]
+
+
 @dataclass(frozen=True)
 class Presence:
     """What lies where. ``datasets`` and ``sites`` hold the names (or None) that the numbers stand for; each row is a
@@ -49,8 +53,8 @@ class Presence:
 
 
 @dataclass
-class _Names:
-    """Texts by number, as they come."""
+class Names:
+    """Texts by number, in the order in which they come."""
 
     numbers: dict[str | None, int] = field(default_factory=dict)
 
@@ -84,15 +88,17 @@ def presence(
     dbs_datasets: KnownDatasets | None = None,
     names: Sequence[str] = (),
     rows: int = ROWS,
+    storage: StorageByNode | None = None,
 ) -> Presence:
     """What of each dataset lies at each site, by kind of storage.
 
     ``replicas``: parts with tables of ``REPLICA_COLUMNS``; a (block, node) that is there twice counts once, with its
     largest values. ``blocks``: of ``BLOCK_COLUMNS``; with them ``block_count`` is the number of blocks that DBS or the
     snapshot names of the dataset, without them it is not counted. ``names``: the names that ``dbs_datasets`` numbers.
-    ``folder`` takes some 60 bytes for each replica meanwhile. Raises DataError (65) where a sum leaves 64 bits.
+    ``storage``: of each node, where the nodes' names do not say it. ``folder`` takes some 60 bytes for each replica
+    meanwhile. Raises DataError (65) where a sum leaves 64 bits.
     """
-    datasets, nodes = _Names({name: number for number, name in enumerate(names)}), _Names()
+    datasets, nodes = Names({name: number for number, name in enumerate(names)}), Names()
     replica_runs = [run for runs in each(partial(_read_replicas, folder, rows), replicas) for run in runs]
     for run in replica_runs:
         texts = json.loads(names_file(run, "names").read_text())
@@ -103,23 +109,26 @@ def presence(
         dbs_datasets.save(folder)
         np.save(folder / "known-partitions.npy", partitions_of(names))
         block_runs = [run for runs in each(partial(_read_blocks, folder, rows), blocks) for run in runs]
-    sites, storage = _storage_of(nodes)
+    sites, of_nodes = storage_of(nodes, storage)
     tasks = [RangeOfDatasets(part, PartitionRange(block_runs, part.first, part.last), dbs_datasets is not None)
              for part in ranges(replica_runs, rows)]  # fmt: skip
-    pieces = list(each(partial(rows_of_range, storage), tasks))
+    pieces = list(each(partial(rows_of_range, of_nodes), tasks))
     for run in (*replica_runs, *block_runs):
         run.path.unlink()
     empty = rows_of_range(
-        storage, RangeOfDatasets(PartitionRange([], 0, 0), PartitionRange([], 0, 0), dbs_datasets is not None)
+        of_nodes, RangeOfDatasets(PartitionRange([], 0, 0), PartitionRange([], 0, 0), dbs_datasets is not None)
     )
     columns = {name: np.concatenate([empty[name], *(part[name] for part in pieces)]) for name in empty}
     return Presence(list(datasets.numbers), list(sites.numbers), columns)
 
 
-def _storage_of(nodes: _Names) -> tuple[_Names, Storage]:
-    """The sites, and the site and kind of each node. A replica without a node is on disk at no known site."""
-    sites = _Names()
-    pairs = [(None, "disk") if node is None else site_and_kind(node) for node in nodes.numbers]
+def storage_of(nodes: Names, by_node: StorageByNode | None = None) -> tuple[Names, Storage]:
+    """The sites, and the site and kind of each node: by its name, or of ``by_node``. A replica without a node is on
+    disk at no known site.
+    """
+    sites = Names()
+    of_node = site_and_kind if by_node is None else by_node.__getitem__
+    pairs = [(None, "disk") if node is None else of_node(node) for node in nodes.numbers]
     places = np.array([sites.number(site) for site, _ in pairs], np.int64)
     kinds = np.array([KINDS.index(kind) for _, kind in pairs], np.int64)
     return sites, Storage(places, kinds, len(sites.numbers))
@@ -128,31 +137,46 @@ def _storage_of(nodes: _Names) -> tuple[_Names, Storage]:
 def _read_replicas(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
     """The runs of a part of the snapshot. Datasets and nodes have numbers of their own in each run."""
     runs: list[PartitionedRun] = []
-    datasets, nodes = _Names(), _Names()
+    for piece in replica_pieces(part(), rows):
+        run = PartitionedRun.write(folder, partitions_of(piece.datasets)[piece.columns["dataset"]], piece.columns)
+        names_file(run, "names").write_text(json.dumps({"datasets": piece.datasets, "nodes": piece.nodes}))
+        runs.append(run)
+    return runs
+
+
+class ReplicaPiece(NamedTuple):
+    """Some replicas: ``columns`` are ``dataset`` and ``node``, which number the names of this piece, and those of
+    :data:`cmsspark.kernel.replica_sums.COLUMNS`.
+    """
+
+    columns: dict[str, npt.NDArray[Any]]
+    datasets: list[str | None]
+    nodes: list[str | None]
+
+
+def replica_pieces(tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[ReplicaPiece]:
+    """The replicas of tables of ``REPLICA_COLUMNS``, about ``rows`` at a time."""
+    datasets, nodes = Names(), Names()
     held: list[dict[str, npt.NDArray[Any]]] = []
     count = 0
 
-    def write() -> None:
-        columns = {name: np.concatenate([piece[name] for piece in held]) for name in held[0]}
-        names = list(datasets.numbers)
-        run = PartitionedRun.write(folder, partitions_of(names)[columns["dataset"]], columns)
-        names_file(run, "names").write_text(json.dumps({"datasets": names, "nodes": list(nodes.numbers)}))
-        runs.append(run)
+    def piece() -> ReplicaPiece:
+        columns = {name: np.concatenate([one[name] for one in held]) for name in held[0]}
+        return ReplicaPiece(columns, list(datasets.numbers), list(nodes.numbers))
 
-    for table in part():
+    for table in tables:
         for start in range(0, table.num_rows, rows):
             held.append(_replica_columns(table.slice(start, rows), datasets, nodes))
             count += len(held[-1]["dataset"])
             if count >= rows:
-                write()
-                datasets, nodes = _Names(), _Names()
+                yield piece()
+                datasets, nodes = Names(), Names()
                 held, count = [], 0
     if count:
-        write()
-    return runs
+        yield piece()
 
 
-def _replica_columns(table: pa.Table, datasets: _Names, nodes: _Names) -> dict[str, npt.NDArray[Any]]:
+def _replica_columns(table: pa.Table, datasets: Names, nodes: Names) -> dict[str, npt.NDArray[Any]]:
     has_name = is_there(table["block_name"])
     columns: dict[str, npt.NDArray[Any]] = {
         "dataset": datasets.of(table["dataset_name"]),
@@ -161,7 +185,9 @@ def _replica_columns(table: pa.Table, datasets: _Names, nodes: _Names) -> dict[s
     }
     validity = has_name * NAMED
     for name, column in zip(MEASURES, REPLICA_COLUMNS[3:], strict=True):
-        if name == "created_ms":
+        if name == "created_ms" and name in table.column_names:
+            columns[name], has = to_numpy(table[name], np.int64), is_there(table[name])
+        elif name == "created_ms":
             columns[name], has = whole_milliseconds(to_numpy(table[column], np.float64))
             has &= is_there(table[column])
         else:
@@ -187,24 +213,33 @@ def _block_hashes(column: pa.ChunkedArray, has_name: npt.NDArray[np.bool_]) -> H
 
 def _read_blocks(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
     """The runs of a part of BLOCKS: the named blocks of known datasets."""
-    datasets = KnownDatasets.load(folder)
     of_names = np.load(folder / "known-partitions.npy", mmap_mode="r")
-    runs: list[PartitionedRun] = []
+    return [
+        PartitionedRun.write(folder, of_names[numbers], {"dataset": numbers, "block": hashes})
+        for numbers, hashes in block_pieces(part(), KnownDatasets.load(folder), rows)
+    ]
+
+
+def block_pieces(
+    tables: Iterable[pa.Table], datasets: KnownDatasets, rows: int = ROWS
+) -> Iterator[tuple[npt.NDArray[np.int32], Hashes]]:
+    """The named blocks of known datasets, about ``rows`` at a time: the number of the dataset, and the name's hash."""
     held: list[tuple[npt.NDArray[Any], Hashes]] = []
-
-    def write() -> None:
-        numbers, hashes = (np.concatenate(values) for values in zip(*held, strict=True))
-        runs.append(PartitionedRun.write(folder, of_names[numbers], {"dataset": numbers, "block": hashes}))
-        held.clear()
-
-    for table in part():
+    count = 0
+    for table in tables:
         for start in range(0, table.num_rows, rows):
             some = table.slice(start, rows)
             places = datasets.places(some["dataset_id"])
             stays = (places >= 0) & is_there(some["block_name"])
             held.append((datasets.numbers[places[stays]], hashes_in(some["block_name"].filter(flags(stays)))))
-            if sum(len(numbers) for numbers, _ in held) >= rows:
-                write()
+            count += len(held[-1][0])
+            if count >= rows:
+                yield _joined_pairs(held)
+                held, count = [], 0
     if held:
-        write()
-    return runs
+        yield _joined_pairs(held)
+
+
+def _joined_pairs(held: list[tuple[npt.NDArray[Any], Hashes]]) -> tuple[npt.NDArray[np.int32], Hashes]:
+    numbers, hashes = (np.concatenate(values) for values in zip(*held, strict=True))
+    return numbers, hashes

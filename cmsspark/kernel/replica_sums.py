@@ -4,6 +4,7 @@ partitions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,8 @@ MEASURES: Final = ("block_files", "block_bytes", "node_files", "node_bytes", "cr
 BITS: Final = {name: np.uint8(1 << number) for number, name in enumerate(MEASURES)}
 _ALL: Final = BITS["block_files"] | BITS["block_bytes"] | BITS["node_files"] | BITS["node_bytes"]
 NAMED: Final = np.uint8(1 << len(MEASURES))
+#: Columns of replicas and their numpy types: the block's hash, the measures, and what is not null.
+COLUMNS: Final = {"block": "u8", **dict.fromkeys(MEASURES, "i8"), "there": "u1"}
 _LEAST: Final = np.iinfo(np.int64).min
 
 
@@ -50,16 +53,33 @@ class RangeOfDatasets:
 
 def rows_of_range(storage: Storage, task: RangeOfDatasets) -> dict[str, npt.NDArray[Any]]:
     """The rows of the datasets in a range of partitions."""
-    replicas = task.replicas
-    datasets, nodes = _numbers(replicas, "dataset", "datasets"), _numbers(replicas, "node", "nodes")
+    part = task.replicas
+    columns = {name: _column(part, name, np.dtype(kind)) for name, kind in COLUMNS.items()}
+    columns |= {"dataset": _numbers(part, "dataset", "datasets"), "node": _numbers(part, "node", "nodes")}
+    blocks = None
+    if task.counts_blocks:
+        numbers = _column(task.blocks, "dataset", np.dtype(np.int32)).astype(np.int64)
+        blocks = {"dataset": numbers, "block": _column(task.blocks, "block", np.dtype(np.uint64))}
+    return rows_of_datasets(storage, columns, blocks)
+
+
+def rows_of_datasets(
+    storage: Storage, columns: dict[str, npt.NDArray[Any]], in_dbs: Mapping[str, npt.NDArray[Any]] | None
+) -> dict[str, npt.NDArray[Any]]:
+    """One row for each (dataset, site, kind), from all replicas of some datasets; ``columns`` is emptied.
+
+    ``columns``: ``dataset`` and ``node`` (their numbers), and those of :data:`COLUMNS`. ``in_dbs``: ``dataset`` and
+    ``block`` of each block that DBS names; None: blocks are not counted. Raises DataError (65) where a sum leaves 64
+    bits.
+    """
+    datasets, nodes, blocks = columns.pop("dataset"), columns.pop("node"), columns.pop("block")
     sites = datasets * storage.site_count + storage.sites[nodes]
     kinds = sites * len(KINDS) + storage.kinds[nodes]
-    blocks = _column(replicas, "block", np.uint64)
     # A node has one site and one kind, so rows are ordered by (dataset, site, kind, block, node).
     order = _ordered(kinds, blocks, nodes)
     kinds, blocks, nodes = kinds[order], blocks[order], nodes[order]
-    measures = {name: _column(replicas, name, np.int64)[order] for name in MEASURES}
-    validity = _column(replicas, "there", np.uint8)[order]
+    measures = {name: columns.pop(name)[order] for name in MEASURES}
+    validity = columns.pop("there")[order]
     starts = _starts(kinds, blocks, nodes)
     if len(starts) < len(order):
         for name, values in measures.items():
@@ -67,7 +87,7 @@ def rows_of_range(storage: Storage, task: RangeOfDatasets) -> dict[str, npt.NDAr
             measures[name] = np.maximum.reduceat(values_or_least, starts)
         validity = np.bitwise_or.reduceat(validity, starts)
         kinds, blocks = kinds[starts], blocks[starts]
-    return _summed(storage, task, kinds, blocks, measures, validity)
+    return _summed(storage, in_dbs, kinds, blocks, measures, validity)
 
 
 def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]:
@@ -85,7 +105,7 @@ def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]
 
 def _summed(
     storage: Storage,
-    task: RangeOfDatasets,
+    in_dbs: Mapping[str, npt.NDArray[Any]] | None,
     kinds: Longs,
     blocks: Hashes,
     measures: dict[str, Longs],
@@ -117,26 +137,25 @@ def _summed(
         "full_block_count": _distinct_blocks(kinds[is_full] // len(KINDS), blocks[is_full], sites),
         "newest_ms": np.where(has_newest, newest, 0),
         "has_newest": has_newest,
-        "block_count": _block_counts(storage, task, kinds, blocks, validity, dataset),
+        "block_count": _block_counts(storage, in_dbs, kinds, blocks, validity, dataset),
     }
 
 
 def _block_counts(
     storage: Storage,
-    task: RangeOfDatasets,
+    in_dbs: Mapping[str, npt.NDArray[Any]] | None,
     kinds: Longs,
     blocks: Hashes,
     validity: npt.NDArray[np.uint8],
     wanted: Longs,
 ) -> Longs:
     """Distinct blocks that DBS or the snapshot names of each dataset in ``wanted``; -1 where none is counted."""
-    if not task.counts_blocks:
+    if in_dbs is None:
         return np.full(len(wanted), -1, np.int64)
     named = (validity & NAMED) > 0
     datasets = kinds[named] // (len(KINDS) * max(1, storage.site_count))
-    in_dbs = _column(task.blocks, "dataset", np.int32).astype(np.int64)
-    both = np.concatenate((datasets, in_dbs))
-    return _distinct_blocks(both, np.concatenate((blocks[named], _column(task.blocks, "block", np.uint64))), wanted)
+    both = np.concatenate((datasets, in_dbs["dataset"]))
+    return _distinct_blocks(both, np.concatenate((blocks[named], in_dbs["block"])), wanted)
 
 
 def _distinct_blocks(groups: Longs, blocks: Hashes, wanted: Longs) -> Longs:
@@ -180,5 +199,5 @@ def _numbers(part: PartitionRange, name: str, what: str) -> Longs:
     return np.concatenate(pieces)
 
 
-def _column(part: PartitionRange, name: str, kind: type[np.generic]) -> npt.NDArray[Any]:
+def _column(part: PartitionRange, name: str, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.concatenate([np.zeros(0, kind), *part.pieces(name)])

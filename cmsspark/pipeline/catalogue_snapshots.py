@@ -2,56 +2,94 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
+from cmsspark.buffers import array, from_numpy
 from cmsspark.kernel.catalogue import Catalogue, Report, open_or_build
 from cmsspark.kernel.catalogue_build import Each, Part, build_catalogue, build_replicas
+from cmsspark.pipeline.rucio_parts import read_rucio
 from cmsspark.sources.dbs import read_table_arrow
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.phedex import disk_replicas_of
 from cmsspark.sources.registry import REPLICAS
-from cmsspark.storage import Files, is_local, local_path, unreadable
+from cmsspark.sources.rses import load_sites
+from cmsspark.storage import Files, unreadable
+from cmsspark.store.part_files import open_part
+
+#: Makes parts of (``block_name``, ``site``), the replicas of blocks on disk; rows lie in a folder meanwhile.
+DiskReplicas = Callable[[Path], list[Part]]
 
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Folders of the snapshots, whether either was built just now, and the report of the catalogue's build."""
+    """Folders of the snapshots, whether any was built just now, and the report of the catalogue's build.
 
-    catalogue: Path
+    ``catalogue`` and ``report`` are None where no file is looked up in it; ``job_inputs``, the catalogue of the names
+    of blocks and datasets, is None without a stream of jobs.
+    """
+
+    catalogue: Path | None
     replicas: Path | None
     built: bool
-    report: Report
+    report: Report | None
+    job_inputs: Path | None = None
 
 
-def open_snapshots(files: Files, dbs: Dump, phedex: Dump | None, cache: Path, each: Each = map) -> Snapshots:
-    """The snapshots of these dumps; without PhEDEx there is none of replicas. ``each`` works on parts, as ``map`` does.
+def open_snapshots(
+    files: Files,
+    dbs: Dump,
+    replicas: Dump | None,
+    cache: Path,
+    each: Each = map,
+    *,
+    rses_file: str | None = None,
+    disk_replicas: DiskReplicas | None = None,
+    has_accesses: bool = True,
+    has_jobs: bool = False,
+) -> Snapshots:
+    """The snapshots of these dumps; without replicas there is none of them. ``each`` works on parts, as ``map`` does.
 
-    Raises DataError (65) naming a damaged file of a dump.
+    ``rses_file``: exceptions to the sites of Rucio's RSEs. ``disk_replicas``: makes the parts of Rucio's replicas on
+    disk elsewhere than in ``each``. ``has_accesses``: files are looked up in a catalogue; ``has_jobs``: blocks and
+    datasets are. Raises DataError (65) naming a damaged file of a dump.
     """
-    identity = dbs.fingerprint(("FILES", "DATASETS"))
-    catalogue, built = open_or_build(
-        cache,
-        "catalogue",
-        identity,
-        lambda folder: _build_catalogue(files, dbs, folder, each),
-    )
-    if phedex is None:
-        return Snapshots(catalogue, None, built, Catalogue(catalogue).report)
-    both = dbs.fingerprint(("BLOCKS",)) + phedex.fingerprint()
-    replicas, built_too = open_or_build(
+    catalogue, job_inputs = None, None
+    built = built_jobs = False
+    if has_accesses:
+        identity = dbs.fingerprint(("FILES", "DATASETS"))
+        catalogue, built = open_or_build(
+            cache, "catalogue", identity, lambda folder: _build_catalogue(files, dbs, folder, each)
+        )
+    if has_jobs:
+        identity = dbs.fingerprint(("BLOCKS", "DATASETS"))
+        job_inputs, built_jobs = open_or_build(
+            cache, "job-inputs", identity, lambda folder: _build_job_inputs(files, dbs, folder, each)
+        )
+    report = None if catalogue is None else Catalogue(catalogue).report
+    if replicas is None:
+        return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
+    both = dbs.fingerprint(("BLOCKS",)) + replicas.fingerprint()
+    make = disk_replicas or partial(_parts_of_phedex, files, replicas)
+    if replicas.kind == "rucio":
+        both += repr(sorted(load_sites(rses_file).items()))
+        make = disk_replicas or partial(_parts_of_rucio, files, replicas, each, rses_file)
+    at_sites, built_too = open_or_build(
         cache,
         "replicas",
         both,
-        lambda folder: _build_replicas(files, dbs, phedex, folder, each),
+        lambda folder: _build_replicas(files, dbs, make, folder, each),
     )
-    return Snapshots(catalogue, replicas, built or built_too, Catalogue(catalogue).report)
+    return Snapshots(catalogue, at_sites, built or built_jobs or built_too, report, job_inputs)
 
 
 def warnings_of(report: Report, dbs: Dump) -> list[str]:
@@ -75,10 +113,66 @@ def _build_catalogue(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
     build_catalogue(folder, _parts(files, dbs, "FILES", columns), datasets, each=each)
 
 
-def _build_replicas(files: Files, dbs: Dump, phedex: Dump, folder: Path, each: Each) -> None:
+def _build_job_inputs(files: Files, dbs: Dump, folder: Path, each: Each) -> None:
+    """Build a catalogue of the names of blocks and of datasets, in which a name's block is its own, if any.
+
+    No name is of both, as that of a block has a ``#``.
+    """
+    datasets = chain.from_iterable(part() for part in _parts(files, dbs, "DATASETS", ("dataset_id", "dataset")))
+    parts = [partial(_blocks_of, files, part.path) for part in dbs.tables["BLOCKS"]]
+    parts += [partial(_datasets_of, files, part.path) for part in dbs.tables["DATASETS"]]
+    build_catalogue(folder, parts, datasets, each=each)
+
+
+def _blocks_of(files: Files, path: str) -> Iterator[Any]:
+    """Tables (name, block id, dataset id, block id) of one part of BLOCKS."""
+    for table in _rows_of(files, "BLOCKS", ("block_name", "block_id", "dataset_id"), path):
+        yield table.append_column("row_id", table.column(1))
+
+
+def _datasets_of(files: Files, path: str) -> Iterator[Any]:
+    """Tables (name, null, dataset id, dataset id) of one part of DATASETS."""
+    for table in _rows_of(files, "DATASETS", ("dataset", "dataset_id"), path):
+        no_block = from_numpy(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.bool_))
+        yield table.add_column(1, "block_id", no_block).append_column("row_id", table.column(1))
+
+
+def _build_replicas(files: Files, dbs: Dump, disk_replicas: DiskReplicas, folder: Path, each: Each) -> None:
     blocks = _parts(files, dbs, "BLOCKS", ("block_id", "block_name"))
-    replicas = [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
-    build_replicas(folder, blocks, replicas, each)
+    spill = folder / "spill"
+    spill.mkdir()
+    build_replicas(folder, blocks, disk_replicas(spill), each)
+    shutil.rmtree(spill)
+
+
+def _parts_of_phedex(files: Files, phedex: Dump, spill: Path) -> list[Part]:
+    del spill
+    return [partial(_replicas_of, files, part.path) for part in phedex.tables[REPLICAS]]
+
+
+def _parts_of_rucio(files: Files, rucio: Dump, each: Each, rses_file: str | None, spill: Path) -> list[Part]:
+    """Block replicas on disk, from the replicas of files."""
+    # Nothing that depends on the day is used.
+    found = read_rucio(rucio, date.min, spill, each, rses_file=rses_file, opened=partial(opened, files))
+    return [partial(_on_disk, found.rses.storage(), part) for part in found.replicas.parts]
+
+
+def _on_disk(storage: dict[str, tuple[str, str]], part: Part) -> Iterator[Any]:
+    """Tables of (``block_name``, ``site``): the replicas of blocks on disk."""
+    import pyarrow as pa
+
+    for table in part():
+        nodes = table["node_name"].combine_chunks().dictionary_encode()
+        places = [storage[node] for node in nodes.dictionary.to_pylist()]
+        sites = array([site if kind == "disk" else None for site, kind in places], "string").take(nodes.indices)
+        yield pa.table({"block_name": table["block_name"], "site": sites}).drop_null()
+
+
+@contextmanager
+def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
+    """A file of a dump, open on this host. Raises an error that names it."""
+    with _named(path), open_part(files, path) as stream:
+        yield stream
 
 
 def _parts(files: Files, dump: Dump, table: str, columns: tuple[str, ...]) -> list[Part]:
@@ -104,14 +198,3 @@ def _named(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def open_part(files: Files, path: str) -> IO[bytes]:
-    """The file, open on this host. A remote file is fetched, and deleted when it is closed."""
-    if is_local(path):
-        return open(local_path(path), "rb")
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
-        target = Path(folder) / "part"
-        files.fetch(path, target)
-        # The open file stays readable after its folder is removed.
-        return target.open("rb")

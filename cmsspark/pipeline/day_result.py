@@ -58,7 +58,7 @@ def outcome_of(
         "unmatched_prefixes": summary.unmatched_prefixes(),
         "engine": result.engine,
         **summary.compiled(),
-        "join": "shuffle" if catalogue is None else "index",
+        "join": "shuffle" if catalogue is None and inputs.has_accesses else "index",
         "catalogue": catalogue,
     }
     files = f", which names {catalogue['files']:,} files" if catalogue else ""
@@ -92,7 +92,7 @@ def store_day(
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
         run_context.log(f"{table}: {write(staged, table):,} rows")
-    check_unchanged(inputs.files, [*inputs.streams, *inputs.dumps])
+    check_unchanged(inputs.files, inputs.read)
     manifest = _manifest(request, inputs, outcome, staged, run_context.seconds())
     done = staged.commit({**manifest, "warnings": warnings})
     for text in warnings:
@@ -153,8 +153,10 @@ def _manifest(
         "generations": {stream: dict(counts.generations) for stream, counts in bins.items() if counts.generations},
         "reduction_factor": round(read / rows, 3) if rows else None,
         "dumps": dumps_summary(inputs.dumps),
+        "epochs": inputs.epochs,
         "inputs": [input_summary(source) for source in inputs.streams],
         "identical_files": _identical(inputs),
+        **({"earlier_jobs": {day.stream: day.as_dict() for day in inputs.earlier}} if inputs.earlier else {}),
         **outcome.manifest,
         "versions": versions(),
         "seconds": round(seconds, 1),

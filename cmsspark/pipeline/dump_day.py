@@ -15,6 +15,7 @@ import click
 
 from cmsspark import days
 from cmsspark.compiled import unavailable_reason
+from cmsspark.errors import InputMissing
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.job_run import begin
@@ -24,51 +25,79 @@ from cmsspark.pipeline.request import JobRequest
 from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources import folders
+from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import Dump, Layout
+from cmsspark.sources.registry import DUMPS
 from cmsspark.storage import Files, LocalFiles
 from cmsspark.store import results
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from cmsspark.kernel.dump_frames import Frames
+    from cmsspark.runners.dump_tables import TableSource
     from cmsspark.settings import Settings
 
-Tables = Mapping[str, "DataFrame"]
+
+#: The rows of a table that was written, and entries of the manifest.
+Written = tuple[int, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class DumpJob:
     """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``: whether it reads the snapshot.
 
-    ``build(frames, day)`` makes the job's table, which has its name, from the frames of
-    :func:`cmsspark.kernel.dump_frames.read_frames`. ``build_in_spark(tables, day)`` makes the same rows from the
-    dumps' tables as DataFrames; the replicas are ``tables["replicas"]`` there.
+    ``build(frames, day)`` makes the job's table, which has its name, from the frames that
+    :func:`cmsspark.kernel.dump_frames.read_frames` describes, whichever engine has read them.
+
+    ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``: what it reads of Rucio alone
+    (``rse_sums``, ``last_access``, ``differences``). A job with these, or with ``is_of_rucio``, takes no other
+    replicas. ``block_contents``: what FILES comes to by block instead of by dataset, of ``all`` files or ``valid``
+    ones. ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of the manifest. ``options``:
+    options of its command beside those of all jobs; ``configured``: the job for their values.
     """
 
     name: str
     dbs: Mapping[str, tuple[str, ...]]
     replicas: bool
     build: Callable[[Frames, date], pl.DataFrame]
-    build_in_spark: Callable[[Tables, date], DataFrame]
+    rucio: tuple[str, ...] = ()
+    rucio_frames: tuple[str, ...] = ()
+    is_of_rucio: bool = False
+    block_contents: str = ""
+    more: Callable[[Files, JobRequest], dict[str, pl.DataFrame]] | None = None
+    manifest: Callable[[Frames], dict[str, Any]] | None = None
+    options: tuple[Callable[[Any], Any], ...] = ()
+    configured: Callable[[Mapping[str, Any], Settings], DumpJob] | None = None
 
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
-        """The dumps for the day. Raises InputMissing (66) and NotReady (75)."""
+        """The dumps for the day. Raises InputMissing (66), also where Rucio does not serve the day and the job needs
+        it, and NotReady (75).
+        """
+        if (self.is_of_rucio or self.rucio_frames) and layout.epochs.source(REPLICAS_ROLE, day) != "rucio":
+            raise InputMissing(
+                f"{self.name} of {day} needs the dumps of Rucio",
+                found=layout.epochs.why(REPLICAS_ROLE, day),
+                next_step="give a later day; dbs_phedex says for all days what lies where",
+            )
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
-        return [*chosen, folders.choose_phedex_dump(files, layout, day)] if self.replicas else chosen
+        tables = (*DUMPS["rucio"].for_streams, *self.rucio)
+        return [*chosen, folders.choose_replica_dump(files, layout, day, tables)] if self.replicas else chosen
 
-    def tables(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, DataFrame]:
-        """The tables that ``build_in_spark`` takes."""
-        from cmsspark.runners import dump_tables
+    def sources(self, spark: SparkSession, dumps: list[Dump], feed: str = "auto") -> dict[str, TableSource]:
+        """The sources of the tables in Spark, by the tables' names; those of Rucio are made elsewhere
+        (:mod:`cmsspark.pipeline.dump_spark`).
+        """
+        from cmsspark.kernel.presence import REPLICA_COLUMNS
+        from cmsspark.runners.dump_tables import table_source
 
-        read: dict[str, DataFrame] = {}
-        for dump in dumps:
-            if dump.kind == "phedex":
-                read["replicas"] = dump_tables.replica_rows(spark, dump)
-            else:
-                read |= {name: dump_tables.dump_table(spark, dump, name, columns) for name, columns in self.dbs.items()}
-        return read
+        return {
+            name: table_source(spark, dump, name, self.dbs[name] if dump.kind == "dbs" else REPLICA_COLUMNS, feed)
+            for dump in dumps
+            if dump.kind != "rucio"
+            for name in (self.dbs if dump.kind == "dbs" else dump.tables)
+        }
 
     def command(self) -> click.Command:
         """The job's click command."""
@@ -78,8 +107,11 @@ class DumpJob:
         @engine_option
         def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
             settings = settings_of(settings_file)
-            run(self, dump_request(JOBS[self.name], options, settings, store_of(fout, settings)))
+            job = self if self.configured is None else self.configured(options, settings)
+            run(job, dump_request(JOBS[self.name], options, settings, store_of(fout, settings)))
 
+        for option in self.options:
+            command = option(command)
         return command
 
 
@@ -115,7 +147,7 @@ class _Work:
     run_context: RunContext
 
     def store(
-        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], int]
+        self, files: Files, dumps: list[Dump], engine_name: str, write: Callable[[results.StagedRun], Written]
     ) -> results.CurrentTable:
         """Write the table into a new run with ``write``, and make the run current."""
         log, name, day = self.run_context.log, self.job.name, self.request.day
@@ -124,9 +156,11 @@ class _Work:
             for text in dump.warnings:
                 log(f"warning: {text}")
         with self.run_context.staged(files) as staged:
-            count = write(staged)
+            count, more = write(staged)
             check_unchanged(files, dumps)
-            done = staged.commit(_manifest(dumps, day, engine_name, self.run_context.seconds()))
+            epochs = self.layout.epochs.of_day(day, [dump.kind for dump in dumps])
+            manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
+            done = staged.commit({**manifest, "epochs": epochs, **more})
         log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.run_context.seconds():.1f} s")
         return done
 
@@ -137,14 +171,19 @@ def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
 
     with local.worker_pool() as workers:
 
-        def write(staged: results.StagedRun) -> int:
-            with spill_folder(work.request.settings.cache_dir) as folder:
-                return write_by_processes(work.job, work.request.day, dumps, folder, workers.map, staged)
+        def write(staged: results.StagedRun) -> Written:
+            more = work.job.more(LocalFiles(), work.request) if work.job.more else {}
+            settings = work.request.settings
+            with spill_folder(settings.cache_dir) as folder:
+                return write_by_processes(
+                    work.job, work.request.day, dumps, folder, workers.map, staged, settings.rses, more
+                )
 
         return work.store(LocalFiles(), dumps, PROCESSES, write)
 
 
 def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
+    from cmsspark.pipeline.dump_spark import write_by_spark
     from cmsspark.runners.session import cause_of, session
 
     spark = session(f"cmsspark {work.job.name}")
@@ -152,9 +191,9 @@ def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     work.run_context.lock(files)
     chosen = dumps or work.job.choose(files, work.layout, work.request.day)
 
-    def write(staged: results.StagedRun) -> int:
-        rows = work.job.build_in_spark(work.job.tables(spark, chosen), work.request.day)
-        return staged.write(rows, work.job.name, work.request.fmt)
+    def write(staged: results.StagedRun) -> Written:
+        more = work.job.more(files, work.request) if work.job.more else {}
+        return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
 
     try:
         return work.store(files, chosen, SPARK, write)

@@ -23,13 +23,17 @@ from cmsspark.memory import trim
 from cmsspark.schemas import input_table, stored_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
+from cmsspark.sources.registry import REPLICAS
 from cmsspark.storage import local_path
 from cmsspark.store.results import StagedRun
 
 if TYPE_CHECKING:
     import polars as pl
+    from pyspark.sql import SparkSession
 
     from cmsspark.kernel.dump_frames import Frames
+    from cmsspark.pipeline.rucio_parts import RucioDump
+    from cmsspark.runners.dump_tables import TableSource
 
 
 class DumpTable(Protocol):
@@ -41,13 +45,20 @@ class DumpTable(Protocol):
     def dbs(self) -> Mapping[str, tuple[str, ...]]: ...
     @property
     def build(self) -> Callable[[Frames, date], pl.DataFrame]: ...
+    @property
+    def manifest(self) -> Callable[[Frames], dict[str, Any]] | None: ...
+    @property
+    def rucio_frames(self) -> tuple[str, ...]: ...
+    @property
+    def block_contents(self) -> str: ...
+    def sources(self, spark: SparkSession, dumps: list[Dump]) -> dict[str, TableSource]: ...
 
 
 def parts_of(job: DumpTable, dumps: Sequence[Dump]) -> dict[str, list[Part]]:
     """The part files of each table that the job reads."""
     parts: dict[str, list[Part]] = {}
     for dump in dumps:
-        for table, files in dump.tables.items():
+        for table, files in dump.tables.items() if dump.kind != "rucio" else ():
             columns = REPLICA_COLUMNS if dump.kind == "phedex" else job.dbs[table]
             # The largest first, so that no process waits for a large one at the end.
             in_order = sorted((file for file in files if file.size), key=lambda file: -file.size)
@@ -64,15 +75,82 @@ def _read_part(table: str, columns: tuple[str, ...], path: str) -> Iterator[Any]
 
 
 def write_by_processes(
-    job: DumpTable, day: date, dumps: Sequence[Dump], folder: Path, each: Each, staged: StagedRun
-) -> int:
-    """Write the job's table into the run and return its rows. ``each`` is ``map``, or something like it."""
+    job: DumpTable,
+    day: date,
+    dumps: Sequence[Dump],
+    folder: Path,
+    each: Each,
+    staged: StagedRun,
+    rses_file: str | None = None,
+    more: Frames | None = None,
+) -> tuple[int, dict[str, Any]]:
+    """Write the job's table into the run; return its rows, and entries of the manifest.
+
+    ``each`` is ``map``, or something like it. ``rses_file``: exceptions to the names of RSEs. ``more``: frames that do
+    not come from dumps.
+    """
+    from cmsspark.pipeline.rucio_parts import read_rucio
+
+    rucio = next((dump for dump in dumps if dump.kind == "rucio"), None)
+    found = None if rucio is None else read_rucio(rucio, day, folder, each, rses_file=rses_file)
+    sums = []
+    if found is not None and job.rucio_frames:
+        # By processes, before this one has threads.
+        from cmsspark.kernel.block_replicas import dataset_sums
+
+        sums = list(each(dataset_sums, found.replicas.parts))
+    parts = parts_of(job, dumps)
+    if found is not None:
+        parts[REPLICAS] = found.replicas.parts
     from cmsspark.kernel import dump_frames
 
-    frames = dump_frames.read_frames(parts_of(job, dumps), folder, each)
+    storage = None if found is None else found.rses.storage()
+    if job.block_contents:
+        frames = _block_frames(job, parts, folder, each)
+    elif job.rucio_frames and "last_access" not in job.rucio_frames:
+        frames = {}  # what lies where is not needed
+    else:
+        frames = dump_frames.read_frames(parts, folder, each, storage=storage)
+    if found is not None and job.rucio_frames:
+        frames |= _rucio_frames(job, found, sums, parts, folder, each)
     trim()
+    frames |= more or {}
     rows = dump_frames.to_arrow(job.build(frames, day), stored_table(job.name).arrow())
-    return staged.write_arrow(rows, job.name)
+    of_job = job.manifest(frames) if job.manifest else {}
+    return staged.write_arrow(rows, job.name), ({} if found is None else {"rucio": found.as_dict()}) | of_job
+
+
+def _block_frames(job: DumpTable, parts: dict[str, list[Part]], folder: Path, each: Each) -> dict[str, pl.DataFrame]:
+    """DATASETS and BLOCKS as they are, and ``block_contents`` of FILES."""
+    from cmsspark.kernel import dump_frames
+    from cmsspark.kernel.block_contents import block_contents
+
+    frames = dump_frames.read_tables({name: parts[name] for name in ("DATASETS", "BLOCKS")}, each)
+    known, _ = dump_frames.datasets_in(frames)
+    ids = frames["BLOCKS"]["block_id"].drop_nulls().unique().sort().to_list()
+    is_valid_only = job.block_contents == "valid"
+    frames["block_contents"] = block_contents(parts["FILES"], ids, known, folder, each, is_valid_only=is_valid_only)
+    return frames
+
+
+def _rucio_frames(
+    job: DumpTable, found: RucioDump, sums: list[Any], parts: dict[str, list[Part]], folder: Path, each: Each
+) -> dict[str, pl.DataFrame]:
+    """The frames that only Rucio gives."""
+    from cmsspark.kernel import rucio_frames
+
+    rses = [rse.name for rse in found.rses.rses]
+    frames = {"rse_sums": rucio_frames.rse_sums(sums, found.replicas.no_block, rses, found.rses.storage())}
+    if "last_access" in job.rucio_frames:
+        frames["last_access"] = rucio_frames.last_accesses(
+            frames["rse_sums"],
+            found.replicas.blocks,
+            found.replicas.totals.accessed_ms,
+            (found.datasets, found.accessed_ms),
+        )
+    if "differences" in job.rucio_frames:
+        frames["differences"] = rucio_frames.differences(parts, found.partitions, found.replicas.blocks, folder, each)
+    return frames
 
 
 @contextmanager

@@ -11,11 +11,13 @@ from typing import Final
 from urllib.parse import unquote
 
 from cmsspark.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
+from cmsspark.pipeline.earlier_jobs import find_earlier
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.settings import Settings
 from cmsspark.sources import folders
+from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.folders import DayInput, Dump, Layout
-from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, STREAMS_OF_JOBS
 from cmsspark.storage import Files, is_local, local_path
 from cmsspark.store import results
 
@@ -42,20 +44,30 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
         raise InputMissing(
             f"none of {', '.join(request.streams)} is there for {request.day}", found="; ".join(warnings)
         )
-    kept = _kept_dumps(request, layout, files)
-    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
-    phedex = None
+    served = layout.epochs.source(REPLICAS_ROLE, request.day)
+    kept = _kept_dumps(request, layout, files, ("dbs", served))
+    dbs = kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+    replicas = None
     if any(source.stream in STREAMS_NEEDING_REPLICAS for source in streams):
         try:
-            phedex = kept.get("phedex") or folders.choose_phedex_dump(files, layout, request.day)
+            replicas = kept.get(served) or folders.choose_replica_dump(files, layout, request.day)
         except (InputMissing, NotReady) as error:
             if not request.allow_missing:
                 raise
-            missing.append("phedex")
-            left_out = f"phedex is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
+            missing.append(served)
+            left_out = f"{served} is left out, remote_nacc of {' and '.join(STREAMS_NEEDING_REPLICAS)} is null"
             warnings.append(f"{left_out}: {error.wanted}")
-    accepted = accepted_files(request.accept_damaged, streams)
-    inputs = Inputs(files, streams, missing, dbs, phedex, warnings, accepted)
+    earlier = [
+        find_earlier(files, layout, request.fout, source.stream, request.day)
+        for source in streams
+        if source.stream in STREAMS_OF_JOBS
+    ]
+    warnings += [text for day in earlier for text in day.warnings]
+    readable = [*streams, *(day.to_read for day in earlier if day.to_read is not None)]
+    accepted = accepted_files(request.accept_damaged, readable)
+    names = [*(source.stream for source in streams), *([replicas.kind] if replicas else [])]
+    epochs = layout.epochs.of_day(request.day, names)
+    inputs = Inputs(files, streams, missing, dbs, replicas, warnings, accepted, epochs, earlier)
     for texts in (*(source.warnings for source in streams), *(dump.warnings for dump in inputs.dumps)):
         warnings += texts
     return inputs
@@ -64,7 +76,13 @@ def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
 def resolve_dbs_dump(request: DayRequest, layout: Layout, files: Files) -> Dump:
     """The DBS dump that :func:`resolve` fixes. Raises InputMissing (66) and NotReady (75)."""
     kept = _kept_dumps(request, layout, files, ("dbs",))
-    return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, DUMPS["dbs"].for_streams)
+    return kept.get("dbs") or folders.choose_dbs_dump(files, layout, request.day, dbs_tables(request))
+
+
+def dbs_tables(request: DayRequest) -> tuple[str, ...]:
+    """The tables of DBS that the request needs. Jobs name their dataset, so that no file is looked up."""
+    is_of_jobs = all(stream in STREAMS_OF_JOBS for stream in request.streams)
+    return tuple(table for table in DUMPS["dbs"].for_streams if not is_of_jobs or table != "FILES")
 
 
 def uses_index(request: DayRequest, dbs: Dump) -> bool:
@@ -77,8 +95,8 @@ def uses_index(request: DayRequest, dbs: Dump) -> bool:
 
 
 def files_dump_bytes(dbs: Dump) -> int:
-    """Bytes on disk of the dump's FILES table."""
-    return sum(file.size for file in dbs.tables["FILES"])
+    """Bytes on disk of the dump's FILES table; 0 where the request does not need it."""
+    return sum(file.size for file in dbs.tables.get("FILES", ()))
 
 
 def index_dump_bytes(settings: Settings) -> int:
@@ -97,9 +115,7 @@ def index_dump_bytes(settings: Settings) -> int:
         ) from None
 
 
-def _kept_dumps(
-    request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str] = ("dbs", "phedex")
-) -> dict[str, Dump]:
+def _kept_dumps(request: DayRequest, layout: Layout, files: Files, kinds: Sequence[str]) -> dict[str, Dump]:
     """The dumps that the day's current result was made with; they stay chosen until ``--refresh-dumps`` (rule 17).
 
     Dumps outside this run's folders are not kept: with another root all inputs are different.
@@ -114,7 +130,8 @@ def _kept_dumps(
     for kind, dump in before.manifest.dumps.items():
         if kind not in kinds or not any(location.holds(dump.folder) for location in layout.locations[kind]):
             continue
-        kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, DUMPS["dbs"].for_streams)
+        tables = dbs_tables(request) if kind == "dbs" else DUMPS[kind].for_streams
+        kept_dump = folders.dump_at(files, kind, dump.folder, request.day, dump.day, tables)
         if kept_dump is not None:
             kept[kind] = kept_dump
     return kept

@@ -10,7 +10,7 @@ import click
 
 from cmsspark.errors import UsageError
 from cmsspark.schemas import stored_table
-from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
+from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,27 @@ def _jobs() -> Iterator[Job]:
     yield Job(
         "data_aggregation",
         "One day of all streams per dataset, site and app",
-        ("data_aggregation", "partials"),
+        ("data_aggregation", "partials", *JOB_TABLES),
         streams=STREAMS,
     )
     for stream in STREAMS_BY_NAME.values():
         if stream.has_report:
             about = f"One day of {stream.title} per dataset, site and app"
-            yield Job(stream.report, about, (stream.report,), aliases=stream.report_aliases, streams=(stream.name,))
+            tables = (stream.report, *(JOB_TABLES if stream.counts_jobs else ()))
+            yield Job(stream.report, about, tables, aliases=stream.report_aliases, streams=(stream.name,))
     yield Job(
         "dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True
     )
+    for name, about in (
+        ("dbs_rucio", "What lies where by Rucio: datasets by site and kind of storage"),
+        ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
+        ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
+        ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
+        ("leftovers", "Replicas that DBS does not want, and valid datasets without any"),
+        ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
+    ):
+        file = "leftover_datasets" if name == "leftovers" else ""
+        yield Job(name, about, (name,), runs_in_processes=True, file=file)
     about = "How much data sit at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)
@@ -74,6 +85,12 @@ def _jobs() -> Iterator[Job]:
         needs_spark=False,
         of_periods=True,
     )
+    about = "Which datasets CRAB's jobs of a period read, and how the jobs ended"
+    yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
+    about = "How many people had analysis jobs of CRAB in a week or month"
+    yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
+    about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
+    yield Job("xcache", about, ("xcache",), needs_spark=False)
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
@@ -18,9 +19,11 @@ from cmsspark.pipeline.inputs import resolve, uses_index
 from cmsspark.pipeline.job_run import JobRun, begin
 from cmsspark.pipeline.overflow import reader_of
 from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.pipeline.rucio_parts import read_rses
 from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
+from cmsspark.runners.job_work import JobWork
 from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
@@ -30,6 +33,9 @@ from cmsspark.store import results
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Parts of the dumps that the driver of a Spark day fetches and reads at once.
+FETCHES: Final = 4
 
 
 def run(request: DayRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
@@ -72,10 +78,19 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             files = files_for("hdfs://", starting.result())
             run_context.lock(files)
             inputs = resolve(request, layout, files)
-        opened = _snapshots(request, inputs, run_context.log) if uses_index(request, inputs.dbs) else None
+        has_index = uses_index(request, inputs.dbs)
+        opened = None
+        if has_index or inputs.earlier:
+            # Parts of a dump on HDFS are fetched while others are read.
+            with ThreadPoolExecutor(FETCHES) as fetching:
+                opened = _snapshots(request, inputs, run_context.log, fetching.map, has_index=has_index)
         spark = starting.result()
     work = Work(request, inputs, opened, run_context)
-    return work.count(SparkRunner(spark, inputs.dumps, request.feed))
+    rses = None
+    if not has_index and inputs.replicas is not None and inputs.replicas.kind == "rucio":
+        opener = partial(catalogue_snapshots.opened, inputs.files)
+        rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
+    return work.count(SparkRunner(spark, inputs.dumps, request.feed, rses))
 
 
 @dataclass
@@ -93,7 +108,7 @@ class Work:
         def counted_day(run_now: results.StagedRun) -> results.CurrentTable:
             context = self.context()
             counted = runner.run(stream_files(self.inputs), context)
-            report = self.opened.report.__dict__ if self.opened else None
+            report = self.opened.report.__dict__ if self.opened and self.opened.report else None
             outcome = day_result.outcome_of(self.request, self.inputs, counted, report)
             # Of the key that was used: the file may have changed since.
             outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id
@@ -130,10 +145,16 @@ class Work:
         """The context of all tasks."""
         key = pseudonyms.load_or_make(self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
         opened = self.opened
-        catalogue = str(opened.catalogue) if opened else None
+        catalogue = str(opened.catalogue) if opened and opened.catalogue else None
         replicas = str(opened.replicas) if opened and opened.replicas else None
         reader = reader_of(self.request)
-        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=self.inputs.accepted)
+        jobs = None
+        if opened and opened.job_inputs:
+            (earlier,) = self.inputs.earlier
+            ids, spool = earlier.read_ids(self.inputs.files), str(self.request.settings.cache_dir)
+            jobs = JobWork(earlier.stream, str(opened.job_inputs), replicas, key, ids, spool)
+        accepted = self.inputs.accepted
+        return TaskContext(self.request.day, catalogue, replicas, key, reader, accepted=accepted, jobs=jobs)
 
 
 def _session(job: str) -> SparkSession:
@@ -143,20 +164,32 @@ def _session(job: str) -> SparkSession:
 
 
 def _snapshots(
-    request: DayRequest, inputs: Inputs, log: Callable[[str], None], each: Each = map
+    request: DayRequest, inputs: Inputs, log: Callable[[str], None], each: Each = map, *, has_index: bool = True
 ) -> catalogue_snapshots.Snapshots:
+    """The snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up."""
     began = time.monotonic()
     cache = request.settings.cache_dir / "catalogue"
-    opened = catalogue_snapshots.open_snapshots(inputs.files, inputs.dbs, inputs.phedex, cache, each)
+    opened = catalogue_snapshots.open_snapshots(
+        inputs.files,
+        inputs.dbs,
+        inputs.replicas,
+        cache,
+        each,
+        rses_file=request.settings.rses,
+        has_accesses=has_index and inputs.has_accesses,
+        has_jobs=bool(inputs.earlier),
+    )
     if opened.built:
         trim()
-        log(f"catalogue of {opened.report.files:,} files built in {time.monotonic() - began:.1f} s")
+        what = f"{opened.report.files:,} files" if opened.report else "blocks and datasets"
+        log(f"catalogue of {what} built in {time.monotonic() - began:.1f} s")
     return opened
 
 
 def stream_files(inputs: Inputs) -> list[StreamFiles]:
     """The files of each stream as the scan takes them."""
-    return [
+    streams = [
         StreamFiles(source.stream, source.format_name, tuple((file.path, file.size) for file in source.files))
         for source in inputs.streams
     ]
+    return streams + [files for day in inputs.earlier for files in day.stream_files()]

@@ -20,7 +20,7 @@ from cmsspark.pipeline.job_index import Job
 from cmsspark.schemas import stored_table
 from cmsspark.sources import folders
 from cmsspark.sources.folders import DayInput, Dump, Layout
-from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, streams_of_day
+from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS
 from cmsspark.storage import Files
 from cmsspark.store import results
 from cmsspark.store.run_history import Published
@@ -91,7 +91,7 @@ class Planner:
         for table, entry in manifest.tables.items():
             if table in job.tables and entry.schema not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
-        for stream in streams_of_day(day, job.streams):
+        for stream in self.layout.epochs.streams_of_day(day, job.streams):
             try:
                 now = self._resolve(stream, day)
             except (InputMissing, NotReady):
@@ -108,7 +108,7 @@ class Planner:
     def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:
         """A digest of what a run would read: the same inputs fail in the same way."""
         streams, inputs = [], []
-        for stream in streams_of_day(day, job.streams):
+        for stream in self.layout.epochs.streams_of_day(day, job.streams):
             with suppress(InputMissing, NotReady):
                 inputs.append(_file_keys([[f.path, f.size, f.mtime_ms] for f in self._resolve(stream, day).files]))
                 streams.append(stream)
@@ -125,7 +125,7 @@ class Planner:
         parts, options = [], set()
         sources = []
         before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
-        for stream in streams_of_day(day, job.streams):
+        for stream in self.layout.epochs.streams_of_day(day, job.streams):
             try:
                 source = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
@@ -160,7 +160,11 @@ class Planner:
             dumps = self._dumps(job, day, streams)
         except (InputMissing, NotReady) as error:
             return [readiness.missing(_one_line(error), self.now_ms)]
-        return [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        parts = [readiness.judge_dump(dump.kind, dump.day, day, self.now_ms, self.rules) for dump in dumps]
+        for dump in (dump for dump in dumps if dump.kind == "rucio"):
+            newest = max(file.mtime_ms for files in dump.tables.values() for file in files)
+            parts.append(readiness.judge_writing(dump.kind, newest, self.now_ms, self.rules))
+        return parts
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:
         if not job.streams:
@@ -168,13 +172,13 @@ class Planner:
             return chosen
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):
-            dumps.append(folders.choose_phedex_dump(self.files, self.layout, day))
+            dumps.append(folders.choose_replica_dump(self.files, self.layout, day))
         return dumps
 
     def _is_published(self, job: Job, day: date, manifest: Manifest) -> bool:
         if self.published is None:
             return True
-        published = (entry for entry in self.published if entry.stored_run == manifest.run and entry.day == day)
+        published = (entry for entry in self.published if entry.stored_run == manifest.rows_run and entry.day == day)
         return set(job.public_tables) <= {entry.table for entry in published if not entry.waiting}
 
 

@@ -225,11 +225,7 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
     from cmsspark.pipeline.stored_rows import stored_rows
 
     stored = stored_table_of(request, spec.table.name)
-    # Whatever changes the documents: a snapshot that is half sent is continued only where they would be the same.
-    parts = [stored.manifest.run, spec.producer, spec.type, request.limit]
-    parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
-    parts += [f"users>={spec.min_users}"] if spec.min_users else []
-    source = " ".join(str(part) for part in parts if part)
+    source = source_of(stored, spec, request)
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
@@ -237,6 +233,17 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
         )
     except FileNotFoundError as error:
         raise InputMissing("a stored part vanished while it was read", where=error.filename) from None
+
+
+def source_of(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
+    """What the documents are made from: the run that made the rows, and whatever else changes documents.
+
+    A snapshot that is half sent is continued only where its documents would be the same.
+    """
+    parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
+    parts += [name for name, is_on in (("again", request.is_again), ("no-USER", not spec.has_user_datasets)) if is_on]
+    parts += [f"users>={spec.min_users}"] if spec.min_users else []
+    return " ".join(str(part) for part in parts if part)
 
 
 def _result(outbox: Outbox, sink: Sink, spooled: SpoolResult | None, snapshot_no: int | None) -> PublishResult:
@@ -279,7 +286,7 @@ def record_publication(request: PublishRequest, results: list[PublishResult]) ->
         if result.snapshot is not None:
             run = json.loads((result.snapshot / "manifest.json").read_bytes())["source"].partition(" ")[0]
         elif result.spooled is not None:
-            run = stored_table_of(request, result.table).manifest.run
+            run = stored_table_of(request, result.table).manifest.rows_run
         else:
             continue  # nothing was open
         refused = result.quarantined + totals.refused

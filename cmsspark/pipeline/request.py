@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING
 
+from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.folders import DayInput, Dump
-from cmsspark.sources.registry import DUMPS, STREAMS
+from cmsspark.sources.registry import DUMPS, STREAMS_OF_JOBS
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:
+    from cmsspark.pipeline.earlier_jobs import EarlierDay
     from cmsspark.settings import Settings
 
 
@@ -35,9 +37,12 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class DayRequest(JobRequest):
-    """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept."""
+    """A request to a job on log streams. ``tables``: the report's name, and ``partials`` where they are kept.
 
-    streams: tuple[str, ...] = STREAMS
+    ``streams``: by default those that serve the day.
+    """
+
+    streams: tuple[str, ...] = ()
     tables: tuple[str, ...] = ("data_aggregation", "partials")
     allow_tmp: bool = False
     allow_missing: bool = False
@@ -50,6 +55,11 @@ class DayRequest(JobRequest):
     recount: bool = False
     join: str = "auto"
     feed: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.streams:
+            served = Epochs.load(self.settings.sources, self.settings.where).streams_of_day(self.day)
+            object.__setattr__(self, "streams", served)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -64,13 +74,27 @@ class Inputs:
     streams: list[DayInput]
     missing: list[str]
     dbs: Dump
-    #: None where no stream of the run needs replicas.
-    phedex: Dump | None
+    #: The replicas' dump; None where no stream of the run needs it.
+    replicas: Dump | None
     warnings: list[str] = field(default_factory=list)
     #: Files that are read as far as they are intact.
     accepted: frozenset[str] = frozenset()
+    #: The source of each role that the run has (rule 28).
+    epochs: dict[str, str] = field(default_factory=dict)
+    #: The day before of each stream of jobs.
+    earlier: list[EarlierDay] = field(default_factory=list)
+
+    @property
+    def has_accesses(self) -> bool:
+        """Whether any stream has accesses to files."""
+        return any(source.stream not in STREAMS_OF_JOBS for source in self.streams)
+
+    @property
+    def read(self) -> list[DayInput | Dump]:
+        """All that is read: the streams, the dumps, and logs of the day before."""
+        return [*self.streams, *self.dumps, *(day.to_read for day in self.earlier if day.to_read is not None)]
 
     @property
     def dumps(self) -> list[Dump]:
         """The dumps that are read."""
-        return [self.dbs] if self.phedex is None else [self.dbs, self.phedex]
+        return [self.dbs] if self.replicas is None else [self.dbs, self.replicas]

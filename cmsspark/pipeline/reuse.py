@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.access import JOB_BINS
 from cmsspark.checks.reconciliation import StreamBins
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.manifests import Manifest
@@ -17,6 +18,8 @@ from cmsspark.pipeline.provenance import dumps_summary, input_summary, versions
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.stored_columns import table_rows
 from cmsspark.schemas import stored_table
+from cmsspark.sources.registry import JOB_TABLES, STREAMS_OF_JOBS
+from cmsspark.storage import join
 from cmsspark.store import results
 
 if TYPE_CHECKING:
@@ -30,7 +33,8 @@ def is_possible(request: DayRequest) -> bool:
     """Whether the request's options allow another job's result."""
     needs_count = request.recount or request.join != "auto" or bool(request.accept_damaged)
     needs_count = needs_count or request.quarantine_above is not None
-    return request.job != SOURCE and request.tables == (request.job,) and not needs_count
+    own = request.tables[:1] == (request.job,) and not {*request.tables[1:]} - {*JOB_TABLES}
+    return request.job != SOURCE and own and not needs_count
 
 
 def find(request: DayRequest, inputs: Inputs) -> results.CurrentTable | None:
@@ -55,6 +59,8 @@ def _is_same(manifest: Manifest, request: DayRequest, inputs: Inputs) -> bool:
         and stored_table(SOURCE).names == stored_table(request.job).names
         and not damaged & set(request.streams)
         and not manifest.document.get("outsized")
+        and all(table in manifest.tables and manifest.tables[table].format == "parquet" for table in request.tables[1:])
+        and all(_earlier(manifest, day.stream).get("folder") == day.as_dict()["folder"] for day in inputs.earlier)
         and all(read.get(stream.stream) == input_summary(stream) for stream in inputs.streams)
         and all(
             manifest.document["dumps"].get(kind) == summary for kind, summary in dumps_summary(inputs.dumps).items()
@@ -77,6 +83,8 @@ def outcome_of(source: results.CurrentTable, streams: tuple[str, ...]) -> DayOut
         "unmatched_prefixes": _of(manifest.unmatched_prefixes, streams),
         "made_from": {"job": SOURCE, "run": manifest.run},
     }
+    if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
+        entries["earlier_jobs"] = earlier
     entries |= {
         name: manifest.document.get(name) for name in ("engine", "compiled", "join", "catalogue", "pseudonym_key_id")
     }
@@ -92,9 +100,18 @@ def write(source: results.CurrentTable, streams: tuple[str, ...], run: results.S
     from cmsspark.buffers import scalar
 
     schema = stored_table(table)
+    if table in JOB_TABLES:
+        beside = results.CurrentTable(join(source.path.rpartition("/")[0], table), manifest=source.manifest)
+        return run.write_arrow(table_rows(run.files, beside, table, schema.names), table)
     rows = table_rows(run.files, source, SOURCE, schema.names)
     chosen = rows.filter(reduce(pc.or_, (pc.equal(rows["stream"], scalar(stream, "string")) for stream in streams)))
     return run.write_arrow(chosen.cast(schema.arrow()), table)
+
+
+def _earlier(manifest: Manifest, stream: str) -> Mapping[str, Any]:
+    """The entry of the manifest on the day before of a stream of jobs."""
+    entry: Mapping[str, Any] = (manifest.document.get("earlier_jobs") or {}).get(stream, {})
+    return entry
 
 
 def _of(entries: Mapping[str, Any], streams: tuple[str, ...]) -> dict[str, Any]:
@@ -103,12 +120,14 @@ def _of(entries: Mapping[str, Any], streams: tuple[str, ...]) -> dict[str, Any]:
 
 def _bins(manifest: Manifest, stream: str) -> StreamBins:
     counts = manifest.reconciliation[stream]
+    others = {name: count for name, count in counts.items() if name in JOB_BINS}
     return StreamBins(
         read=counts["read"],
         matched=counts["matched"],
         unmatched=dict(counts["unmatched"]),
         malformed=counts["malformed"],
-        write_only=counts["write_only"],
+        write_only=counts.get("write_only", 0),
+        job_bins=others if stream in STREAMS_OF_JOBS else None,
         out_of_day=Counter(manifest.out_of_day_by_day[stream]),
         generations=Counter(manifest.generations.get(stream, {})),
     )

@@ -158,7 +158,7 @@ def _ended(run: Run) -> Run:
 
 def _fields_of(manifest: Manifest) -> dict[str, Any]:
     return {
-        "stored_run": manifest.run,
+        "stored_run": manifest.rows_run,
         "rows": next((table.rows for table in manifest.tables.values()), None),
         "is_partial": manifest.partial,
         "fingerprint": fingerprint(manifest),
@@ -174,7 +174,7 @@ def fingerprint(manifest: Manifest) -> str:
 
 def from_manifest(manifest: Manifest, fout: str) -> Run:
     """A run as its manifest describes it. Raises ValueError where the manifest does not name its run and its day."""
-    stored, seconds = manifest.run, manifest.seconds
+    stored, seconds = manifest.rows_run, manifest.seconds
     began_ms = clock.run_began_ms(stored)
     run = Run(stored, manifest.job, date.fromisoformat(manifest.day), State.DONE, fout, 0, exit_code=0)
     ended_ms = began_ms if seconds is None else began_ms + int(1000 * seconds)

@@ -13,11 +13,14 @@ from cmsspark.checks.reconciliation import TRAILING_DAYS
 from cmsspark.errors import CmssparkError
 from cmsspark.file_systems import files_for
 from cmsspark.manifests import Manifest
+from cmsspark.periods import named
+from cmsspark.pipeline import use_pictures
 from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
 from cmsspark.readable import encodable
 from cmsspark.reports.day_report import report
 from cmsspark.reports.page import page
+from cmsspark.reports.pictures import facts, pictures
 from cmsspark.runners.session import session
 from cmsspark.schemas import stored_table
 from cmsspark.storage import Files, LocalFiles, is_local, join
@@ -34,13 +37,25 @@ def write_page(fout: str, job: str, done: CurrentTable, log: Callable[[str], Non
     try:
         # Uses the run's own session, where it has one.
         files = LocalFiles() if is_local(fout) else files_for(fout, session(f"cmsspark {job}"))
-        summary = of_run(files, fout, find_job(job), done.manifest, done.path)
-        files.write_bytes(join(done.path, PAGE), encodable(page(summary)).encode())
+        content = page_of_run(files, fout, find_job(job), done.manifest, done.path)
+        files.write_bytes(join(done.path, PAGE), encodable(content).encode())
         log(f"where every record went: {join(done.path, PAGE)}")
     except Exception as error:
         # The result is current already, and the report can be made at any time.
         reason = error.text() if isinstance(error, CmssparkError) else f"{type(error).__name__}: {error}"
         log(f"warning: the report of the run cannot be made: {' '.join(reason.split())[:300]}")
+
+
+def page_of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str, links: str = "") -> str:
+    """The page of the run in ``folder``: what was read, in pictures, and then how it was counted."""
+    contents = of_run(files, fout, job, manifest, folder)
+    interval = named(manifest.period or manifest.day)
+    title = use_pictures.title_of(job, interval)
+    if not use_pictures.has_use(job) or job.tables[0] not in manifest.tables:
+        return page(contents, title, links=links)
+    current = CurrentTable(join(folder, job.tables[0]), manifest)
+    use = use_pictures.use_of_run(files, fout, job, current, interval)
+    return page(contents, title, facts(use), pictures(use, use_pictures.when_of(interval)), links)
 
 
 def of_run(files: Files, fout: str, job: Job, manifest: Manifest, folder: str) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cmsspark.errors import CmssparkError, InputMissing
 from cmsspark.file_systems import files_for
@@ -13,7 +13,7 @@ from cmsspark.memory import is_shortage
 from cmsspark.periods import Period
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.schemas import Table, stored_table
-from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
+from cmsspark.storage import Files, LocalFiles, is_local, join
 from cmsspark.store import contents, part_files, results
 from cmsspark.store.results import CurrentTable
 
@@ -42,7 +42,6 @@ def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Se
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from cmsspark.pipeline.catalogue_snapshots import open_part
     from cmsspark.pipeline.stored_rows import stored_rows, unreadable
 
     if isinstance(part, CurrentTable):
@@ -50,10 +49,7 @@ def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Se
         return pa.Table.from_pylist(list(stored_rows(part, schema)), wanted)
     texts = [column.name for column in schema.columns if column.type == "string" and column.name in columns]
     try:
-        opened: AbstractContextManager[Any] = (
-            nullcontext(local_path(part)) if is_local(part) else open_part(files, part)
-        )
-        with opened as source, pq.ParquetFile(source, read_dictionary=texts) as file:
+        with part_files.open_part(files, part) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
             return file.read(columns=list(columns)).select(list(columns))
     except CmssparkError:
         raise
@@ -77,6 +73,21 @@ def stored_days(files: Files, fout: str, job: str) -> list[date]:
     """The days that a job has a result of, in order."""
     intervals = contents.stored_intervals(files, fout, job)
     return sorted(interval for interval in intervals if not isinstance(interval, Period))
+
+
+def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple[date, CurrentTable, str]:
+    """The newest stored day of what lies where, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
+
+    Raises InputMissing (66) where neither is stored.
+    """
+    found = []
+    for table in ("dbs_phedex", "dbs_rucio"):
+        with suppress(InputMissing):
+            found.append((*newest(files, fout, table, until), table))
+    if not found:
+        return (*newest(files, fout, "dbs_phedex", until), "dbs_phedex")
+    # Of one day the first.
+    return max(found, key=lambda one: one[0])
 
 
 def newest(files: Files, fout: str, table: str, until: date | None = None) -> tuple[date, CurrentTable]:

@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Period, spans
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
 from cmsspark.schemas import stored_table
+from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.storage import Files, is_local, join
 from cmsspark.store import contents, results
 from cmsspark.store.results import CurrentTable
@@ -27,6 +28,8 @@ JOB: Final = "data_aggregation"
 TABLE: Final = "partials"
 #: Rows of a batch: a hundred bytes each.
 BATCH_ROWS: Final = 8_000_000
+#: A day or a period.
+When = TypeVar("When")
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def find_days(files: Files, fout: str, period: Period) -> StoredDays:
             stored[day] = results.current(files, fout, JOB, TABLE, day)
         except InputMissing:
             missing.append(day)
-    return StoredDays(period, files, fout, stored, tuple(missing), _partial(stored))
+    manifests = {day: table.manifest for day, table in stored.items()}
+    return StoredDays(period, files, fout, stored, tuple(missing), partial_reasons(manifests))
 
 
 def stored_periods(files: Files, fout: str, job: str) -> list[Period]:
@@ -172,28 +176,45 @@ class CurrentRuns:
             path = join(self._base, day.isoformat(), "CURRENT")
             try:
                 is_stored = self._files.stat(path) is not None
-                self._runs[day] = str(json.loads(self._files.read_bytes(path))["run"]) if is_stored else None
+                self._runs[day] = _rows_of(self._files.read_bytes(path)) if is_stored else None
             except (ValueError, KeyError, TypeError):
                 self._runs[day] = "damaged"
         return self._runs[day]
 
 
-def _partial(stored: dict[date, CurrentTable]) -> dict[date, str]:
-    """The days that lack a stream of the period's other days, or whose manifest is partial, with the reason."""
-    lacking = {day: set(table.manifest.missing_streams) for day, table in stored.items()}
-    streams = {day: set(table.manifest.streams) - lacking[day] for day, table in stored.items()}
+def _rows_of(pointer: bytes) -> str:
+    """The run that made the rows of a day's current run. Raises ValueError, KeyError, TypeError for no CURRENT."""
+    document = json.loads(pointer)
+    return str(document.get(results.ROWS_OF) or document["run"])
+
+
+def partial_reasons(manifests: Mapping[When, Manifest]) -> dict[When, str]:
+    """The days that lack a stream of the other days, or whose manifest is partial, with the reason.
+
+    A stream of another epoch is none that a day lacks: jobs are CRAB's or HTCondor's.
+    """
+    lacking = {day: set(manifest.missing_streams) for day, manifest in manifests.items()}
+    streams = {day: set(manifest.streams) - lacking[day] for day, manifest in manifests.items()}
     every = set().union(*streams.values())
     partial = {}
-    for day, table in stored.items():
-        without = sorted((every - streams[day]) | lacking[day]) if streams[day] else []
+    for day, manifest in manifests.items():
+        roles = {_role(stream) for stream in streams[day]}
+        others = {stream for stream in every - streams[day] if _role(stream) not in roles}
+        without = sorted(others | lacking[day]) if streams[day] else []
         reasons = [f"without {', '.join(without)}"] if without else []
-        if table.manifest.damaged:
+        if manifest.damaged:
             reasons.append("damaged files")
-        if any(source.is_tmp for source in table.manifest.inputs):
+        if any(source.is_tmp for source in manifest.inputs):
             reasons.append("a folder that was still being written")
-        if reasons or table.manifest.partial:
+        if reasons or manifest.partial:
             partial[day] = "; ".join(reasons) or "as its manifest says"
     return partial
+
+
+def _role(stream: str) -> str:
+    """The role of a stream, or the stream itself."""
+    entry = STREAMS_BY_NAME.get(stream)
+    return entry.role if entry is not None and entry.role else stream
 
 
 def _two_keys(period: Period, users: str) -> DataError:

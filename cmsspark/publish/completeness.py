@@ -10,16 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmsspark.access import UNMATCHED_BINS
+from cmsspark.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.publish.documents import DocumentSpec, document_id
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import STREAMS, STREAMS_OF_JOBS
 
 #: Added to the table's type: completeness documents have an index of their own kind.
 SUFFIX: Final = "_completeness"
 #: The document stays well under MONIT's sizes; ``gone_count`` is the whole number.
 MAX_GONE_LISTED: Final = 1_000
-#: The bins of a stream that are told, beside the parts of ``unmatched``.
+#: The bins of a stream of accesses, and of a stream of jobs, beside the parts of ``unmatched``.
 BINS: Final = ("read", "matched", "malformed", "out_of_day", "write_only")
+BINS_OF_JOBS: Final = ("read", "matched", "malformed", "out_of_day", *JOB_BINS)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ def completeness(spec: DocumentSpec, summary: DaySummary, manifest: Mapping[str,
     return body
 
 
+def bins_of(stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The bins of a stream, and the parts of ``unmatched``."""
+    return (BINS_OF_JOBS, UNMATCHED_JOB_BINS) if stream in STREAMS_OF_JOBS else (BINS, UNMATCHED_BINS)
+
+
 def digest_of(pairs: Iterable[tuple[bytes, bytes]]) -> str:
     """The digest of a set of documents: sha256 over their ids and digests, in the order of ids."""
     total = hashlib.sha256()
@@ -82,9 +88,8 @@ def _reconciliation(streams: Any) -> dict[str, Any]:
         if not isinstance(bins, Mapping):
             continue
         unmatched = bins.get("unmatched")
-        result[stream] = {name: bins[name] for name in BINS if type(bins.get(name)) is int}
+        names, parts = bins_of(stream)
+        result[stream] = {name: bins[name] for name in names if type(bins.get(name)) is int}
         if isinstance(unmatched, Mapping):
-            result[stream]["unmatched"] = {
-                name: unmatched[name] for name in UNMATCHED_BINS if type(unmatched.get(name)) is int
-            }
+            result[stream]["unmatched"] = {name: unmatched[name] for name in parts if type(unmatched.get(name)) is int}
     return result

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cmsspark.access import UNMATCHED_BINS
-from cmsspark.publish.completeness import BINS, MAX_GONE_LISTED
+from cmsspark.publish.completeness import MAX_GONE_LISTED, bins_of
 from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD
 from cmsspark.resources import resource
 from cmsspark.schemas import Table, stored_table
@@ -79,8 +78,7 @@ def schema_of(table: Table) -> dict[str, Any]:
 
 def _of_completeness() -> dict[str, Any]:
     """The JSON Schema of the document that ends each publication; it has a part for each stream of the registry."""
-    unmatched = _object({name: dict(_COUNT) for name in UNMATCHED_BINS})
-    stream = _object({**{name: dict(_COUNT) for name in BINS}, "unmatched": unmatched})
+    streams = {name: _bins(name) for name in STREAMS}
     listed = {"type": "array", "items": dict(_DIGEST), "maxItems": MAX_GONE_LISTED}
     period = "^[0-9]{4}-([0-9]{2}|W[0-9]{2}|[0-9]{2}-[0-9]{2}(--[0-9]{4}-[0-9]{2}-[0-9]{2})?)$"
     described: dict[str, tuple[Mapping[str, Any], str]] = {
@@ -97,7 +95,7 @@ def _of_completeness() -> dict[str, Any]:
         "left_out_count": (_COUNT, "rows of datasets of the tier USER, which the settings leave out"),
         "is_partial": ({"type": "boolean"}, "an input was missing, still being written or damaged, and allowed to be"),
         "damaged_file_count": (_COUNT, "log files that were damaged and read as far as they are intact"),
-        "reconciliation": (_object(dict.fromkeys(STREAMS, stream)), "records by stream and bin"),
+        "reconciliation": (_object(streams), "records by stream and bin"),
         "timestamp": (_COUNT, "start of the day, UTC milliseconds"),
     }
     properties: dict[str, Any] = {name: {**rule, "description": about} for name, (rule, about) in described.items()}
@@ -109,6 +107,13 @@ def _of_completeness() -> dict[str, Any]:
         " It names no dataset, site or person."
     )
     return {"$schema": DIALECT, "title": COMPLETENESS, "description": about, **_object(properties, required)}
+
+
+def _bins(stream: str) -> dict[str, Any]:
+    """The bins of one stream."""
+    names, parts = bins_of(stream)
+    unmatched = _object({name: dict(_COUNT) for name in parts})
+    return _object({**{name: dict(_COUNT) for name in names}, "unmatched": unmatched})
 
 
 def _metadata() -> dict[str, Any]:

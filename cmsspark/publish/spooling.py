@@ -64,7 +64,7 @@ def spool_day(
                 "table": spec.table.name,
                 "period": spec.period,
                 "source": source,
-                "store_run": manifest.get("run"),
+                "store_run": manifest.get("rows_of") or manifest.get("run"),
                 "completeness_id": completeness_id(spec),
                 "spooled_at": clock.iso(),
                 **counts,

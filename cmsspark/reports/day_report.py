@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from cmsspark.access import UNMATCHED_BINS
 from cmsspark.checks.reconciliation import FEW_RECORDS_SHARE, UNMATCHED_FACTOR, usual
 from cmsspark.manifests import Manifest
 from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS
@@ -23,9 +22,15 @@ BINS: Final[Mapping[str, str]] = {
     "write_only": "write only",
     "out_of_day": "other day",
     "malformed": "malformed",
+    # Bins of jobs.
+    "no_input": "no input",
+    "not_final": "job not ended",
+    "other_type": "other type of job",
+    "never_ran": "job never ran",
+    "repeated": "same job again",
 }
-#: Bins of accesses that went through the joins. Records of other bins are counted before the joins.
-_JOINED: Final = ("matched", "user_file", "temporary", "not_in_dbs")
+#: Bins of accesses and jobs that went through the joins. Records of other bins are counted before the joins.
+_JOINED: Final = ("matched", "user_file", "temporary", "not_in_dbs", "no_input")
 _FACTS: Final = (
     *("job", "day", "run", "partial", "missing_streams", "seconds", "engine", "join", "reduction_factor", "tables"),
     *("dumps", "catalogue", "damaged", "identical_files", "warnings", "versions", "pseudonym_key_id", "period"),
@@ -56,7 +61,8 @@ def report(
 
 def counts(bins: Mapping[str, Any]) -> dict[str, int]:
     """The bins of a stream in a manifest, in one flat mapping."""
-    return {name: bins["unmatched"][name] if name in UNMATCHED_BINS else bins[name] for name in BINS}
+    flat = {**bins, **bins["unmatched"]}
+    return {name: flat[name] for name in BINS if name in flat}
 
 
 def by_prefix(report: Mapping[str, Any]) -> list[tuple[str, dict[str, int]]]:
@@ -81,7 +87,7 @@ def _stream(stream: str, bins: Mapping[str, Any], manifest: Manifest, before: Se
         ],
         "input": read and {
             "folder": read.folder,
-            "form": read.form,
+            "form": read.format_name,
             "is_tmp": read.is_tmp,
             "files": len(read.files),
             "bytes": read.size,
@@ -129,16 +135,15 @@ def _joins(stream: Mapping[str, Any], manifest: Manifest, stored: Mapping[str, i
     if stream["is_missing"]:
         return []
     bins = {entry["bin"]: entry["records"] for entry in stream["bins"]}
-    after = sum(bins[name] for name in _JOINED)
+    after = sum(bins.get(name, 0) for name in _JOINED)
     into = stream["read"] - sum(count for name, count in bins.items() if name not in _JOINED)
-    has_replicas = "phedex" in manifest.dumps and stream["stream"] in STREAMS_NEEDING_REPLICAS
-    joins = [
-        _join(stream["stream"], "file → dataset" + (", block and site → replicas" if has_replicas else ""), into, after)
-    ]
+    has_replicas = len(manifest.dumps) > 1 and stream["stream"] in STREAMS_NEEDING_REPLICAS
+    looked_up, counted = ("job's input", "jobs") if "repeated" in bins else ("file", "accesses")
+    replicas = ", block and site → replicas" if has_replicas else ""
+    joins = [_join(stream["stream"], f"{looked_up} → dataset{replicas}", into, after)]
     if stored is not None:
-        joins.append(
-            _join(stream["stream"], "accesses → stored report", bins["matched"], stored.get(stream["stream"], 0))
-        )
+        in_table = stored.get(stream["stream"], 0)
+        joins.append(_join(stream["stream"], f"{counted} → stored report", bins["matched"], in_table))
     return joins
 
 

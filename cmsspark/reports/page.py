@@ -7,6 +7,7 @@ from html import escape
 from typing import Any, Final
 
 from cmsspark.reports.day_report import BINS, by_prefix
+from cmsspark.reports.pictures import Picture
 from cmsspark.reports.terminal import percent, printable, volume
 from cmsspark.reports.text import WORDS
 from cmsspark.resources import read_text
@@ -36,10 +37,20 @@ _PAGE: Final = """<!doctype html>
 """
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
-    title = f"{report.get('job')} of {report.get('period') or report.get('day')}"
-    return document(title, "\n".join(_body(report, title)))
+def page(
+    report: Mapping[str, Any],
+    title: str | None = None,
+    facts: Sequence[tuple[str, str]] = (),
+    pictures: Sequence[Picture] = (),
+    links: str = "",
+) -> str:
+    """The report as a page. It begins with what the day or period was used for: numbers (``facts``) and ``pictures``.
+
+    ``title`` says what the page is about; ``links`` is HTML at the top.
+    """
+    title = title or _run_of(report)
+    body = "\n".join([*([f"<nav>{links}</nav>"] if links else []), *_body(report, title, facts, pictures)])
+    return document(title, body)
 
 
 def document(title: str, body: str) -> str:
@@ -47,10 +58,36 @@ def document(title: str, body: str) -> str:
     return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
 
 
-def _body(report: Mapping[str, Any], title: str) -> Iterator[str]:
+def index_page(groups: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], store: str, made: str) -> str:
+    """The index of a site: under each heading (title, path, fault) of its pages; a page with a fault has no path."""
+    body = ["<h1>What CMS reads: stored days, weeks and months</h1>", f"<p>from {_text(store)}, made {_text(made)}</p>"]
+    for heading, entries in groups:
+        items = "".join(
+            f'<li><a href="{escape(path)}">{_text(title)}</a></li>'
+            if path
+            else f"<li>{_text(title)} {_badge('bad', 'damaged')} <small>{_text(fault)}</small></li>"
+            for title, path, fault in entries
+        )
+        body.append(_section(heading, "", f"<ul>{items}</ul>"))
+    title = "What CMS reads"
+    return _PAGE.format(title=title, style=read_text("etc/report.css"), body="\n".join(body))
+
+
+def _run_of(report: Mapping[str, Any]) -> str:
+    return f"{report.get('job')} of {report.get('period') or report.get('day')}"
+
+
+def _body(
+    report: Mapping[str, Any], title: str, facts: Sequence[tuple[str, str]], pictures: Sequence[Picture]
+) -> Iterator[str]:
     streams = report["streams"]
-    yield f"<h1>{escape(title)}</h1>"
-    yield f"<p>run <code>{_text(report.get('run'))}</code> {_verdicts(report)}</p>"
+    yield f"<h1>{_text(title)}</h1>"
+    yield f"<p>{_text(_run_of(report))}, run <code>{_text(report.get('run'))}</code> {_verdicts(report)}</p>"
+    if facts:
+        yield f'<div class="facts">{"".join(_fact(value, about) for value, about in facts)}</div>'
+    if pictures:
+        yield f'<div class="pictures">{"".join(map(_picture, pictures))}</div>'
+        yield '<h1 class="part">How it was counted</h1>'
     yield f'<div class="facts">{"".join(_facts(report))}</div>'
     if report.get("warnings"):
         items = "".join(f"<li>{_text(warning)}</li>" for warning in report["warnings"])
@@ -61,10 +98,18 @@ def _body(report: Mapping[str, Any], title: str) -> Iterator[str]:
             about = "Records read on each day. The dashed line is the median of the days before."
             yield _section("Compared with the days before", about, _trends(report))
         yield _section("Joins", _ABOUT_JOINS, _joins(report["joins"]))
-    yield _section("Inputs", "", _inputs(streams) + _dumps(report))
+    if inputs := _inputs(streams) + _dumps(report):
+        yield _section("Inputs", "", inputs)
     yield from _details(report, streams)
     versions = ", ".join(f"{name} {value}" for name, value in (report.get("versions") or {}).items())
     yield f"<footer>{_text(versions)}</footer>"
+
+
+def _picture(picture: Picture) -> str:
+    return (
+        f'<section class="picture" id="{escape(picture.name)}"><h2>{_text(picture.title)}</h2>'
+        f'<p>{_text(picture.about)}</p><div class="scroll">{picture.chart.svg()}</div></section>'
+    )
 
 
 _ABOUT_JOINS: Final = (
@@ -109,7 +154,10 @@ def _facts(report: Mapping[str, Any]) -> Iterator[str]:
     for name, table in (report.get("tables") or {}).items():
         yield _fact(f"{table['rows']:,}", f"rows of {name}, {volume(table.get('bytes', 0))}")
     if report.get("seconds") is not None:
-        yield _fact(f"{report['seconds']:,.0f} s", f"by {report.get('engine') or 'spark'}")
+        yield _fact(
+            f"{report['seconds']:,.0f} s",
+            "to make it" if report.get("period") else f"by {report.get('engine') or 'spark'}",
+        )
 
 
 def _fact(value: str, about: str) -> str:
@@ -148,10 +196,12 @@ def _bars(streams: Sequence[Mapping[str, Any]]) -> str:
 
 def _bins(streams: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for i, (name, about) in enumerate(BINS.items()):
-        cells = [stream["bins"][i] for stream in streams]
-        if any(cell["records"] for cell in cells):
-            shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" for cell in cells]
+    of_streams = [{entry["bin"]: entry for entry in stream["bins"]} for stream in streams]
+    for name, about in BINS.items():
+        cells = [bins.get(name) for bins in of_streams]
+        if any(cell and cell["records"] for cell in cells):
+            # Streams of jobs have bins that others do not have, and the other way round.
+            shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" if cell else "" for cell in cells]
             rows.append([f'<span title="{name}">{about}</span>', *shown])
     rows.append(["<b>read</b>", *(f"<b>{stream['read']:,}</b>" for stream in streams)])
     return _table(["", *(stream["stream"] for stream in streams)], rows)
@@ -190,7 +240,8 @@ def _chart(days: Sequence[Mapping[str, Any]], reads: Sequence[int], usual: float
         level = _HEIGHT - _HEIGHT * usual / top
         line = f'<line class="usual" x1="0" x2="{10 * len(reads)}" y1="{level:.2f}" y2="{level:.2f}"/>'
     box = f"0 0 {10 * len(reads)} {_HEIGHT}"
-    return f'<svg viewBox="{box}" preserveAspectRatio="none" role="img" aria-label="records a day">{bars}{line}</svg>'
+    attributes = f'class="days-before" viewBox="{box}" preserveAspectRatio="none"'
+    return f'<svg {attributes} role="img" aria-label="records a day">{bars}{line}</svg>'
 
 
 def _joins(joins: Sequence[Mapping[str, Any]]) -> str:

@@ -1,12 +1,14 @@
-"""The table of a dump as a DataFrame. One task reads a few part files, always with ``sqoop_csv``.
+"""The table of a dump in Spark. One task reads a few part files, always with ``sqoop_csv``.
 
 A worker opens the files that it can reach. Spark reads all others, as on HDFS, as lines and passes them to the worker.
+A file of more than ``spark.sql.files.maxPartitionBytes`` is read by several tasks, each from the start of a line; a
+value with a newline at such a place is an error of its reader, never another value.
 Spark's own CSV reader is not used: it keeps a ``\\`` outside quotes, so its rows would differ from the catalogue's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -14,14 +16,13 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from cmsspark.errors import DataError, NotReady
+from cmsspark.runners.cores import cores_of
 from cmsspark.runners.read_exact_files import read_exact_files
-from cmsspark.runners.spark_columns import milliseconds, node_kind, node_site
 from cmsspark.runners.tasks import weight_of
 from cmsspark.schemas import Table, input_table
 from cmsspark.sources.dumps import Dump
-from cmsspark.sources.formats.sqoop_csv import read_table
+from cmsspark.sources.formats.sqoop_csv import arrow_schema, read_table
 from cmsspark.sources.listing import InputFile
-from cmsspark.sources.registry import REPLICAS
 from cmsspark.storage import AWAY, is_local, local_path
 
 if TYPE_CHECKING:
@@ -29,23 +30,69 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: Decompressed bytes for each task, at most.
-TASK_BYTES: Final = 128 * 1024 * 1024
+TASK_BYTES: Final = 512 * 1024 * 1024
 #: The lines of a part file are kept in memory up to so many bytes, and beyond that in a temporary file.
 SPOOL_BYTES: Final = 64 * 1024 * 1024
 
 
-def dump_table(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> DataFrame:
-    """Return the rows of a dump's table: ``columns`` in this order, with the types of ``schemas/inputs``, nullable.
+@dataclass(frozen=True)
+class TableSource:
+    """A table of a dump: the ``rows`` that Spark hands to its workers, and ``read``, which makes rows of the table.
+
+    ``columns``: those of the table's rows. ``weight``: decompressed bytes, about.
+    """
+
+    rows: DataFrame
+    read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    columns: pa.Schema
+    weight: int
+
+    def table(self) -> DataFrame:
+        """Return the rows of the table."""
+        kinds = {"string": "string", "int64": "bigint", "double": "double"}
+        schema = ", ".join(f"`{field.name}` {kinds[str(field.type)]}" for field in self.columns)
+        return self.rows.mapInArrow(self.read, schema)
+
+    def mapped(self, mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+        """Return the rows that ``mapper`` makes of the table's rows, in the worker that reads them."""
+        return self.rows.mapInArrow(_Mapped(self.read, mapper), schema)
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """Reads rows of a table and maps them at once, so that texts do not cross to the JVM and back."""
+
+    read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    mapper: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        yield from self.mapper(pa.Table.from_batches([batch]) for batch in self.read(batches))
+
+
+def table_source(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> TableSource:
+    """Return the source of a dump's table: ``columns`` in this order, with the types of ``schemas/inputs``, nullable.
 
     ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or ``auto``. An action on the result
     raises DataError (65) for damage and for rows that rule 19 does not allow.
     """
     table = input_table(f"{dump.kind}/{name}")
-    files = dump.tables[name]
+    files = [file for file in dump.tables[name] if file.size]
     if feed == "auto":
         feed = "direct" if all(is_local(file.path) for file in files) else "spark"
-    read = _direct if feed == "direct" else _through_spark
-    return read(spark, [file for file in files if file.size], table, tuple(columns))
+    schema = arrow_schema(table, columns)
+    weight = sum(weight_of(file.path, file.size) for file in files)
+    if feed == "direct" or not files:
+        tasks = pack_files(files, cores_of(spark))
+        numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        return TableSource(numbers.toDF("number"), _ReadFiles(tasks, table, tuple(columns)), schema, weight)
+    return TableSource(_lines(spark, files), _ReadLines(table, tuple(columns)), schema, weight)
+
+
+def dump_table(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> DataFrame:
+    """Return the rows of a dump's table, as :func:`table_source` describes them."""
+    return table_source(spark, dump, name, columns, feed).table()
 
 
 def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
@@ -63,29 +110,12 @@ def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BY
     return [tuple(paths) for paths in packed]
 
 
-def _schema(table: Table, columns: Sequence[str]) -> str:
-    spark_types = {"string": "string", "long": "bigint", "double": "double"}
-    types = {column.name: spark_types[column.type] for column in table.columns}
-    return ", ".join(f"`{name}` {types[name]}" for name in columns)
-
-
-def _direct(spark: SparkSession, files: Sequence[InputFile], table: Table, columns: tuple[str, ...]) -> DataFrame:
-    tasks = pack_files(files, spark.sparkContext.defaultParallelism)
-    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbers.mapInArrow(_ReadFiles(tasks, table, columns), _schema(table, columns))
-
-
-def _through_spark(
-    spark: SparkSession, files: Sequence[InputFile], table: Table, columns: tuple[str, ...]
-) -> DataFrame:
+def _lines(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    if not files:
-        return _direct(spark, files, table, columns)
     lines = read_exact_files(spark, "text", [_uri(file.path) for file in files], lineSep="\n")
     # As bytes: the reader of the table handles lines that are not UTF-8.
-    pairs = lines.select(F.col("file_path"), F.col("value").cast("binary"))
-    return pairs.mapInArrow(_ReadLines(table, columns), _schema(table, columns))
+    return lines.select(F.col("file_path"), F.col("value").cast("binary"))
 
 
 def _uri(path: str) -> str:
@@ -144,40 +174,3 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
     for file, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
         yield file, batch.column(1).slice(start, end - start).to_pylist()
         start = end
-
-
-_REPLICA_COLUMNS: Final = (
-    "dataset_name",
-    "block_name",
-    "block_files",
-    "block_bytes",
-    "node_name",
-    "br_node_files",
-    "br_node_bytes",
-    "replica_time_create",
-    "replica_time_update",
-)
-
-
-def replica_rows(spark: SparkSession, dump: Dump, feed: str = "auto") -> DataFrame:
-    """Return one row for each row of the snapshot, that is for each (block, node).
-
-    Columns: ``dataset_name``, ``block_name``, ``node_name``, ``site_name``, ``kind`` (disk, tape, buffer);
-    ``block_files``, ``block_bytes`` of the whole block; ``node_files``, ``node_bytes`` present at the node;
-    ``created_ms``, ``updated_ms`` of the replica (Unix milliseconds, UTC). Any may be null.
-    """
-    from pyspark.sql import functions as F
-
-    return dump_table(spark, dump, REPLICAS, _REPLICA_COLUMNS, feed).select(
-        "dataset_name",
-        "block_name",
-        "node_name",
-        node_site("node_name").alias("site_name"),
-        node_kind("node_name").alias("kind"),
-        "block_files",
-        "block_bytes",
-        F.col("br_node_files").alias("node_files"),
-        F.col("br_node_bytes").alias("node_bytes"),
-        milliseconds("replica_time_create").alias("created_ms"),
-        milliseconds("replica_time_update").alias("updated_ms"),
-    )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from types import FrameType
 
 from cmsspark.kernel.merge import Aggregated, SideRow, merge
 from cmsspark.runners.engines import PROCESSES
+from cmsspark.runners.job_work import JobTables, without_jobs
 from cmsspark.runners.tasks import StreamFiles, TaskContext, pack_tasks
 from cmsspark.runners.worker_pool import TASK_BYTES, WorkerPool, cores
 from cmsspark.schemas import stored_table
+from cmsspark.sources.registry import JOB_TABLES
 from cmsspark.store.results import StagedRun
 
 
@@ -36,7 +38,11 @@ class LocalRunner:
     def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> LocalResult:
         """Count the files of all streams. Raises DataError (65), NotAllowed (77), NotReady (75)."""
         tasks = pack_tasks(streams, cores(), TASK_BYTES)
-        return LocalResult(merge(self.pool.scan(tasks, context)), context.day)
+        tables = JobTables()
+        batches = self.pool.scan(tasks, replace(context, jobs=None))
+        if context.jobs is not None:
+            batches = without_jobs(batches, context.jobs, tables)
+        return LocalResult(merge(batches), context.day, tables)
 
 
 @dataclass
@@ -45,6 +51,7 @@ class LocalResult:
 
     merged: Aggregated
     day: date
+    jobs: JobTables
     engine: str = PROCESSES
 
     def side_rows(self) -> Iterator[SideRow]:
@@ -57,6 +64,8 @@ class LocalResult:
 
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
         """Write a table of the run and return its number of rows."""
+        if table in JOB_TABLES:
+            return run.write_arrow(self.jobs.table(table, self.day), table)
         make = self.merged.partials if table == "partials" else self.merged.report
         return run.write_arrow(make(self.day, stored_table(table)), table)
 

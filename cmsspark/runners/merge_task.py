@@ -49,9 +49,14 @@ class MergeTask:
             (PARTIALS, aggregated.partials(self.day, stored_table("partials"))),
             (REPORT, aggregated.report(self.day, stored_table("data_aggregation"))),
         ):
-            for start in range(0, table.num_rows, _PACKED_ROWS):
-                rows = table.slice(start, _PACKED_ROWS)
+            for rows in slices_of(table):
                 yield from _batch([(kind, None, None, rows.num_rows, None, encode_rows(rows))])
+
+
+def slices_of(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of a table, as many as are encoded together."""
+    for start in range(0, table.num_rows, _PACKED_ROWS):
+        yield table.slice(start, _PACKED_ROWS)
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import DataError
+from cmsspark.hadoop import HadoopFiles
 from cmsspark.readable import encodable
+from cmsspark.sources.listing import COPYING
+from cmsspark.storage import Files, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+#: So many files are loaded one by one; more by their folders, where these hold nothing else.
+MANY: Final = 2_000
 _PATTERN: Final = frozenset("{}[]*?\\")
 
 
@@ -41,9 +46,37 @@ def read_exact_files(spark: SparkSession, kind: str, paths: Sequence[str], **opt
                 next_step="rename the file, or read the day without --feed spark from a local disk",
             )
 
-    def load(group: list[str]) -> DataFrame:
-        reader: Any = spark.read.format(kind).options(**options).option("__globPaths__", "false")
-        # The file's name is a hidden column; a union would drop it.
-        return reader.load(group).select("*", "_metadata.file_path")
+    if len(paths) > MANY and (folders := whole_folders(HadoopFiles(spark), paths)):
+        return _loaded(spark, kind, folders, options)
+    return reduce(
+        lambda left, right: left.unionAll(right), (_loaded(spark, kind, one, options) for one in groups(paths))
+    )
 
-    return reduce(lambda left, right: left.unionAll(right), map(load, groups(paths)))
+
+def whole_folders(files: Files, paths: Sequence[str]) -> list[str] | None:
+    """Return the folders of the paths, if Spark reads exactly these paths in them; otherwise None.
+
+    Spark asks the file system for each path that it loads, and lists a folder at once. What appears in a folder later
+    is noticed at the end of a run, which lists its inputs once more.
+    """
+    if any(is_local(path) for path in paths):
+        return None
+    by_folder: dict[str, set[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        by_folder.setdefault(folder, set()).add(name)
+    if len(by_folder) > MANY or any(_PATTERN.intersection(folder) for folder in by_folder):
+        return None
+    for folder, names in by_folder.items():
+        entries = files.list_dir(folder)
+        # Spark leaves out names that start with a dot or an underscore, and what is being copied.
+        read = {entry.name for entry in entries if not entry.name.startswith((".", "_")) and COPYING not in entry.name}
+        if read != names or any(entry.is_dir for entry in entries):
+            return None
+    return sorted(by_folder)
+
+
+def _loaded(spark: SparkSession, kind: str, paths: Sequence[str], options: Mapping[str, str]) -> DataFrame:
+    reader: Any = spark.read.format(kind).options(**options).option("__globPaths__", "false")
+    # The file's name is a hidden column; a union would drop it.
+    return reader.load(list(paths)).select("*", "_metadata.file_path")

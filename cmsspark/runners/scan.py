@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from cmsspark.kernel.jobs import JOB_COLUMNS
+from cmsspark.runners.cores import cores_of
 from cmsspark.runners.read_exact_files import read_exact_files
-from cmsspark.runners.tasks import ROUNDS, StreamFiles, Task, TaskContext, pack_tasks, read_task, total_weight
+from cmsspark.runners.tasks import (
+    ROUNDS,
+    StreamFiles,
+    Task,
+    TaskContext,
+    pack_tasks,
+    read_task,
+    spark_schema,
+    total_weight,
+)
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.storage import is_local
 
 if TYPE_CHECKING:
@@ -25,22 +38,17 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 2_000_000_000
 #: Bytes of input for each task whose files Spark reads, at least: the start of a worker costs as much as reading them.
 SPARK_TASK_BYTES: Final = 128_000_000
+#: Bytes that are read in the time in which a file is opened. Spark's 4 MB would make a task of each 32 small files.
+OPEN_BYTES: Final = 1_000_000
 #: The driver lists up to so many files of a stream one by one; a Spark job of some tasks lists more.
 LISTED_BY_DRIVER: Final = 2_000
 _LISTING_TASKS: Final = 100
 
 
-def cores_of(spark: SparkSession) -> int:
-    """Return the most cores that the application may get."""
-    conf = spark.sparkContext.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
-        return int(spark.sparkContext.defaultParallelism)
-    executors = conf.get("spark.dynamicAllocation.maxExecutors", "")
-    return int(executors or 1) * int(conf.get("spark.executor.cores", "1") or 1)
-
-
 def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskContext, feed: str = "auto") -> DataFrame:
     """Return the pre-aggregated accesses of ``streams``, with their bins and quarantined records.
+
+    The streams are all of accesses, or all of jobs, whose rows have ``jobs.JOB_COLUMNS``.
 
     One row for each (task, stream, dataset, site, app, user), of kind ``access``. Rows of kind ``bin`` count the
     records of each bin, rows of kind ``quarantine`` hold malformed records. An action on the result raises DataError
@@ -52,19 +60,26 @@ def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskConte
     if direct:
         tasks = pack_tasks(direct, cores_of(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        parts.append(numbers.mapInArrow(_DirectTask(tasks, context), context.schema()))
-    _set_sizes(spark, total_weight(streams))
+        parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(direct, context)))
+    set_sizes(spark, total_weight(streams), sum(len(stream.files) for stream in streams))
     for stream in streams:
         if feeds[stream] == "spark":
             parts.append(_through_spark(spark, stream, context))
     return reduce(lambda left, right: left.unionByName(right), parts)
 
 
-def _set_sizes(spark: SparkSession, weight: int) -> None:
-    """Set the size of tasks whose files Spark reads, for a day of ``weight`` bytes, and how Spark lists the files."""
-    size = max(SPARK_TASK_BYTES, min(TASK_BYTES, weight // (cores_of(spark) * ROUNDS)))
+def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
+    """The columns of the streams, which are all of accesses or all of jobs."""
+    return spark_schema(JOB_COLUMNS) if streams[0].stream in STREAMS_OF_JOBS else context.schema()
+
+
+def set_sizes(spark: SparkSession, weight: int, files: int = 0) -> None:
+    """Set the size of tasks whose files Spark reads, ``files`` of ``weight`` bytes together, and how it lists them."""
+    share = (weight + files * OPEN_BYTES) // (cores_of(spark) * ROUNDS)
+    size = max(SPARK_TASK_BYTES, min(TASK_BYTES, share))
     for name, value in {
         "spark.sql.files.maxPartitionBytes": size,
+        "spark.sql.files.openCostInBytes": OPEN_BYTES,
         # The default is the current number of cores, which on YARN is that of the first executor.
         "spark.sql.files.minPartitionNum": 1,
         "spark.sql.sources.parallelPartitionDiscovery.threshold": LISTED_BY_DRIVER,
@@ -90,8 +105,8 @@ class _DirectTask:
                 yield from self.run(self.tasks[number])
 
     def run(self, task: Task) -> Iterator[pa.RecordBatch]:
-        reader = self.context.make_reader(task.stream, task.format, self.context.day)
-        aggregator = self.context.aggregator(task.stream)
+        reader = self.context.reader(task)
+        aggregator = self.context.aggregator(task.stream, is_earlier=task.earlier_day is not None)
         yield from read_task(task, self.context, reader, aggregator)
         yield from self.context.batches(reader, aggregator, is_last=True)
 
@@ -105,10 +120,11 @@ class _SparkTask:
     context: TaskContext
     is_whole: bool
     accept_damaged: bool = False
+    earlier_day: date | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = self.context.make_reader(self.stream, self.format, self.context.day)
-        aggregator = self.context.aggregator(self.stream)
+        reader = self.context.reader(Task(self.stream, self.format, (), self.earlier_day))
+        aggregator = self.context.aggregator(self.stream, is_earlier=self.earlier_day is not None)
         for batch in batches:
             files, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
             if self.is_whole:
@@ -127,11 +143,13 @@ def _through_spark(spark: SparkSession, stream: StreamFiles, context: TaskContex
     from pyspark.sql import functions as F
 
     parts = []
+    schema = _schema([stream], context)
+    task = _SparkTask(stream.stream, stream.format, context, False, earlier_day=stream.earlier_day)
     accepted = [path for path, _ in stream.files if path in context.accepted]
     if accepted:
         # Spark's own text reader fails on damage, so these files are passed whole.
         whole = read_exact_files(spark, "binaryFile", accepted).select("file_path", "content")
-        parts.append(whole.mapInArrow(_SparkTask(stream.stream, stream.format, context, True, True), context.schema()))
+        parts.append(whole.mapInArrow(replace(task, is_whole=True, accept_damaged=True), schema))
     paths = [path for path, _ in stream.files if path not in context.accepted]
     is_avro = stream.format == "avro"
     if paths and is_avro:
@@ -140,5 +158,5 @@ def _through_spark(spark: SparkSession, stream: StreamFiles, context: TaskContex
         lines = read_exact_files(spark, "text", paths, lineSep="\n")
         rows = lines.select("file_path", F.col("value").cast("binary"))
     if paths:
-        parts.append(rows.mapInArrow(_SparkTask(stream.stream, stream.format, context, is_avro), context.schema()))
+        parts.append(rows.mapInArrow(replace(task, is_whole=is_avro), schema))
     return reduce(lambda left, right: left.unionByName(right), parts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cmsspark import errors, kerberos
@@ -188,6 +190,21 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
     return errors.DataError(
         "a file is damaged", where=file, found=reason_text, next_step="fetch the file again from its source"
     )
+
+
+@contextmanager
+def static_plans(spark: SparkSession) -> Iterator[None]:
+    """Run queries without adaptive execution, which runs a job of its own for each exchange.
+
+    For queries without joins, whose numbers of partitions are set.
+    """
+    name = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(name, "true")
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before or "true")
 
 
 def small_session(app: str) -> SparkSession:

@@ -7,15 +7,23 @@ by (hash, check), replicas by (block, site).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from cmsspark.access import Remote
-from cmsspark.kernel.catalogue import check_hash, hashes_of
+from cmsspark.buffers import flags, from_numpy, is_there
+from cmsspark.kernel.catalogue import check_hash, hashes_in, name_hash
 from cmsspark.kernel.pre_aggregate import ACCESS, BIN, COLUMNS
+from cmsspark.sources import phedex
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+#: Columns of files and of disk replicas, as a Spark schema.
+HASHED_FILES: Final = "hash bigint, check bigint, block_id bigint, dataset_id bigint, file_id bigint"
+DISK_REPLICAS: Final = "block_name string, site string"
 
 
 def attach(
@@ -23,9 +31,9 @@ def attach(
 ) -> DataFrame:
     """Return the rows of a hashed scan with their datasets and remoteness, as a scan with the catalogue returns them.
 
-    ``files`` (lfn, block_id, dataset_id, file_id), ``datasets`` (dataset_id, dataset_name), ``blocks`` (block_id,
-    block_name), ``replicas`` (block_name, site): disk replicas only; without them remoteness by replica stays null.
-    Keys need not be unique; nulls match nothing.
+    ``files`` (:data:`HASHED_FILES`), ``datasets`` (dataset_id, dataset_name), ``blocks`` (block_id, block_name),
+    ``replicas`` (:data:`DISK_REPLICAS`); without them remoteness by replica stays null. Keys need not be unique; nulls
+    match nothing.
     """
     from pyspark.sql import functions as F
 
@@ -71,23 +79,27 @@ def unique_files(files: DataFrame, datasets: DataFrame) -> DataFrame:
         .groupBy("dataset_id")
         .agg(F.min("dataset_name").alias("joined_name"))
     )
-    hashed = files.where(F.col("lfn").isNotNull()).mapInArrow(
-        _hash_names, "hash bigint, check bigint, block_id bigint, dataset_id bigint, file_id bigint"
-    )
-    in_datasets = hashed.join(named, "dataset_id", "inner")
+    in_datasets = files.join(named, "dataset_id", "inner")
     newest = F.max_by(F.struct("block_id", "joined_name"), F.coalesce("file_id", F.lit(-1)))
     return in_datasets.groupBy("hash", "check").agg(newest.alias("newest")).select("hash", "check", "newest.*")
 
 
-def _hash_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import numpy as np
+def hashed_files(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows (:data:`HASHED_FILES`) of FILES that have a name; of ``logical_file_name``, ``block_id``,
+    ``dataset_id``, ``file_id``.
+    """
     import pyarrow as pa
 
-    for batch in batches:
-        names = batch.column("lfn").cast(pa.binary()).to_pylist()
-        hashes = hashes_of(names, len(names)).view(np.int64)
-        checks = hashes_of(names, len(names), check_hash).view(np.int64)
-        rest = [batch.column(name) for name in ("block_id", "dataset_id", "file_id")]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(hashes), pa.array(checks), *rest], ["hash", "check", "block_id", "dataset_id", "file_id"]
-        )
+    for table in tables:
+        named = table.filter(flags(is_there(table["logical_file_name"])))
+        names = named["logical_file_name"]
+        hashes = [from_numpy(hashes_in(names, one).view(np.int64)) for one in (name_hash, check_hash)]
+        numbers = named.select(["block_id", "dataset_id", "file_id"])
+        rows = pa.table([*hashes, *numbers.columns], ["hash", "check", *numbers.column_names])
+        yield from rows.to_batches()
+
+
+def disk_replicas(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield the disk replicas (:data:`DISK_REPLICAS`) in tables of ``phedex.COLUMNS``."""
+    for table in tables:
+        yield from phedex.on_disk(table).to_batches()

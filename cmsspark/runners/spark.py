@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +16,16 @@ import click
 from cmsspark.kernel.merge import KEYS, USER_KEYS, SideRow
 from cmsspark.kernel.pre_aggregate import QUARANTINE
 from cmsspark.runners.engines import SPARK
+from cmsspark.runners.job_merge_task import MERGED_JOB_COLUMNS, JobMergeTask
+from cmsspark.runners.job_work import JobTables
 from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
+from cmsspark.runners.session import static_plans
 from cmsspark.runners.shipped import ship
-from cmsspark.runners.tasks import StreamFiles, TaskContext, total_weight
+from cmsspark.runners.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
+from cmsspark.sources.registry import JOB_TABLES, REPLICAS, STREAMS_OF_JOBS
+from cmsspark.sources.rses import Rses
 from cmsspark.store.results import StagedRun, file_count
 
 if TYPE_CHECKING:
@@ -33,35 +39,59 @@ MERGE_BYTES: Final = 2_000_000_000
 SHUFFLED_MERGE_BYTES: Final = 500_000_000
 #: The driver collects and writes a table of up to so many rows: some 20 MB compressed, 250 MB as they are written.
 DRIVER_ROWS: Final = 1_000_000
-_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
 @dataclass(frozen=True)
 class SparkRunner:
-    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``."""
+    """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``.
+
+    ``rses``: the storage elements of a dump of Rucio.
+    """
 
     session: SparkSession
     dumps: Sequence[Dump]
     feed: str = "auto"
+    rses: Rses | None = None
 
     def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
         """Count the files of all streams. Spark reads them when a row of the result is needed."""
         from cmsspark.runners.scan import scan
 
         has_catalogue = context.catalogue is not None
-        scanned = scan(self.session, streams, self._shipped(context), self.feed)
-        if not has_catalogue:
-            scanned = _attach_by_shuffle(self.session, scanned, {dump.kind: dump for dump in self.dumps})
+        shipped = self._shipped(context)
+        of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
+        parts, jobs = [], None
+        if of_accesses:
+            scanned = scan(self.session, of_accesses, replace(shipped, jobs=None), self.feed)
+            if not has_catalogue:
+                dumps = {dump.kind: dump for dump in self.dumps}
+                scanned = _attach_by_shuffle(self.session, scanned, dumps, self.rses)
+            parts.append(scanned)
+        if shipped.jobs is not None:
+            of_jobs = [stream for stream in streams if stream not in of_accesses]
+            jobs = merged_jobs(scan(self.session, of_jobs, replace(shipped, jobs=None), self.feed), of_jobs, shipped)
+            jobs = _persisted(jobs, is_adaptive=False)
+            parts.append(jobs.where("packed is null").drop("packed"))
         partitions = math.ceil(total_weight(streams) / (MERGE_BYTES if has_catalogue else SHUFFLED_MERGE_BYTES))
-        return SparkResult(_persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=not has_catalogue))
+        scanned = reduce(lambda left, right: left.unionByName(right), parts)
+        is_shuffled = bool(of_accesses) and not has_catalogue
+        rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
+        return SparkResult(rows, context.day, jobs)
 
     def _shipped(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
+        jobs = context.jobs
         return replace(
             context,
             catalogue=ship(self.session, Path(context.catalogue)) if context.catalogue else None,
-            replicas=ship(self.session, Path(context.replicas)) if context.replicas else None,
-        )
+            replicas=self._shipped_folder(context.replicas),
+            jobs=None if jobs is None else replace(
+                jobs, inputs=ship(self.session, Path(jobs.inputs)), replicas=self._shipped_folder(jobs.replicas)
+            ),
+        )  # fmt: skip
+
+    def _shipped_folder(self, folder: str | None) -> str | None:
+        return ship(self.session, Path(folder)) if folder else None
 
 
 def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
@@ -73,6 +103,17 @@ def merged(scanned: DataFrame, partitions: int, day: date) -> DataFrame:
     return scanned.repartition(partitions, *KEYS).mapInArrow(MergeTask(day), schema)
 
 
+def merged_jobs(scanned: DataFrame, streams: Sequence[StreamFiles], context: TaskContext) -> DataFrame:
+    """Return the rows of a scan of jobs with each job once, as those of accesses, and the tables of jobs, packed.
+
+    All records of a job are in one partition.
+    """
+    assert context.jobs is not None
+    partitions = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
+    merge_task = JobMergeTask(context.jobs, context.day)
+    return scanned.repartition(partitions, "id_hash").mapInArrow(merge_task, spark_schema(MERGED_JOB_COLUMNS))
+
+
 def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
     """Return the rows, persisted: one read of the logs gives the side rows and the tables.
 
@@ -81,21 +122,21 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
     """
     from pyspark import StorageLevel
 
-    conf = rows.sparkSession.conf
-    before = conf.get(_ADAPTIVE, "true")
-    conf.set(_ADAPTIVE, str(is_adaptive and before == "true").lower())
-    try:
-        # persist() plans the query, with the settings of this moment.
+    # persist() plans the query, with the settings of this moment.
+    with nullcontext() if is_adaptive else static_plans(rows.sparkSession):
         return rows.persist(StorageLevel.MEMORY_AND_DISK)
-    finally:
-        conf.set(_ADAPTIVE, before or "true")
 
 
 @dataclass
 class SparkResult:
-    """The :class:`cmsspark.runners.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted."""
+    """The :class:`cmsspark.runners.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted.
+
+    ``jobs``: the merged jobs with their tables, persisted; None without a stream of jobs.
+    """
 
     rows: DataFrame
+    day: date
+    jobs: DataFrame | None = None
     engine: str = SPARK
 
     @cached_property
@@ -107,6 +148,15 @@ class SparkResult:
         rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
         return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in rows]
 
+    @cached_property
+    def _job_tables(self) -> JobTables:
+        """The tables of jobs: some hundred thousand rows of CRAB, and 8 bytes for each job."""
+        tables = JobTables()
+        if self.jobs is not None:
+            for row in self.jobs.where("packed is not null").select("kind", "packed").toLocalIterator():
+                tables.add_rows(row["kind"], decode_rows(row["packed"]))
+        return tables
+
     def side_rows(self) -> Iterator[SideRow]:
         """Return the rows of the scan that are not accesses."""
         return (row for row in self._side if row[0] not in (QUARANTINE, PARTIALS, REPORT))
@@ -117,6 +167,8 @@ class SparkResult:
 
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
         """Write a table of the run and return its number of rows. The driver writes small tables, tasks large ones."""
+        if table in JOB_TABLES:
+            return run.write_arrow(self._job_tables.table(table, self.day), table)
         kind = PARTIALS if table == "partials" else REPORT
         schema = stored_table(table)
         row_count = sum(row[3] for row in self._side if row[0] == kind)
@@ -131,6 +183,8 @@ class SparkResult:
         from cmsspark.runners import locality
 
         self.rows.unpersist()
+        if self.jobs is not None:
+            self.jobs.unpersist()
         summary = locality.summary(self.rows.sparkSession)
         if summary:
             click.echo(summary, err=True)
@@ -147,24 +201,27 @@ def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
-def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump]) -> DataFrame:
+def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rses: Rses | None) -> DataFrame:
     """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps."""
-    from pyspark.sql import functions as F
-
     from cmsspark.runners import shuffle_join
-    from cmsspark.runners.dump_tables import dump_table, replica_rows
+    from cmsspark.runners.dump_tables import dump_table, table_source
+    from cmsspark.sources import phedex
 
     dbs = dumps["dbs"]
-    files = dump_table(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
+    files = table_source(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
     datasets = dump_table(spark, dbs, "DATASETS", ("dataset_id", "dataset"))
     replicas = None
     if "phedex" in dumps:
-        on_disk = (F.col("kind") == "disk") & (F.col("node_files") > 0)
-        replicas = replica_rows(spark, dumps["phedex"]).where(on_disk)
-        replicas = replicas.select("block_name", F.col("site_name").alias("site"))
+        snapshot = table_source(spark, dumps["phedex"], REPLICAS, phedex.COLUMNS)
+        replicas = snapshot.mapped(shuffle_join.disk_replicas, shuffle_join.DISK_REPLICAS)
+    if "rucio" in dumps and rses is not None:
+        from cmsspark.runners.rucio_tables import rucio_tables
+
+        # Nothing that depends on the day is used.
+        replicas = rucio_tables(spark, dumps["rucio"], rses, date.min).disk_replicas()
     return shuffle_join.attach(
         hashed,
-        files.withColumnRenamed("logical_file_name", "lfn"),
+        files.mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES),
         datasets.withColumnRenamed("dataset", "dataset_name"),
         dump_table(spark, dbs, "BLOCKS", ("block_id", "block_name")),
         replicas,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
@@ -18,9 +18,12 @@ from cmsspark.errors import DataError, NotAllowed, NotReady
 from cmsspark.kernel.access_rows import ACCESS_COLUMNS, AccessRows
 from cmsspark.kernel.catalogue import Catalogue, Replicas
 from cmsspark.kernel.hash_aggregator import HASH_COLUMNS, HashAggregator
+from cmsspark.kernel.jobs import EarlierJobs, JobAggregator
 from cmsspark.kernel.pre_aggregate import COLUMNS, StreamAggregator, record_batch
 from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.runners.job_work import JobWork
 from cmsspark.runners.shipped import local_folder
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.storage import AWAY, local_path
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 ROUNDS: Final = 2
 #: Bytes of decompressed data for each byte of gzip, about.
 GZIP_FACTOR: Final = 6
-_SPARK_TYPES: Final = {"string": "string", "long": "bigint", "boolean": "boolean"}
+_SPARK_TYPES: Final = {"string": "string", "long": "bigint", "boolean": "boolean", "binary": "binary"}
 
 
 class TaskReader(Protocol):
@@ -50,6 +53,8 @@ class StreamFiles:
     stream: str
     format: str
     files: tuple[tuple[str, int], ...]
+    #: The day of the files where it is not the day that is counted: of these jobs only the ids are wanted.
+    earlier_day: date | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Task:
     stream: str
     format: str
     paths: tuple[str, ...]
+    earlier_day: date | None = None
 
 
 @dataclass(frozen=True)
@@ -75,9 +81,17 @@ class TaskContext:
     single_accesses: bool = False
     #: Damaged files that are read up to the damage.
     accepted: frozenset[str] = frozenset()
+    #: The merge of jobs, where a stream has any. Tasks do not need it.
+    jobs: JobWork | None = None
 
-    def aggregator(self, stream: str) -> StreamAggregator:
-        """Return a new aggregator for the accesses of a stream."""
+    def reader(self, task: Task) -> TaskReader:
+        """Return a new reader for a task's files."""
+        return self.make_reader(task.stream, task.format, task.earlier_day or self.day)
+
+    def aggregator(self, stream: str, *, is_earlier: bool = False) -> StreamAggregator:
+        """Return a new aggregator for the accesses or jobs of a stream. ``is_earlier``: only the ids of jobs."""
+        if stream in STREAMS_OF_JOBS:
+            return EarlierJobs(stream) if is_earlier else JobAggregator(stream)
         if self.catalogue is None:
             return HashAggregator(stream)
         kind = AccessRows if self.single_accesses else StreamAggregator
@@ -91,7 +105,7 @@ class TaskContext:
 
     def schema(self) -> str:
         """Return the columns as a Spark schema."""
-        return ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in self.columns())
+        return spark_schema(self.columns())
 
     def batches(
         self, reader: TaskReader, aggregator: StreamAggregator, *, is_last: bool, dictionaries: bool = False
@@ -107,7 +121,12 @@ class TaskContext:
             last = (*last, aggregator.note_rows(reader.notes()))
         for rows in (aggregator.drain(*arguments), *last):
             if rows:
-                yield record_batch(rows, self.columns(), dictionaries=dictionaries)
+                yield record_batch(rows, aggregator.columns or self.columns(), dictionaries=dictionaries)
+
+
+def spark_schema(columns: Iterable[tuple[str, str]]) -> str:
+    """Return columns (name, type) as a Spark schema."""
+    return ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in columns)
 
 
 @cache
@@ -139,14 +158,15 @@ def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> l
     for stream, files in weighed:
         paths: list[str] = []
         weight = 0
+        make = partial(Task, stream.stream, stream.format, earlier_day=stream.earlier_day)
         for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
             if paths and weight + size > limit:
-                packed.append((weight, Task(stream.stream, stream.format, tuple(paths))))
+                packed.append((weight, make(tuple(paths))))
                 paths, weight = [], 0
             paths.append(path)
             weight += size
         if paths:
-            packed.append((weight, Task(stream.stream, stream.format, tuple(paths))))
+            packed.append((weight, make(tuple(paths))))
     return [task for _, task in sorted(packed, key=lambda pair: -pair[0])]
 
 

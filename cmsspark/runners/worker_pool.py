@@ -52,15 +52,15 @@ class WorkerState:
     """The readers and aggregators of one process, from its first task to its last."""
 
     context: TaskContext
-    _open: dict[tuple[str, str], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
+    _open: dict[tuple[Any, ...], tuple[TaskReader, StreamAggregator]] = field(default_factory=dict)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Read the files of the task and yield the rows that must leave before the end."""
-        key = (task.stream, task.format)
+        key = (task.stream, task.format, task.earlier_day)
         if key not in self._open:
             trim()
-            reader = self.context.make_reader(task.stream, task.format, self.context.day)
-            self._open[key] = (reader, self.context.aggregator(task.stream))
+            aggregator = self.context.aggregator(task.stream, is_earlier=task.earlier_day is not None)
+            self._open[key] = (self.context.reader(task), aggregator)
         reader, aggregator = self._open[key]
         yield from read_task(task, self.context, reader, aggregator)
 

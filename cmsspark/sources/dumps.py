@@ -9,6 +9,7 @@ from datetime import date
 from typing import Final
 
 from cmsspark.errors import InputMissing, NotReady
+from cmsspark.sources.epochs import REPLICAS_ROLE
 from cmsspark.sources.layout import Layout, shown
 from cmsspark.sources.listing import InputFile, data_files, digest, hold_data, is_hidden
 from cmsspark.sources.registry import DUMPS, REPLICAS
@@ -22,7 +23,7 @@ _SNAPSHOT: Final = re.compile(r"time=(\d{4})-(\d{2})-(\d{2})(?:_(.*))?", re.ASCI
 
 @dataclass(frozen=True)
 class Dump:
-    """The dump of a log day: ``kind`` dbs or phedex; ``day`` and ``distance_days`` are None for ``current``."""
+    """The dump of a log day: ``kind`` dbs, phedex or rucio; ``day`` and ``distance_days`` are None for ``current``."""
 
     kind: str
     day: date | None
@@ -38,7 +39,7 @@ class Dump:
 
     def folder_of(self, table: str) -> str:
         """The folder with the table's files."""
-        return self.folder if DUMPS[self.kind].is_one_folder else join(self.folder, table)
+        return self.folder if DUMPS[self.kind].is_one_folder else join(self.folder, DUMPS[self.kind].folder_of(table))
 
     def fingerprint(self, tables: Iterable[str] | None = None) -> str:
         """A digest over path, size and mtime of each file of ``tables`` (default: all tables)."""
@@ -75,12 +76,49 @@ def choose_phedex_dump(files: Files, layout: Layout, day: date) -> Dump:
     return _choose(files, "phedex", day, dated, [location.folder])
 
 
+def choose_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
+    """The Rucio dump of a log day (rule 22) with the files of ``tables``, by default of those that replicas need.
+
+    Its tables are written one by one, so that a day whose dump is being written is skipped as incomplete.
+    """
+    location = layout.dump_location("rucio", "dated")
+    required = sorted(set(tables) or DUMPS["rucio"].for_streams)
+    folders = {table: DUMPS["rucio"].folder_of(table) for table in required}
+    dated = [
+        (when, "", {"": entry.path, **{table: join(entry.path, name) for table, name in folders.items()}})
+        for entry in _folders(files, location.folder)
+        if (when := _dump_day(_DATED, entry))
+    ]
+    return _choose(files, "rucio", day, dated, [location.folder])
+
+
+def choose_replica_dump(files: Files, layout: Layout, day: date, tables: Iterable[str] = ()) -> Dump:
+    """The dump of the source that serves the replicas of a log day (rule 28); ``tables``: of Rucio, where it is that.
+
+    Raises InputMissing (66) where that source has none, whatever the others have.
+    """
+    source = layout.epochs.source(REPLICAS_ROLE, day)
+    try:
+        if source == "rucio":
+            return choose_rucio_dump(files, layout, day, tables)
+        if source == "phedex":
+            return choose_phedex_dump(files, layout, day)
+    except InputMissing as error:
+        found = f"{error.found}; {layout.epochs.why(REPLICAS_ROLE, day)}"
+        raise InputMissing(error.wanted, where=error.where, found=found, next_step=error.next_step) from None
+    raise InputMissing(
+        f"replicas of {day} are wanted",
+        found=layout.epochs.why(REPLICAS_ROLE, day),
+        next_step="see epochs in docs/feeds.md",
+    )
+
+
 def dump_at(files: Files, kind: str, folder: str, day: date, when: date | None, tables: Iterable[str]) -> Dump | None:
     """The dump in ``folder``, dated ``when``, that was chosen before for ``day``; None where it is now incomplete."""
     if DUMPS[kind].is_one_folder:
         names = dict.fromkeys(DUMPS[kind].tables, folder)
     else:
-        names = {table: join(folder, table) for table in sorted(set(tables))}
+        names = {table: join(folder, DUMPS[kind].folder_of(table)) for table in sorted(set(tables))}
     listed, incomplete = _tables(files, names)
     if incomplete:
         return None

@@ -7,14 +7,16 @@ afterwards. Pure Python over :class:`cmsspark.storage.Files`. ``dumps`` chooses 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import groupby
 
 from cmsspark.errors import InputMissing, NotReady
-from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, dump_at
+from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, choose_replica_dump, dump_at
+from cmsspark.sources.epochs import setting
 from cmsspark.sources.layout import InputLocation, Layout, days_near, shown
 from cmsspark.sources.listing import COPYING, TMP, InputFile, data_files, digest, hold_data, is_hidden
+from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.storage import Files
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "changed",
     "choose_dbs_dump",
     "choose_phedex_dump",
+    "choose_replica_dump",
     "dump_at",
     "is_hidden",
     "resolve_day",
@@ -52,21 +55,61 @@ class DayInput:
         return digest({"": self.files})
 
 
-def resolve_day(files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False) -> DayInput:
+def resolve_day(
+    files: Files, layout: Layout, stream: str, day: date, *, allow_tmp: bool = False, any_epoch: bool = False
+) -> DayInput:
     """The stream's files of the day, in the first format that has the day: its final folder, else ``.tmp`` if allowed.
 
     Only files directly in the folder count; a sub-folder gives a warning. Raises InputMissing (66) where no folder has
     the day, with the searched folders and the available days; NotReady (75) where the folder exists without data.
+
+    ``any_epoch``: also where another source serves the day.
     """
-    locations = layout.day_locations(stream, day)
+    locations = layout.locations[stream] if any_epoch else layout.day_locations(stream, day)
     for _, same_format in groupby(locations, key=lambda location: location.format_name):
         alternatives = list(same_format)
         for ending in ("", TMP) if allow_tmp else ("",):
             for location in alternatives:
                 entry = files.stat(location.day_folder(day) + ending)
                 if entry is not None and entry.is_dir:
-                    return _day_input(files, location, day, ending)
-    raise _no_day(files, locations, stream, day, allow_tmp)
+                    found = _day_input(files, location, day, ending)
+                    return replace(found, warnings=(*found.warnings, *_not_read(files, layout, stream, day)))
+    if not locations:
+        raise _other_epoch(layout, stream, day)
+    raise _other_has_it(files, layout, stream, day) or _no_day(files, locations, stream, day, allow_tmp)
+
+
+def _not_read(files: Files, layout: Layout, stream: str, day: date) -> list[str]:
+    """Warnings about the day's folders that belong to sources of other epochs."""
+    folders = [location.day_folder(day) for location in layout.other_locations(stream, day)]
+    why = layout.epochs.why(STREAMS_BY_NAME[stream].role, day) if folders else ""
+    return [f"{stream}: {folder} is there and is not read: {why}" for folder in folders if files.stat(folder)]
+
+
+def _other_epoch(layout: Layout, stream: str, day: date) -> InputMissing:
+    """The stream has no part in its role on the day."""
+    role = STREAMS_BY_NAME[stream].role
+    return InputMissing(
+        f"{stream} of {day} is wanted",
+        found=layout.epochs.why(role, day),
+        next_step=f"give another day or other --streams; the settings change it: {setting(role, stream, day)}",
+    )
+
+
+def _other_has_it(files: Files, layout: Layout, stream: str, day: date) -> InputMissing | None:
+    """The error where only a source of another epoch has the day: no source stands in for another (rule 47)."""
+    for location in layout.other_locations(stream, day):
+        role = STREAMS_BY_NAME[stream].role
+        folder = location.day_folder(day)
+        if files.stat(folder) is None:
+            continue
+        return InputMissing(
+            f"{stream} of {day} is wanted from {layout.epochs.source(role, day) or 'a source'}",
+            where=" or ".join(shown(other.day_folder(day)) for other in layout.day_locations(stream, day)),
+            found=f"no folder of that day; {location.serves} has it: {shown(folder)}",
+            next_step=setting(role, location.serves, day),
+        )
+    return None
 
 
 def _day_input(files: Files, location: InputLocation, day: date, ending: str) -> DayInput:

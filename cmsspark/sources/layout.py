@@ -12,13 +12,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from cmsspark.errors import CmssparkError, InputMissing, SettingsError
 from cmsspark.resources import read_yaml
+from cmsspark.sources.epochs import KEY, Epochs, Where
 from cmsspark.sources.listing import TMP
+from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.storage import Files, is_local, join, local_path
+
+if TYPE_CHECKING:
+    from cmsspark.settings import Settings
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _LEVEL: Final = re.compile(r"(?P<prefix>.*?)(?P<token>YYYY|Y|MM|M|DD|D)")
@@ -47,7 +52,9 @@ class Level:
 
 @dataclass(frozen=True)
 class InputLocation:
-    """A folder of one source in one format. ``days`` is empty for dumps; ``since`` and ``until`` are years, or None."""
+    """A folder of one source in one format. ``days`` is empty for dumps; ``since`` and ``until`` are years, or None.
+    ``serves``: the source of a role (:mod:`cmsspark.sources.epochs`), where a stream has several.
+    """
 
     source: str
     name: str
@@ -56,6 +63,7 @@ class InputLocation:
     days: tuple[Level, ...] = ()
     since: int | None = None
     until: int | None = None
+    serves: str = ""
 
     def day_folder(self, day: date) -> str:
         """The day's final folder; while it is being written, its name ends in ``.tmp``."""
@@ -76,31 +84,57 @@ class InputLocation:
 
 @dataclass(frozen=True)
 class Layout:
-    """All input locations by source (``aaa, eos, cmssw, crab, dbs, phedex``), in the order in which they are tried."""
+    """All input locations by source (``aaa, eos, cmssw, crab, dbs, phedex`` …), in the order in which they are tried,
+    and the epochs of the sources.
+    """
 
     locations: Mapping[str, tuple[InputLocation, ...]] = field(default_factory=dict)
+    epochs: Epochs = field(default_factory=Epochs)
 
     @classmethod
-    def load(cls, overrides: Mapping[str, Any] | None = None, root: str | None = None) -> Layout:
+    def of(cls, settings: Settings, root: str | None = None) -> Layout:
+        """The locations that settings name, under ``root`` or the settings' root. Raises as :meth:`load`."""
+        return cls.load(settings.sources, root or settings.root, settings.where)
+
+    @classmethod
+    def load(
+        cls, overrides: Mapping[str, Any] | None = None, root: str | None = None, where: Where | None = None
+    ) -> Layout:
         """The built-in locations with ``overrides`` (``{source: {name: folder or {folder, …}}}``) under ``root``.
 
         A folder with a scheme is unchanged. Otherwise ``root`` is prepended. Without a root, ``hdfs://`` is prepended
-        to built-in folders and overridden ones are local. Raises SettingsError (78) for unknown sources, names or keys.
+        to built-in folders and overridden ones are local. ``where``: the line of a key of the settings. Raises
+        SettingsError (78) for unknown sources, names or keys.
         """
-        builtin: dict[str, dict[str, dict[str, Any]]] = read_yaml("etc/sources.yaml")
+        builtin: dict[str, dict[str, dict[str, Any]]] = dict(read_yaml("etc/sources.yaml"))
         overridden = dict(overrides or {})
         _check_keys("sources", overridden, builtin)
+        epochs = Epochs.load(overridden, where) if where else Epochs.load(overridden)
+        builtin.pop(KEY)
+        overridden.pop(KEY, None)
         locations = {
             source: tuple(_location(source, name, spec, overridden.get(source), root) for name, spec in specs.items())
             for source, specs in builtin.items()
         }
         for source, value in overridden.items():
             _check_keys(f"sources.{source}", value, builtin[source])
-        return cls(locations)
+        return cls(locations, epochs)
 
     def day_locations(self, stream: str, day: date) -> tuple[InputLocation, ...]:
-        """The stream's locations for a day; those meant for its year come first."""
-        return tuple(sorted(self.locations[stream], key=lambda location: not location.covers(day)))
+        """The stream's locations for a day; those meant for its year come first. None where another source has the
+        stream's role on that day (rule 28).
+        """
+        served = [location for location in self.locations[stream] if self._serves(location, day)]
+        return tuple(sorted(served, key=lambda location: not location.covers(day)))
+
+    def other_locations(self, stream: str, day: date) -> tuple[InputLocation, ...]:
+        """The stream's locations that belong to a source that does not serve the day."""
+        return tuple(location for location in self.locations[stream] if not self._serves(location, day))
+
+    def _serves(self, location: InputLocation, day: date) -> bool:
+        # A feed that is no stream, such as xcache, has no role.
+        role = STREAMS_BY_NAME[location.source].role if location.source in STREAMS_BY_NAME else ""
+        return not role or self.epochs.source(role, day) == (location.serves or location.source)
 
     def dump_location(self, source: str, name: str) -> InputLocation:
         """The location of a dump by its name."""
@@ -131,6 +165,7 @@ def _location(source: str, name: str, spec: Mapping[str, Any], overrides: Any, r
     folder = _rooted(merged["folder"], root, overridden="folder" in changes)
     location = InputLocation(source, name, merged["form"], folder, _levels(where, merged.get("days")))
     # An overridden folder is used for all years.
+    location = replace(location, serves=spec.get("serves", ""))
     return location if changes else replace(location, since=spec.get("since"), until=spec.get("until"))
 
 

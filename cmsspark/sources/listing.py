@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cmsspark.errors import InputMissing
+from cmsspark.sources.formats import avro_blocks
 from cmsspark.storage import Files
 
 #: The suffix of a folder or file that is still being written.
@@ -20,6 +21,8 @@ _UNREAD_SUFFIXES: Final = (TMP, COPYING, ".crc")
 
 #: An empty gzip member has some 20 bytes and a file name: a longer file is assumed to have data.
 _EMPTY_LIMIT: Final = 1024
+#: An Avro file of this size may be a header, with the schema of a wide table, and nothing else.
+_AVRO_HEADER_LIMIT: Final = 65_536
 #: Blank lines are not records (``docs/counting.md``, rule 1).
 _BLANK_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t]*\r?\n)*[ \t]*\r?")
 
@@ -77,7 +80,8 @@ def data_files(files: Files, folder: str) -> Listed:
 
 
 def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
-    """Whether any of the files has data. Empty files, empty gzip files and files of a few blank lines have none.
+    """Whether any of the files has data. Empty files, empty gzip files, Avro files without a block and files of a few
+    blank lines have none.
 
     Small files are opened only where no larger file exists. Damaged files count as data: the reader reports them.
     """
@@ -85,6 +89,11 @@ def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
 
 
 def _holds_data(files: Files, file: InputFile) -> bool:
+    if file.path.endswith(".avro") and file.size <= _AVRO_HEADER_LIMIT:
+        try:
+            return avro_blocks.first_block(files.read_bytes(file.path)) < file.size
+        except avro_blocks.DamagedBlock:
+            return file.size > 0
     if file.size == 0 or file.size > _EMPTY_LIMIT:
         return file.size > 0
     content = files.read_bytes(file.path, _EMPTY_LIMIT)

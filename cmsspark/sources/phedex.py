@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from cmsspark.buffers import array, scalar
 from cmsspark.names import site_and_kind
 from cmsspark.schemas import input_table
 from cmsspark.sources.formats.sqoop_csv import read_table
 
+#: Columns of the snapshot that are read.
+COLUMNS: Final = ("block_name", "node_name", "br_node_files")
+
 
 def disk_replicas_of(source: IO[bytes], name: str) -> Iterator[Any]:
     """``pyarrow.Table`` pieces of (``block_name``, ``site``): the replicas in one part of a snapshot that are on disk
     and hold at least one file. A block appears twice for a site with two disk nodes. Raises DataError (65).
     """
-    for piece in read_table(
-        source, input_table("phedex/block_replicas"), ["block_name", "node_name", "br_node_files"], name
-    ):
-        yield _on_disk(piece)
+    for piece in read_table(source, input_table("phedex/block_replicas"), COLUMNS, name):
+        yield on_disk(piece)
 
 
-def _on_disk(piece: Any) -> Any:
+def on_disk(piece: Any) -> Any:
+    """The (``block_name``, ``site``) of a ``pyarrow.Table`` of :data:`COLUMNS`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

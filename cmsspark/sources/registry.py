@@ -44,7 +44,8 @@ class Stream:
     are null where they do not. ``needs_replicas``: whether an access is remote depends on the replicas of the file's
     block (rule 21). ``since`` and ``until``: its first day and the day after its last one (UTC), None where it is
     unlimited. ``has_report``: whether a job ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other
-    names of that job.
+    names of that job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to files.
+    ``role``: the role in ``cmsspark.sources.epochs`` for which it is a source, or has several.
     """
 
     name: str
@@ -57,6 +58,8 @@ class Stream:
     until: date | None = None
     has_report: bool = True
     report_aliases: tuple[str, ...] = ()
+    counts_jobs: bool = False
+    role: str = ""
 
     @property
     def report(self) -> str:
@@ -84,7 +87,8 @@ class DumpKind:
     """A kind of dump. ``tables``: all known tables, each with its columns in ``schemas/inputs/<name>``.
 
     ``for_streams``: the tables that are required to count a day of streams. ``is_one_folder``: the files of its only
-    table are directly in the dump's folder, not in a sub-folder.
+    table are directly in the dump's folder, not in a sub-folder. ``role``: as of a stream.
+    ``is_lower_case``: the folders of its tables have their names in lower case.
     """
 
     name: str
@@ -92,6 +96,12 @@ class DumpKind:
     tables: tuple[str, ...]
     for_streams: tuple[str, ...]
     is_one_folder: bool = False
+    role: str = ""
+    is_lower_case: bool = False
+
+    def folder_of(self, table: str) -> str:
+        """The name of a table's folder."""
+        return table.lower() if self.is_lower_case else table
 
 
 #: In the order of reports.
@@ -102,7 +112,9 @@ _STREAMS: Final = (
         (
             Format("enr", "cmsspark.sources.aaa:AaaDecoder"),
             Format("raw", "cmsspark.sources.aaa:AaaDecoder"),
+            Format("aaa-ng", "cmsspark.sources.aaa_ng:AaaNgDecoder"),
         ),
+        role="aaa",
     ),
     Stream("eos", "EOS accesses", (Format("eos", "cmsspark.sources.eos:EosDecoder", aliases=("json",)),)),
     Stream(
@@ -122,6 +134,16 @@ _STREAMS: Final = (
         has_times=True,
         needs_replicas=True,
         report_aliases=("dbs_jm",),
+        role="jobs",
+    ),
+    Stream(
+        "condor",
+        "HTCondor jobs (jobs, not accesses)",
+        (Format("json", "cmsspark.sources.condor:CondorDecoder"),),
+        has_times=True,
+        needs_replicas=True,
+        role="jobs",
+        counts_jobs=True,
     ),
 )
 
@@ -130,6 +152,13 @@ STREAMS_BY_NAME: Final[Mapping[str, Stream]] = {stream.name: stream for stream i
 STREAMS: Final = tuple(STREAMS_BY_NAME)
 #: Streams for which replicas of the file's block decide whether an access is remote (rule 21).
 STREAMS_NEEDING_REPLICAS: Final = tuple(stream.name for stream in _STREAMS if stream.needs_replicas)
+#: Streams whose records are jobs.
+STREAMS_OF_JOBS: Final = tuple(stream.name for stream in _STREAMS if stream.counts_jobs)
+#: Streams whose records are accesses to files.
+ACCESS_STREAMS: Final = tuple(stream.name for stream in _STREAMS if not stream.counts_jobs)
+#: The private tables that a day with such a stream stores beside its report: CRAB's jobs, and the ids of all jobs.
+CRAB_PARTIALS, JOB_IDS = "crab_partials", "condor_ids"
+JOB_TABLES: Final = (CRAB_PARTIALS, JOB_IDS)
 
 #: The one table of a PhEDEx snapshot.
 REPLICAS: Final = "block_replicas"
@@ -156,7 +185,22 @@ DUMPS: Final[Mapping[str, DumpKind]] = {
             ),
             for_streams=("FILES", "BLOCKS", "DATASETS"),
         ),
-        DumpKind("phedex", "PhEDEx: replicas of blocks", (REPLICAS,), for_streams=(REPLICAS,), is_one_folder=True),
+        DumpKind(
+            "phedex",
+            "PhEDEx: replicas of blocks",
+            (REPLICAS,),
+            for_streams=(REPLICAS,),
+            is_one_folder=True,
+            role="replicas",
+        ),
+        DumpKind(
+            "rucio",
+            "Rucio: replicas of files, and what blocks and datasets contain",
+            ("CONTENTS", "DIDS", "REPLICAS", "RSES"),
+            for_streams=("CONTENTS", "REPLICAS", "RSES"),
+            role="replicas",
+            is_lower_case=True,
+        ),
     )
 }
 
@@ -169,5 +213,7 @@ def find_stream(name: str) -> Stream:
 
 
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
-    """Those of ``streams`` that are expected to have logs of ``day``."""
+    """Those of ``streams`` that exist on ``day``; :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out
+    those that another source replaces.
+    """
     return tuple(name for name in streams if STREAMS_BY_NAME[name].covers(day))

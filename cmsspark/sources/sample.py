@@ -37,20 +37,22 @@ Note = tuple[str, str, int, str]
 class RecordSchema:
     """The schema of a format, or of one version of it: all field names, and the required columns.
 
-    ``prefix``: the prefix in the schema of the fields in a record's ``data``.
+    ``prefix``: the prefix in the schema of the fields in a record's ``data``. ``is_open``: records have more fields,
+    so that one without a name in the schema is nothing new.
     """
 
     name: str
     field_names: frozenset[str]
     needed: tuple[Column, ...]
     prefix: str = "data."
+    is_open: bool = False
 
     @classmethod
-    def of(cls, name: str, columns: Iterable[Column], prefix: str = "data.") -> RecordSchema:
+    def of(cls, name: str, columns: Iterable[Column], prefix: str = "data.", *, is_open: bool = False) -> RecordSchema:
         """The schema of ``columns``."""
         listed = tuple(columns)
         needed = tuple(column for column in listed if column.is_needed)
-        return cls(name, frozenset(column.name for column in listed), needed, prefix)
+        return cls(name, frozenset(column.name for column in listed), needed, prefix, is_open)
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,12 @@ class FormatVersions:
     """The versions of a format by name. Most formats have one version with the name of the format.
 
     ``version_of`` takes the ``data`` of a record and returns the name of its version and its fields, or None where the
-    version cannot be determined.
+    version cannot be determined. ``is_flat``: whether a record has no ``data`` and is that itself.
     """
 
     by_name: Mapping[str, RecordSchema]
     version_of: Callable[[Any], tuple[str, Mapping[str, Any]] | None]
+    is_flat: Callable[[Mapping[str, Any]], bool] = lambda record: False
 
 
 @cache
@@ -133,7 +136,9 @@ class Sampler:
             return
         if not isinstance(record, dict):
             return
-        version = self._versions.version_of(record.get("data"))
+        is_flat = self._versions.is_flat(record)
+        data = {name: value for name, value in record.items() if name != "metadata"} if is_flat else record.get("data")
+        version = self._versions.version_of(data)
         if version is None:
             return
         name, data = version
@@ -145,7 +150,7 @@ class Sampler:
             if "timestamp" in metadata:
                 self.seen[schema.name, "metadata.timestamp", _kind(metadata["timestamp"])] += 1
             self._new_fields(schema, metadata, "metadata.")
-        for field in record.keys() - {"data", "metadata"}:
+        for field in () if is_flat else record.keys() - {"data", "metadata"}:
             self._new(schema, field, 1, _example(record[field]))
 
     def _fields(self, schema: RecordSchema, data: Mapping[str, Any], prefix: str) -> None:
@@ -158,7 +163,7 @@ class Sampler:
         self._new_fields(schema, data, prefix)
 
     def _new_fields(self, schema: RecordSchema, values: Mapping[str, Any], prefix: str) -> None:
-        for name in values:
+        for name in () if schema.is_open else values:
             if prefix + name not in schema.field_names:
                 self._new(schema, prefix + name, 1, _example(values[name]))
 

@@ -24,6 +24,12 @@ MAX_LONG: Final = 2**63 - 1
 
 #: An integer from 0 to 2^63-1, or a float of whole value below 2^63 (rule 9).
 Long = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)] | Annotated[float, msgspec.Meta(ge=0, lt=2.0**63, multiple_of=1)]
+#: A number of hours from 0 on, few enough for 64 bits of milliseconds.
+Hours = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+#: A whole number of 64 bits, negative ones too.
+WholeNumber = Annotated[int, msgspec.Meta(ge=-MAX_LONG - 1, le=MAX_LONG)]
+#: Milliseconds of an hour.
+HOUR_MS: Final = 3_600_000
 #: A number as plain digits; other spellings use the strict parser. (`$` would accept a trailing newline.)
 PlainText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,18}\Z")]
 
@@ -111,6 +117,35 @@ def long_text(value: Any, field: str) -> int | None:
     if number > MAX_LONG:
         raise Malformed(f"{field}: a number from 0 to 2^63-1 is wanted, found a larger one")
     return number
+
+
+def hours(value: Any, field: str) -> float | None:
+    """A finite number from 0 on, of hours, or null (rule 29). Raises Malformed."""
+    if value is None:
+        return None
+    if not isinstance(value, Number):
+        raise Malformed(f"{field}: a number is wanted, found {kind_of(value)}")
+    number = float(value)
+    if not math.isfinite(number) or number < 0:
+        raise Malformed(f"{field}: finite hours from 0 on are wanted")
+    if number * HOUR_MS + 0.5 >= MAX_LONG:
+        raise Malformed(f"{field}: hours beyond 2^63 ms")
+    return number
+
+
+def hours_in_ms(number: float) -> int:
+    """Hours in whole milliseconds, rounded half up (rule 33)."""
+    return math.floor(number * HOUR_MS + 0.5)
+
+
+def signed(value: Any, field: str) -> int | None:
+    """A whole number, negative ones too, or null (rule 29); one beyond 64 bits as the nearest. Raises Malformed."""
+    if value is None:
+        return None
+    if not isinstance(value, Number):
+        raise Malformed(f"{field}: a whole number is wanted, found {kind_of(value)}")
+    size = _whole(value.removeprefix("-"), field)
+    return max(-MAX_LONG - 1, min(-size if value.startswith("-") else size, MAX_LONG))
 
 
 def _whole(written: str, field: str) -> int:

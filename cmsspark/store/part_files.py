@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
-from cmsspark.errors import OutputError
+from cmsspark.errors import DataError, OutputError
 from cmsspark.schemas import Table
-from cmsspark.storage import Entry, Files
+from cmsspark.storage import Entry, Files, is_local, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 #: Bytes at the end of a Parquet file, which usually contain its footer.
 _FOOTER_BYTES: Final = 65_536
+#: Bytes of CSV that are parsed at once.
+_BLOCK_BYTES: Final = 8 * 1024 * 1024
 
 
 def parts_of(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
@@ -22,6 +25,26 @@ def parts_of(files: Files, folder: str, fmt: str = "parquet") -> list[Entry]:
     return [
         entry for entry in files.list_dir(folder) if entry.name.startswith("part-") and entry.name.endswith(f".{fmt}")
     ]
+
+
+def read_parts(files: Files, parts: Sequence[Entry]) -> pa.Table:
+    """The rows of Parquet parts, one after another. Raises DataError (65) where one cannot be read, or parts differ in
+    their columns.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for part in parts:
+        try:
+            with open_part(files, part.path) as stream:
+                tables.append(pq.read_table(stream))
+        except (pa.ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError("a part of the stored table cannot be read", where=part.path, found=reason) from None
+    if any(not table.schema.equals(tables[0].schema) for table in tables):
+        raise DataError("parts with the same columns are wanted", where=parts[0].path, found="several schemas")
+    return pa.concat_tables(tables)
 
 
 def write_part(rows: pa.Table, part: Path) -> None:
@@ -34,9 +57,34 @@ def write_part(rows: pa.Table, part: Path) -> None:
         raise OutputError("the result cannot be written", where=part, found=error.strerror or error) from None
 
 
-def count_csv_rows(spark: SparkSession, location: str, schema: Table) -> int:
-    """Rows of a table in CSV."""
-    return int(spark.read.csv(location, header=True, schema=schema.spark(), escape='"', multiLine=True).count())
+def count_csv_rows(files: Files, part: Entry, schema: Table) -> int:
+    """Rows of a CSV file with a header. Raises OutputError (73) where it has other columns or cannot be read."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    read = csv.ReadOptions(block_size=_BLOCK_BYTES)
+    parse = csv.ParseOptions(double_quote=True, newlines_in_values=True)
+    convert = csv.ConvertOptions(column_types={name: pa.string() for name in schema.names})
+    try:
+        with open_part(files, part.path) as stream, csv.open_csv(stream, read, parse, convert) as batches:
+            if batches.schema.names != schema.names:
+                raise OutputError("the written part has other columns", where=part.path, found=batches.schema.names)
+            return sum(batch.num_rows for batch in batches)
+    except pa.ArrowInvalid as error:
+        if not part.size:
+            return 0
+        raise OutputError("the written part cannot be read back", where=part.path, found=str(error)) from None
+
+
+def open_part(files: Files, path: str) -> IO[bytes]:
+    """The file, open on this host. A remote file is fetched, and deleted when it is closed."""
+    if is_local(path):
+        return open(local_path(path), "rb")
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
+        target = Path(folder) / "part"
+        files.fetch(path, target)
+        # The open file stays readable after its folder is removed.
+        return target.open("rb")
 
 
 def count_part_rows(files: Files, part: Entry, schema: Table) -> int:

@@ -23,7 +23,7 @@ from cmsspark.periods import Interval, options
 from cmsspark.readable import json_text
 from cmsspark.schemas import Table, stored_table
 from cmsspark.storage import Files, is_local, join, local_path
-from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, write_part
+from cmsspark.store.part_files import count_csv_rows, count_part_rows, parts_of, read_parts, write_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 STORE_VERSION = 1
 #: Rows of a part file: at most 128 MB, as a packed row takes 20 bytes or less.
 FILE_ROWS = 6_000_000
+#: The key of CURRENT that names the run whose rows a compacted run has, as in its manifest.
+ROWS_OF = "rows_of"
 
 
 @dataclass(frozen=True)
@@ -83,16 +85,31 @@ class StagedRun:
             observed.write.csv(target, header=True, escape='"')
         else:
             observed.write.parquet(target)
-        written_rows = int(written.get["rows"])
-        read_back = self._count_back(schema) if fmt == "parquet" else count_csv_rows(rows.sparkSession, target, schema)
-        return self._add_table(schema, fmt, written_rows, read_back)
+        return self._add_table(schema, fmt, int(written.get["rows"]), self._count_back(schema, fmt))
 
     def write_arrow(self, rows: pa.Table, table: str) -> int:
-        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process."""
+        """As :meth:`write`, without Spark's tasks: Parquet parts of ``FILE_ROWS`` rows, from this process.
+
+        Texts may be plain or dictionary arrays: the files are the same.
+        """
         schema = stored_table(table)
-        if not rows.schema.equals(schema.arrow()):
+        if not _plain_texts(rows.schema).equals(schema.arrow()):
             raise RuntimeError(f"table {table} wants columns {schema.arrow()}, the job made {rows.schema}")
+        self._write_parts(rows, self.table_path(table))
+        return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
+
+    def take_table(self, rows: pa.Table, table: str, entry: Mapping[str, Any]) -> None:
+        """Write the rows of another run's table, whatever version of its schema they have, with its ``entry`` in that
+        manifest. Raises OutputError (73) where the rows read back are not these rows.
+        """
         folder = self.table_path(table)
+        self._write_parts(rows, folder)
+        parts = parts_of(self.files, folder)
+        if not read_parts(self.files, parts).equals(rows):
+            raise OutputError(f"{rows.num_rows} rows of {table} were written", where=folder, found="other rows")
+        self.tables[table] = {**entry, "files": len(parts), "bytes": sum(part.size for part in parts)}
+
+    def _write_parts(self, rows: pa.Table, folder: str) -> None:
         self.files.make_dirs(folder)
         table_id = uuid.uuid4()
         for number in range(file_count(rows.num_rows)):
@@ -106,12 +123,11 @@ class StagedRun:
                 copy = Path(aside, name)
                 write_part(part, copy)
                 self.files.put(copy, join(folder, name))
-        return self._add_table(schema, "parquet", rows.num_rows, self._count_back(schema))
 
-    def _count_back(self, schema: Table) -> int:
-        """Rows in the parts of a Parquet table, by their footers."""
-        parts = parts_of(self.files, self.table_path(schema.name))
-        return sum(count_part_rows(self.files, part, schema) for part in parts)
+    def _count_back(self, schema: Table, fmt: str = "parquet") -> int:
+        """Rows in the parts of a table: by the footers of Parquet, by reading CSV."""
+        count = count_csv_rows if fmt == "csv" else count_part_rows
+        return sum(count(self.files, part, schema) for part in parts_of(self.files, self.table_path(schema.name), fmt))
 
     def _add_table(self, schema: Table, fmt: str, written: int, read_back: int) -> int:
         """Add a written table to the manifest. Raises OutputError (73) where rows were lost or multiplied."""
@@ -144,7 +160,8 @@ class StagedRun:
         if self.before_commit is not None:
             self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)
-        self.files.write_bytes(join(self.interval_folder, "CURRENT"), json.dumps({"run": self.run_id}).encode())
+        pointer = {"run": self.run_id, **({ROWS_OF: done.manifest.rows_of} if done.manifest.rows_of else {})}
+        self.files.write_bytes(join(self.interval_folder, "CURRENT"), json.dumps(pointer).encode())
         return done
 
     def abandon(self) -> None:
@@ -153,11 +170,16 @@ class StagedRun:
 
 
 def stage(
-    files: Files, fout: str, job: str, interval: Interval, before_commit: Callable[[], None] | None = None
+    files: Files,
+    fout: str,
+    job: str,
+    interval: Interval,
+    before_commit: Callable[[], None] | None = None,
+    began_ms: int | None = None,
 ) -> StagedRun:
-    """Begin a run of ``job`` for ``interval`` in the store ``fout``."""
+    """Begin a run of ``job`` for ``interval`` in the store ``fout``; ``began_ms``: its start, by default now."""
     folder = _interval_folder(fout, job, interval)
-    run = StagedRun(files, folder, clock.new_run_id(), job, interval, before_commit=before_commit)
+    run = StagedRun(files, folder, clock.new_run_id(began_ms), job, interval, before_commit=before_commit)
     files.make_dirs(run.folder)
     return run
 
@@ -284,6 +306,13 @@ def _stored_summary(files: Files, fout: str, job: str) -> str:
     days = [entry.name for entry in folders if files.stat(join(entry.path, "CURRENT")) is not None]
     shown = ", ".join(days[-10:])
     return f"days {shown}" + (f" and {len(days) - 10} before" if len(days) > 10 else "") if days else "no day"
+
+
+def _plain_texts(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    plain = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in schema]
+    return pa.schema(plain)
 
 
 def _check_columns(rows: DataFrame, schema: Table) -> None:

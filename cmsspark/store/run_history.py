@@ -217,6 +217,26 @@ class RunHistory(StateDatabase):
 
 
 @contextmanager
+def read_history(state_dir: Path) -> Iterator[RunHistory | None]:
+    """The run history to read only; None where there is none yet. Raises RunHistoryDamaged (65)."""
+    try:
+        history = RunHistory.to_read(state_dir / FILE)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield history
+    finally:
+        history.close()
+
+
+def as_of_now(run: Run, now_ms: int) -> Run:
+    """The run; one whose process has ended meanwhile is INTERRUPTED, as :meth:`RunHistory.sweep` would write."""
+    is_over = run.state is State.RUNNING and _is_over(run, now_ms)
+    return replace(run, state=State.INTERRUPTED, exit_code=int(Exit.NOT_READY)) if is_over else run
+
+
+@contextmanager
 def open_history(state_dir: Path, notes: list[str] | None = None) -> Iterator[RunHistory]:
     """The run history of a state directory, created where there is none; a damaged one is set aside, with a note.
 

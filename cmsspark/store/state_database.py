@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from cmsspark.errors import CmssparkError, DataError, OutputError
 
@@ -35,6 +35,17 @@ class StateDatabase:
             except BaseException:
                 self._db.close()
                 raise
+
+    @classmethod
+    def to_read(cls, path: Path) -> Self:
+        """The file, opened so that nothing can be written to it. Raises FileNotFoundError where there is none."""
+        if not path.is_file():
+            raise FileNotFoundError(path)
+        database = cls.__new__(cls)
+        database.path = path
+        with database._guard():
+            database._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+        return database
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")

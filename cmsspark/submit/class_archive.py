@@ -21,7 +21,7 @@ _KEPT: Final = 2
 _DEADLINE_S: Final = 300
 
 
-def place(host: Host, java: Java, cache_dir: Path) -> Path:
+def archive_path(host: Host, java: Java, cache_dir: Path) -> Path:
     """Where the archive of this Java and this Spark lies, or would lie."""
     digest = hashlib.sha256(f"{java.program.resolve()}\n{java.version}\n{host.spark.home.resolve()}\n".encode())
     with os.scandir(host.spark.home / "jars") as jars:
@@ -34,8 +34,8 @@ def usable(host: Host, java: Java | None, cache_dir: Path) -> str | None:
     """The archive's path where it is there and fits what spark-submit will put on the class path, else None."""
     if java is None or java.major < 13 or _has_folders(host.environ):
         return None
-    found = place(host, java, cache_dir)
-    return str(found) if found.is_file() else None
+    archive = archive_path(host, java, cache_dir)
+    return str(archive) if archive.is_file() else None
 
 
 def _has_folders(environ: Mapping[str, str]) -> bool:
@@ -50,7 +50,7 @@ def make(host: Host, java: Java, cache_dir: Path) -> Path:
 
     Raises OutputError (73) when the job or Java fails, with the last line that they wrote.
     """
-    target = place(host, java, cache_dir)
+    target = archive_path(host, java, cache_dir)
     if target.is_file():
         return target
     aside = target.with_suffix(f".{os.getpid()}.part")
@@ -60,9 +60,9 @@ def make(host: Host, java: Java, cache_dir: Path) -> Path:
             _command(host, aside), capture_output=True, timeout=_DEADLINE_S, check=False, env=_environment(host)
         )
         if run.returncode != 0 or not aside.is_file():
-            said = (run.stderr or run.stdout).decode(errors="replace").strip().splitlines()
+            output = (run.stderr or run.stdout).decode(errors="replace").strip().splitlines()
             raise OutputError(
-                "the JVM's class archive was not made", where=target, found=said[-1] if said else "nothing"
+                "the JVM's class archive was not made", where=target, found=output[-1] if output else "nothing"
             )
         os.replace(aside, target)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -85,8 +85,8 @@ def _command(host: Host, aside: Path) -> list[str]:
         "spark.pyspark.driver.python": host.python,
         "spark.sql.shuffle.partitions": "2",
     }
-    words = [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
-    return [host.spark.submit, "--master", "local[2]", *words, str(host.package / "submit" / "warm_up.py")]
+    arguments = [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
+    return [host.spark.submit, "--master", "local[2]", *arguments, str(host.package / "submit" / "warm_up.py")]
 
 
 def _environment(host: Host) -> dict[str, str]:

@@ -89,9 +89,9 @@ def cores() -> int:
 def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes of memory that this process may use: the machine's, or less where a control group says so."""
     total = _UNLIMITED
-    found = re.search(r"^MemTotal:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
-    if found:
-        total = int(found.group(1)) * 1024
+    total_line = re.search(r"^MemTotal:\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
+    if total_line:
+        total = int(total_line.group(1)) * 1024
     limits = [total]
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -106,7 +106,7 @@ def _group_limits(base: Path, path: str, name: str) -> list[int]:
     """The limits of a control group and of those around it; inside a container its own is the topmost."""
     parts = [part for part in path.split("/") if part]
     places = [base.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
-    return [int(text) for text in (_text(place / name).strip() for place in places) if text.isdigit()]
+    return [int(text) for text in (_text(folder / name).strip() for folder in places) if text.isdigit()]
 
 
 def _text(file: Path) -> str:
@@ -123,7 +123,7 @@ def find_spark(environ: Mapping[str, str]) -> Spark:
     """
     home = environ.get("SPARK_HOME")
     if home:
-        place, by = Path(home), "SPARK_HOME"
+        spark_home, by = Path(home), "SPARK_HOME"
     else:
         spec = importlib.util.find_spec("pyspark")
         if spec is None or spec.origin is None:
@@ -132,14 +132,14 @@ def find_spark(environ: Mapping[str, str]) -> Spark:
                 found="neither SPARK_HOME nor the pyspark package",
                 next_step="pip install 'pyspark>=3.5,<5', or set SPARK_HOME to the cluster's Spark",
             )
-        place, by = Path(spec.origin).parent, "the pyspark package"
-    for jar in sorted((place / "jars").glob("spark-core_*.jar")):
+        spark_home, by = Path(spec.origin).parent, "the pyspark package"
+    for jar in sorted((spark_home / "jars").glob("spark-core_*.jar")):
         match = _CORE_JAR.fullmatch(jar.name)
         if match:
-            return Spark(place, version=match.group(2), scala=match.group(1))
+            return Spark(spark_home, version=match.group(2), scala=match.group(1))
     raise SettingsError(
         f"{by} names no Spark: jars/spark-core_*.jar is wanted there",
-        where=place,
+        where=spark_home,
         found="no such jar",
         next_step="unset SPARK_HOME to use the installed pyspark",
     )
@@ -148,14 +148,14 @@ def find_spark(environ: Mapping[str, str]) -> Spark:
 def find_java(environ: Mapping[str, str]) -> Java | None:
     """``JAVA_HOME``'s Java, else the first on PATH; None when there is none. Its ``release`` file tells the version."""
     home = environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
-    if not found or not os.access(found, os.X_OK):
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    if not path or not os.access(path, os.X_OK):
         return None
-    program = Path(found)
+    program = Path(path)
     release = _text(program.resolve().parent.parent / "release")
     match = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
     full = re.search(r'^JAVA_RUNTIME_VERSION="([^"]+)"', release, re.MULTILINE)
-    version = match.group(1) if match else _asked_version(found)
+    version = match.group(1) if match else _asked_version(path)
     major = version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0]
     return Java(program, int(major) if major.isdigit() else 0, full.group(1) if full else version)
 
@@ -176,10 +176,10 @@ def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> N
         return
     wanted = " or ".join(str(major) for major in fitting if major >= 17)
     by = f"JAVA_HOME={environ['JAVA_HOME']}" if environ.get("JAVA_HOME") else "PATH"
-    there = "no Java" if java is None else f"Java {java.version} ({java.program})"
+    java_text = "no Java" if java is None else f"Java {java.version} ({java.program})"
     raise SettingsError(
         f"Java {wanted} is wanted for Spark {spark.version}",
         where=by,
-        found=there,
+        found=java_text,
         next_step="set JAVA_HOME to one, or install it: sudo apt-get install openjdk-17-jre-headless",
     )

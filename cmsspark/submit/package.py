@@ -21,12 +21,12 @@ _KEPT: Final = 5
 
 def files(package: Path) -> Iterator[tuple[str, Path]]:
     """Each file of the package with its name in the zip, sorted; resources beside the package go inside it."""
-    found = {name: path for name, path in _below(package, package.name)}
+    entries = {name: path for name, path in _below(package, package.name)}
     for folder in _RESOURCES:
-        beside = package.parent / folder
-        if not (package / folder).is_dir() and beside.is_dir():
-            found.update(_below(beside, f"{package.name}/{folder}"))
-    yield from sorted(found.items())
+        resources = package.parent / folder
+        if not (package / folder).is_dir() and resources.is_dir():
+            entries.update(_below(resources, f"{package.name}/{folder}"))
+    yield from sorted(entries.items())
 
 
 def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:

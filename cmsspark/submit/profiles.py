@@ -94,11 +94,11 @@ def load_profile(name: str) -> Profile:
         if not file.is_file():
             raise UsageError("a profile file is wanted", where=name, found="no such file")
         return _profile(file.stem, name, file.read_bytes())
-    known = sorted(entry.name.removesuffix(".yaml") for entry in resource("etc/spark").iterdir())
-    if name not in known:
-        raise UsageError(f"there is no profile {name!r}", found=", ".join(known), next_step="or name a .yaml file")
-    place = f"etc/spark/{name}.yaml"
-    return _profile(name, place, read_text(place).encode())
+    names = sorted(entry.name.removesuffix(".yaml") for entry in resource("etc/spark").iterdir())
+    if name not in names:
+        raise UsageError(f"there is no profile {name!r}", found=", ".join(names), next_step="or name a .yaml file")
+    file_name = f"etc/spark/{name}.yaml"
+    return _profile(name, file_name, read_text(file_name).encode())
 
 
 def _profile(name: str, origin: str, content: bytes) -> Profile:

@@ -114,8 +114,8 @@ def _give_up(
 ) -> None:
     assert application is not None
     nodes = active_nodes(environ)
-    there = "" if nodes is None else f"; the cluster has {nodes} active nodes"
-    _log(f"given up: YARN did not start it within {command.start_within:.0f} s{there}")
+    cluster_text = "" if nodes is None else f"; the cluster has {nodes} active nodes"
+    _log(f"given up: YARN did not start it within {command.start_within:.0f} s{cluster_text}")
     _log("  next: run it again later, or with another --queue, or let it wait longer with --start-within")
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
         _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")
@@ -211,9 +211,9 @@ class Watch(threading.Thread):
         self._line = (self._line + text)[-1000:]
         if self.application:
             self.application.overhear(self._line.decode(errors="replace"))
-        found = _STATUS.findall(self._line)
-        if found:
-            self.status = int(found[-1])
+        codes = _STATUS.findall(self._line)
+        if codes:
+            self.status = int(codes[-1])
         missing = _UNRESOLVED.search(self._line)
         if missing:
             self.unresolved = missing.group(1).decode(errors="replace")
@@ -287,9 +287,9 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
         except OSError:
             continue
         parents.setdefault(int(after_name[1]), []).append(int(stat.parent.name))
-    found, queue = [], [pid]
+    below, queue = [], [pid]
     while queue:
         children = parents.get(queue.pop(), [])
-        found += children
+        below += children
         queue += children
-    return found
+    return below

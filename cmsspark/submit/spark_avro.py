@@ -35,10 +35,10 @@ def locate(spark: Spark, jars: str | None) -> Located:
     if (spark.home / "jars" / name).is_file():
         return Located(None, "", f"spark-avro: among Spark's own jars ({name})")
     if jars and (Path(jars) / name).is_file():
-        place = str(Path(jars) / name)
-        return Located("spark.jars", place, f"spark-avro: {place}")
-    found = coordinate(spark)
-    return Located("spark.jars.packages", found, f"spark-avro: {found}, fetched from Maven at submit")
+        jar = str(Path(jars) / name)
+        return Located("spark.jars", jar, f"spark-avro: {jar}")
+    maven = coordinate(spark)
+    return Located("spark.jars.packages", maven, f"spark-avro: {maven}, fetched from Maven at submit")
 
 
 def declares_avro(script: Path) -> bool:

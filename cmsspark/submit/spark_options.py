@@ -70,7 +70,7 @@ class Chosen:
     value: str
     origin: str
     why: str = ""
-    instead_of: tuple[tuple[str, str], ...] = ()
+    overridden: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -89,23 +89,23 @@ class Options:
             joined = ",".join(dict.fromkeys([*before.value.split(","), *value.split(",")]))
             self.chosen[name] = Chosen(joined, f"{before.origin} + {origin}", why or before.why)
         else:
-            below = ((before.value, before.origin), *before.instead_of)
+            below = ((before.value, before.origin), *before.overridden)
             self.chosen[name] = Chosen(value, origin, why, below)
 
     def get(self, name: str) -> str | None:
         """The value on top, or None."""
-        found = self.chosen.get(name)
-        return None if found is None else found.value
+        chosen = self.chosen.get(name)
+        return None if chosen is None else chosen.value
 
-    def prepend(self, name: str, words: Iterable[str], origin: str) -> None:
+    def prepend(self, name: str, values: Iterable[str], origin: str) -> None:
         """Put words before an option's value, so that what a user gave comes last and wins."""
-        text = " ".join(words)
+        text = " ".join(values)
         before = self.chosen.get(name)
         if before is None:
             self.chosen[name] = Chosen(text, origin)
         elif text:
             self.chosen[name] = Chosen(
-                f"{text} {before.value}", f"{origin} + {before.origin}", before.why, before.instead_of
+                f"{text} {before.value}", f"{origin} + {before.origin}", before.why, before.overridden
             )
 
     def drop(self, name: str) -> None:
@@ -195,11 +195,11 @@ def cluster_defaults(spark_home: Path, environ: Mapping[str, str]) -> dict[str, 
 
 def spark_submit_words(options: Options) -> list[str]:
     """The options as words of spark-submit: those that it has words of its own for first, then all others by name."""
-    words = []
+    argv = []
     for name, word in _WORDS.items():
         value = options.get(name)
         if value:
-            words += [word, value]
+            argv += [word, value]
     for name in sorted(set(options.chosen) - set(_WORDS)):
-        words += ["--conf", f"{name}={options.get(name)}"]
-    return words
+        argv += ["--conf", f"{name}={options.get(name)}"]
+    return argv

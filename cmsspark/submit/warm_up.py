@@ -27,11 +27,11 @@ def main() -> None:
     )
     joined = report.join(F.broadcast(named), "key", "left").withColumn("day", F.to_date(F.lit("2026-01-15")))
     with tempfile.TemporaryDirectory() as folder:
-        place = str(Path(folder) / "report")
-        joined.coalesce(1).write.parquet(place)
-        spark.read.parquet(place).join(named.hint("merge"), "key").orderBy("key").collect()
-        joined.write.option("header", True).csv(place + ".csv")
-        spark.read.schema("a string, b string").csv(place + ".csv").count()
+        target = str(Path(folder) / "report")
+        joined.coalesce(1).write.parquet(target)
+        spark.read.parquet(target).join(named.hint("merge"), "key").orderBy("key").collect()
+        joined.write.option("header", True).csv(target + ".csv")
+        spark.read.schema("a string, b string").csv(target + ".csv").count()
         joined.toPandas()
     spark.stop()
 

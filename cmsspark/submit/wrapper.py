@@ -291,7 +291,7 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
     ]
     for name, chosen in sorted(command.options.chosen.items()):
         lines.append(f"{name} = {chosen.value}")
-        over = "".join(f"; over {value} from {origin}" for value, origin in chosen.instead_of)
+        over = "".join(f"; over {value} from {origin}" for value, origin in chosen.overridden)
         lines.append(f"    from {chosen.origin}{over}")
         if chosen.why:
             lines.append(f"    why  {chosen.why}")

@@ -54,15 +54,17 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
 
 
-def pages(found: Mapping[str, str]) -> list[str]:
+def pages(properties: Mapping[str, str]) -> list[str]:
     """The web addresses of the ResourceManagers that a ``yarn-site.xml`` names, with or without high availability."""
-    scheme = "https" if found.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
-    key, port = f"yarn.resourcemanager.webapp.{'https.' if scheme == 'https' else ''}address", 8088
-    ids = [f".{one.strip()}" for one in found.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if one.strip()]
+    scheme = "https" if properties.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
+    key = f"yarn.resourcemanager.webapp.{'https.' if scheme == 'https' else ''}address"
+    port = 8090 if scheme == "https" else 8088
+    names = properties.get("yarn.resourcemanager.ha.rm-ids", "").split(",")
+    suffixes = [f".{name.strip()}" for name in names if name.strip()]
     addresses = []
-    for one in ids or [""]:
-        host = found.get(f"yarn.resourcemanager.hostname{one}")
-        address = found.get(f"{key}{one}") or (f"{host}:{8090 if scheme == 'https' else port}" if host else None)
+    for suffix in suffixes or [""]:
+        host = properties.get(f"yarn.resourcemanager.hostname{suffix}")
+        address = properties.get(f"{key}{suffix}") or (host and f"{host}:{port}")
         if address and "${" not in address:
             addresses.append(f"{scheme}://{address}")
     return addresses
@@ -96,7 +98,7 @@ def check_nodes(environ: Mapping[str, str]) -> None:
 class Application:
     """What spark-submit has said of the application that it submitted."""
 
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     id: str | None = None
     state: str | None = None
     page: str | None = None
@@ -110,17 +112,17 @@ class Application:
         named = _APPLICATION.search(text)
         if named and self.id is None:
             self.id = named.group(1)
-            self.tell(f"submitted to YARN as {self.id}")
+            self.log(f"submitted to YARN as {self.id}")
         state = _STATE.search(text)
         if state:
             self._now(state.group(1))
-        told = {name: value.strip(" |\t") for name, value in _FIELD.findall(text)}
-        if "diagnostics" in told and told["diagnostics"] not in ("", "N/A"):
-            self.diagnostics = told["diagnostics"]
-        page = told.get("tracking URL", "")
+        fields = {name: value.strip(" |\t") for name, value in _FIELD.findall(text)}
+        if "diagnostics" in fields and fields["diagnostics"] not in ("", "N/A"):
+            self.diagnostics = fields["diagnostics"]
+        page = fields.get("tracking URL", "")
         if page.startswith("http") and self.page is None:
             self.page = page
-            self.tell(f"follow it at {page}")
+            self.log(f"follow it at {page}")
 
     def overhear(self, line: str) -> None:
         """Take in a line of the driver's own, in client mode: it tells of containers that ended badly."""
@@ -132,7 +134,7 @@ class Application:
 
     def _now(self, state: str) -> None:
         if state == "RUNNING" and self.state != "RUNNING":
-            self.tell(f"it runs after {time.monotonic() - self.began:.0f} s")
+            self.log(f"it runs after {time.monotonic() - self.began:.0f} s")
         self.state = state
 
     @property
@@ -142,22 +144,22 @@ class Application:
 
     def exit_code(self) -> int:
         """The code of an application that did not succeed: the job's own; 75 where it did not come to one."""
-        found = _EXITED.findall(self.diagnostics)
-        return int(found[-1]) if found and int(found[-1]) else int(Exit.NOT_READY)
+        codes = _EXITED.findall(self.diagnostics)
+        return int(codes[-1]) if codes and int(codes[-1]) else int(Exit.NOT_READY)
 
 
 def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
     """The container that failed and what its logs say of it: our own message, else the last exception, else the end."""
     drivers = [name for name in logs if name.endswith("_000001")]
-    failed = [name for one in drivers for name in FAILED.findall(logs[one].get("stderr", "")) if name in logs]
+    failed = [name for driver in drivers for name in FAILED.findall(logs[driver].get("stderr", "")) if name in logs]
     if not logs:
         return "", ""
     name = (failed or drivers or sorted(logs))[-1]
     stdout, stderr = logs[name].get("stdout", ""), logs[name].get("stderr", "")
     for pattern, text in ((_OURS, stdout), (_RAISED, stdout), (_OF_THE_JVM, stderr)):
-        found = list(pattern.finditer(text))
-        if found:
-            return name, found[-1].group(found[-1].lastindex or 0).strip()
+        matches = list(pattern.finditer(text))
+        if matches:
+            return name, matches[-1].group(matches[-1].lastindex or 0).strip()
     return name, "\n".join((stdout.strip() or stderr.strip()).splitlines()[-3:])
 
 
@@ -179,11 +181,11 @@ def kill(application: str, submit: str, environ: Mapping[str, str]) -> bool:
     return _ask_yarn(["kill", application], submit, environ)
 
 
-def _ask_yarn(words: list[str], submit: str, environ: Mapping[str, str]) -> bool:
+def _ask_yarn(argv: list[str], submit: str, environ: Mapping[str, str]) -> bool:
     # Spark's jars have YARN's client, but not its commands: a JVM that does only this.
     script = str(Path(__file__).with_name("yarn_client.py"))
     python = f"spark.pyspark.driver.python={sys.executable}"
-    command = [submit, "--master", "local[1]", "--conf", python, script, *words]
+    command = [submit, "--master", "local[1]", "--conf", python, script, *argv]
     try:
         run = subprocess.run(
             command, env=dict(environ), capture_output=True, timeout=_LOGS_DEADLINE_S, check=False, cwd=os.sep

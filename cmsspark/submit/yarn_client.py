@@ -14,21 +14,21 @@ from typing import Any
 _PATIENCE_S = 20
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Do what the words say; 0 when it was done."""
     from pyspark.java_gateway import launch_gateway
 
     jvm: Any = launch_gateway().jvm
     conf = jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
-    application = jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(words[1])
-    if words[0] == "kill":
+    application = jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(argv[1])
+    if argv[0] == "kill":
         client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
         client.init(conf)
         client.start()
         client.killApplication(application)
         return 0
     end = time.monotonic() + _PATIENCE_S
-    while not fetch(jvm, conf, application, words[2]):
+    while not fetch(jvm, conf, application, argv[2]):
         if time.monotonic() > end:
             return 1
         time.sleep(1)

@@ -17,6 +17,7 @@ from cmsspark.checks.readiness import (
     judge_dump,
     judge_parts,
     judge_stream,
+    judge_writing,
     missing,
     together,
 )
@@ -138,3 +139,13 @@ def test_all_verdicts_count_and_the_last_retry_is_the_next_look() -> None:
 def test_a_day_is_overdue_when_patience_has_ended() -> None:
     assert not is_overdue(DAY, END + 48 * HOUR_MS - 1, Rules())
     assert is_overdue(DAY, END + 48 * HOUR_MS, Rules())
+
+
+@pytest.mark.parametrize(("minutes", "is_ready"), [(0, False), (9, False), (10, True), (600, True), (-60, True)])
+def test_a_dump_that_is_written_table_by_table_is_waited_for_until_it_is_quiet(minutes: int, is_ready: bool) -> None:
+    newest = NOW - minutes * MINUTE_MS
+    found = judge_writing("rucio", newest, NOW, Rules())
+    assert found.is_ready == is_ready
+    if not is_ready:
+        assert found.retry_ms == newest + 10 * MINUTE_MS
+        assert found.reasons == (f"rucio: the last file of the dump was written {minutes} minutes ago",)

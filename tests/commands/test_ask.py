@@ -235,3 +235,37 @@ def test_the_nearest_of_many_names_are_found() -> None:
     names = [f"/Primary{number}/Run2026A-v{number}/AOD" for number in range(20_000)]
     assert "/Primary777/Run2026A-v777/AOD" in ask_use.nearest("/Primary777/Run2026A-v778/AOD", names)
     assert ask_use.nearest("x", []) == []
+
+
+def used(dataset: str, last: date | None, *, is_candidate: bool, state: str = "unread") -> Row:
+    """A row of dataset_last_access."""
+    return {"day": WEEK.last, "dataset_name": dataset, "data_tier": "AOD", "site_count": 1, "sites": "T2_X",
+            "disk_bytes": 1, "tape_bytes": 0, "last_access": last, "state": state, "is_candidate": is_candidate,
+            "timestamp": MS}  # fmt: skip
+
+
+def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path) -> None:
+    assert "run_spark dataset_last_access" in fails(InputMissing, place, "could-go", "T2_CH_CERN")
+    rows = [used("/ZMM/Run2026A-v1/AOD", date(2024, 5, 6), is_candidate=True), used("/ttH/c/AOD", None, is_candidate=False),
+            used("/nobody/reads/MINIAOD", None, is_candidate=True, state="never")]  # fmt: skip
+    store_table(place, "dataset_last_access", "dataset_last_access", WEEK.last, rows)
+    found = told(place, "could-go", "T2_*")
+    assert [
+        (row["dataset_name"], row["site_name"], row["present_bytes"], row["last_access"]) for row in found["rows"]
+    ] == [
+        ("/nobody/reads/MINIAOD", "T2_CH_CERN", 7_000, None),
+        ("/ZMM/Run2026A-v1/AOD", "T2_CH_CERN", 1_000, "2024-05-06"),
+        ("/ZMM/Run2026A-v1/AOD", "T2_US_MIT", 500, "2024-05-06"),
+    ]
+    assert (found["total_bytes"], found["replica_count"]) == (8_500, 3)
+    assert [row["present_bytes"] for row in told(place, "could-go", "T2_CH_CERN", "--kind", "tape")["rows"]] == [9_000]
+    assert "T2_CH_CERN" in fails(InputMissing, place, "could-go", "T2_CH_CENR")
+    unread = told(place, "unused", "--weeks", "1")["rows"]
+    assert {row["dataset_name"]: row["last_access"] for row in unread} == {"/nobody/reads/MINIAOD": None}
+
+
+def test_replicas_come_from_rucio_where_its_table_is_newer(place: Path) -> None:
+    newer = {**LYING[0], "day": WEEK.last + timedelta(days=1), "present_bytes": 77}
+    store_table(place, "dbs_rucio", "dbs_rucio", newer["day"], [newer])
+    found = told(place, "what-lies-at", "--site", "T2_CH_CERN")
+    assert (found["table"], found["total_bytes"]) == ("dbs_rucio", 77)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from datetime import date
 from pathlib import Path
@@ -61,3 +62,13 @@ def test_a_day_or_table_that_is_not_there_is_reported(stored: Path) -> None:
         run("manifest", "dbs_aaa", "--date", "20190615", "--fout", f"{stored}/store")
     with pytest.raises(UsageError, match="no table 'nothing'"):
         run("path", "nothing", "--date", "20190615", "--fout", f"{stored}/store")
+
+
+def test_a_pattern_names_the_part_files(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = stored / "store/data_aggregation/2019-06-15/runs/run-1/partials"
+    run("path", "partials", "--date", "20190615", "--glob", "--fout", f"{stored}/store")
+    printed = capsys.readouterr().out
+    assert printed == f"{folder}/part-*.parquet\n"
+    for name in ("part-00000-a.parquet", "_SUCCESS", ".part-00000-a.parquet.crc"):
+        (folder / name).touch()
+    assert [Path(name).name for name in glob.glob(printed.strip())] == ["part-00000-a.parquet"]

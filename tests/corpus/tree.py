@@ -32,6 +32,8 @@ class Tree:
             "cmssw json": MONITORING / "cmssw_pop/raw/metric" / padded,
             "cmssw avro": AWG / "cmssw-popularity/avro-snappy" / plain,
             "crab avro": AWG / "jm-data-popularity/avro-snappy" / plain,
+            "condor": MONITORING / "condor/raw/metric" / padded,
+            "aaa-ng": MONITORING / "cms/raw/aaa-ng" / padded,
         }[form]
         made = self.root / place
         made.mkdir(parents=True, exist_ok=True)

@@ -146,7 +146,7 @@ def test_with_the_policy_tmp_an_open_day_is_read_and_done_again_when_it_is_final
 
 
 def test_a_source_that_may_be_left_out_is_and_the_day_is_done_again_when_it_arrives(place: Mornings) -> None:
-    place.daily_settings = "daily: {sources: {aaa: partial, cmssw: partial, crab: partial}}\n"
+    place.daily_settings = "daily: {sources: {aaa: partial, cmssw: partial, condor: partial}}\n"
     daily = place.daily(jobs=(replace(place.daily().config.jobs[0], streams=("aaa", "eos")),))
     (task,) = daily.tasks(LAST, LAST)
     assert task.options == ("--allow-missing",)

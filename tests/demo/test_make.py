@@ -18,6 +18,7 @@ from cmsspark.demo.activity import STREAMS
 from cmsspark.demo.logs import pieces
 from cmsspark.resources import resource
 from cmsspark.schemas import input_table
+from tests.oracle import rucio
 from tests.oracle.count import count_day
 
 DAY = date(2026, 1, 15)
@@ -32,7 +33,7 @@ LAYOUTS = {
 
 
 def small(root: Path, layout: LogLayout | None = None, **options: object) -> Made:
-    sizes = {"records": 2_000, "files": 500, "datasets": 40, "people": 30} | options
+    sizes = {"records": 2_000, "files": 500, "datasets": 40, "people": 30, "streams": STREAMS} | options
     return make(root, DAY, layout=layout, **sizes)  # type: ignore[arg-type]  # sizes are ints, streams a tuple
 
 
@@ -114,7 +115,7 @@ def test_folders_are_those_of_production(made: Made) -> None:
         "cmssw": "project/monitoring/archive/cmssw_pop/raw/metric/2026/01/15",
         "crab": "project/awg/cms/jm-data-popularity/avro-snappy/year=2026/month=1/day=15",
         "dbs": "project/awg/cms/dbs/PROD_GLOBAL/2026-01-16",
-        "phedex": "project/awg/cms/phedex/block-replicas-snapshots/csv/time=2026-01-16_03h07m09s",
+        "rucio": "project/awg/cms/rucio/2026-01-16",
     }
 
 
@@ -172,13 +173,34 @@ def test_dumps_have_all_tables_with_nulls_duplicates_and_orphans(made: Made) -> 
     assert [row for row in files if row[3] not in known]
 
 
-def test_replicas_lie_on_disk_tape_and_buffer_some_incomplete(made: Made) -> None:
+def test_replicas_lie_on_disk_tape_and_buffer_some_incomplete(tmp_path: Path) -> None:
+    made = make(tmp_path, date(2019, 6, 15), records=100, files=800, datasets=20, people=10)
+    assert set(made.folders) >= {"phedex"} and "rucio" not in made.folders
     replicas = rows(made.folders["phedex"])
     assert {len(row) for row in replicas} == {28} == {len(input_table("phedex/block_replicas").names)}
     ends = {row[13].rsplit("_", 1)[-1] for row in replicas}
     assert {"Disk", "MSS", "Buffer"} <= ends
     assert any(int(row[20]) < int(row[8]) and int(row[21]) < int(row[9]) for row in replicas)
     assert all((int(row[20]) == int(row[8])) == (int(row[21]) == int(row[9])) for row in replicas)
+
+
+def test_days_on_both_sides_of_the_boundary_have_the_dumps_of_both_sources(tmp_path: Path) -> None:
+    made = make(tmp_path, date(2020, 11, 17), days=2, records=400, files=800, datasets=20, people=10)
+    assert made.folders["phedex"].name.startswith("time=2020-11-19_")
+    assert made.folders["rucio"].name == "2020-11-19"
+    for day in made.days:
+        assert (
+            count_day(tmp_path, day, ("cmssw",)).streams["cmssw"].reconciliation() == made.reconciliation(day)["cmssw"]
+        )
+
+
+def test_rucio_has_the_same_replicas_and_what_it_has_beside_them(made: Made) -> None:
+    found = rucio.read(made.folders["rucio"])
+    assert {kind for _, kind in found.places.values()} == {"disk", "tape"}
+    assert {"other_scope", "not_available", "test_rse", "unknown_rse"} <= found.ignored.keys()
+    assert any(one.node_files < found.block_files[block] for (_, block), one in found.block_replicas.items())
+    assert found.unattached and found.accessed and not found.damaged
+    assert {name for _, name in found.replicas} - found.blocks.keys(), "files in no block"
 
 
 def test_a_name_that_stands_twice_in_files_keeps_its_larger_id(tmp_path: Path) -> None:

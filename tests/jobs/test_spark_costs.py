@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cmsspark.pipeline import log_day
+from cmsspark.demo.make import make
+from cmsspark.jobs import dbs_events, dbs_phedex, phedex_snapshot, site_tier_usage
+from cmsspark.pipeline import dump_day, log_day
+from cmsspark.pipeline.dump_day import DumpJob
+from cmsspark.pipeline.request import JobRequest
+from cmsspark.runners import dump_scan
 from cmsspark.runners import spark as spark_runner
 from cmsspark.runners.tasks import StreamFiles, total_weight
+from cmsspark.settings import load_settings
 from cmsspark.sources.registry import STREAMS
+from cmsspark.storage import LocalFiles
+from cmsspark.store import results
 from tests.corpus.json_lines import aaa
 from tests.pipeline.places import Place, write_streams
+
+DAY = date(2026, 1, 15)
 
 
 @dataclass
@@ -48,6 +59,13 @@ def place(tmp_path: Path) -> Place:
     made = Place(tmp_path)
     write_streams(made.tree)
     return made
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("dumps")
+    make(root, DAY, records=20, files=2_000, datasets=40, seed=5)
+    return root
 
 
 def count_day(place: Place, feed: str = "auto") -> None:
@@ -108,6 +126,36 @@ def test_the_partitions_of_a_merge_follow_the_bytes_of_the_logs_and_small_tables
     assert found.jobs[0][1] == -(-total_weight([StreamFiles("", "", tuple(files))]) // 500) > 3
     assert place.manifest("partials")["tables"]["partials"]["files"] == 1
     assert place.rows("partials") == wanted
+
+
+#: Of each job on dumps: jobs and stages in Spark. One job for the small tables, one for the large ones, which merges.
+#: With several keys the sums of datasets move once more.
+DUMP_COSTS = (
+    pytest.param(dbs_events.JOB, 2, 3, dump_scan.KEY_BYTES, id="dbs_events"),
+    pytest.param(site_tier_usage.JOB, 2, 3, dump_scan.KEY_BYTES, id="site_tier_usage"),
+    pytest.param(phedex_snapshot.JOB, 1, 2, dump_scan.KEY_BYTES, id="phedex"),
+    pytest.param(dbs_phedex.JOB, 2, 3, dump_scan.KEY_BYTES, id="dbs_phedex"),
+    pytest.param(dbs_phedex.JOB, 2, 4, 200_000, id="dbs_phedex, several keys"),
+)
+
+
+@pytest.mark.parametrize(("job", "jobs", "stages", "key_bytes"), DUMP_COSTS)
+def test_a_job_on_dumps_takes_two_jobs_and_a_file(
+    spark: Any, dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: DumpJob, jobs: int, stages: int,
+    key_bytes: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(dump_scan, "KEY_BYTES", key_bytes)
+    written = tmp_path / "cmsspark.yaml"
+    written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
+    request = JobRequest(job.name, DAY, str(tmp_path / "out"), load_settings(str(written)), str(dumps), engine="spark")
+    found = jobs_of(spark, lambda: dump_day.run(job, request, lambda _: None))
+    assert (len(found.jobs), found.stages) == (jobs, stages)
+    assert sum(found.tasks) <= 40
+    (table,) = results.current(LocalFiles(), request.fout, job.name, job.name, DAY).manifest.tables.values()
+    assert table.files == 1 and table.rows > 3
+    csv = replace(request, fmt="csv")
+    # Tasks write the table, and nobody counts it with Spark.
+    assert len(jobs_of(spark, lambda: dump_day.run(job, csv, lambda _: None)).jobs) == jobs + 1
 
 
 def test_many_small_files_are_few_tasks_and_no_job_lists_them(spark: Any, place: Place) -> None:

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
-from tests.oracle import files
+from tests.oracle import files, rucio
 
 _FILES = {"file_id": 0, "logical_file_name": 1, "dataset_id": 3, "block_id": 4}
 _BLOCKS = {"block_id": 0, "block_name": 1}
 _DATASETS = {"dataset_id": 0, "dataset": 1}
 _REPLICAS = {"block_name": 6, "node_name": 13, "br_node_files": 20}
 _KINDS = (("_Disk", "disk"), ("_MSS", "tape"), ("_Buffer", "buffer"), ("_Export", "buffer"))
+
+#: Rule 28: the first day whose replicas are Rucio's.
+RUCIO_SINCE = date(2020, 11, 18)
 
 Row = list[str | None]
 
@@ -87,13 +90,16 @@ def site_and_kind(node: str) -> tuple[str, str]:
 def read_catalogue(root: Path, day: date) -> Catalogue:
     """The catalogue that belongs to a log day, from the dumps under the root."""
     dump = files.dbs_folder(root, day, ("FILES", "BLOCKS", "DATASETS"))
-    replicas = files.phedex_folder(root, day)
-    return build(
+    is_rucio = day >= RUCIO_SINCE
+    found = build(
         _table(dump / "FILES", _FILES),
         _table(dump / "BLOCKS", _BLOCKS),
         _table(dump / "DATASETS", _DATASETS),
-        _table(replicas, _REPLICAS),
+        iter(()) if is_rucio else _table(files.phedex_folder(root, day), _REPLICAS),
     )
+    if is_rucio:
+        found.disk = rucio.read(rucio.folder_of(root, day)).on_disk()
+    return found
 
 
 def _table(folder: Path, columns: dict[str, int]) -> Iterator[dict[str, str | None]]:

@@ -13,15 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.jobs import dbs_events, dbs_phedex, phedex_snapshot, site_tier_usage
+from cmsspark.kernel import dump_frames
 from cmsspark.pipeline import dump_day
 from cmsspark.pipeline.dump_day import DumpJob
+from cmsspark.pipeline.dump_parts import parts_of
 from cmsspark.pipeline.request import JobRequest
-from cmsspark.schemas import Column, input_table
+from cmsspark.runners import dump_scan
+from cmsspark.schemas import Column, input_table, stored_table
 from cmsspark.settings import Settings, load_settings
+from cmsspark.sources.folders import Layout
+from cmsspark.storage import LocalFiles
 from tests.corpus import tables
 from tests.corpus.tree import AWG
 
-DAY: Final = date(2026, 1, 15)
+DAY: Final = date(2015, 1, 15)
 JOBS: Final = (dbs_phedex.JOB, site_tier_usage.JOB, dbs_events.JOB, phedex_snapshot.JOB)
 DATASETS: Final = ["/a/x-v1/RAW", "/a/y-v1/AOD", "/b/ü-v1/AOD", "/only-primary", "no slash", '/"q",\\/n\nl/T', "", "/a"]
 _LFNS: Final = [*tables.NASTY_LFNS, "/store/a", "/store/b", "/store/ü", "\\0", "0", ""]
@@ -85,9 +90,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = random.Random(20260115)
     for table in sorted(dbs_events.DBS.keys() | dbs_phedex.DBS.keys()):
         rows = 120 if table == "FILES" else 12
-        write_hostile(place / AWG / "dbs/PROD_GLOBAL/2026-01-16" / table, f"dbs/{table}", rows, rng)
+        write_hostile(place / AWG / "dbs/PROD_GLOBAL/2015-01-16" / table, f"dbs/{table}", rows, rng)
     snapshots = place / AWG / "phedex/block-replicas-snapshots/csv"
-    write_hostile(snapshots / "time=2026-01-16_03h07m09s", "phedex/block_replicas", 150, rng)
+    write_hostile(snapshots / "time=2015-01-16_03h07m09s", "phedex/block_replicas", 150, rng)
     return place
 
 
@@ -111,4 +116,20 @@ def test_processes_and_spark_make_the_same_rows(
     assert types["processes"] == types["spark"]
     rows = {engine: sorted(map(repr, table.to_pylist())) for engine, table in found.items()}
     assert rows["processes"] == rows["spark"]
+    assert len(rows["spark"]) > 3
+
+
+@pytest.mark.parametrize(("feed", "keys"), [("direct", 1), ("spark", 1), ("spark", 16), ("direct", 64)])
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_rows_do_not_depend_on_who_reads_and_how_many_keys_divide_them(
+    spark: Any, root: Path, job: DumpJob, feed: str, keys: int, tmp_path: Path
+) -> None:
+    dumps = job.choose(LocalFiles(), Layout.load({}, str(root)), DAY)
+    frames = {
+        "processes": dump_frames.read_frames(parts_of(job, dumps), tmp_path),
+        "spark": dump_scan.read_frames(spark, job.sources(spark, dumps, feed), keys),
+    }
+    schema = stored_table(job.name).arrow()
+    rows = {engine: dump_frames.to_arrow(job.build(made, DAY), schema).to_pylist() for engine, made in frames.items()}
+    assert sorted(map(repr, rows["spark"])) == sorted(map(repr, rows["processes"]))
     assert len(rows["spark"]) > 3

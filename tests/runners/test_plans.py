@@ -70,7 +70,7 @@ def test_the_shuffle_join_has_keys_and_folds_files_before_it_joins(spark: SparkS
     hashed = scan(spark, STREAMS, TaskContext(DAY, None, None, context.pseudonyms, Reader))
     attached = shuffle_join.attach(
         hashed,
-        spark.createDataFrame([], "lfn string, block_id bigint, dataset_id bigint, file_id bigint, unused string"),
+        spark.createDataFrame([], f"{shuffle_join.HASHED_FILES}, unused string"),
         spark.createDataFrame([], "dataset_id bigint, dataset_name string, unused string"),
         spark.createDataFrame([], "block_id bigint, block_name string, unused string"),
         spark.createDataFrame([], "block_name string, site string, unused string"),
@@ -78,6 +78,6 @@ def test_the_shuffle_join_has_keys_and_folds_files_before_it_joins(spark: SparkS
     plan = plan_of(merged(attached, 2, DAY))
     for node in ("CartesianProduct", "BroadcastNestedLoopJoin", "Window", "BatchEvalPython", "ArrowEvalPython"):
         assert count(plan, node) == 0, plan
-    # The logs, the names of files, and the merge.
-    assert count(plan, "MapInArrow") == 3, plan
+    # The logs, and the merge.
+    assert count(plan, "MapInArrow") == 2, plan
     assert "unused" not in plan.split("MapInArrow")[1]

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from cmsspark.errors import DataError
-from cmsspark.runners.read_exact_files import groups, read_exact_files
+from cmsspark.runners.read_exact_files import groups, read_exact_files, whole_folders
+from cmsspark.storage import Entry, LocalFiles
 
 
 def test_names_that_look_like_patterns_are_loaded_alone() -> None:
@@ -34,3 +35,32 @@ def test_a_name_that_java_cannot_open_is_refused_by_name() -> None:
     with pytest.raises(DataError, match=r"part-\\xff") as error:
         read_exact_files(cast("Any", None), "text", ["/a/part-0", os.fsdecode(b"/a/part-\xff")])
     assert error.value.exit_code == 65
+
+
+class Listed(LocalFiles):
+    """The folders of a file system that is not local."""
+
+    def __init__(self, **folders: list[str]) -> None:
+        self.folders = folders
+
+    def list_dir(self, path: str) -> list[Entry]:
+        return [Entry(f"{path}/{name.strip('/')}", name.endswith("/"), 1, 0) for name in self.folders[path[-1]]]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_whole"),
+    [
+        (["p1", "p2"], True),
+        (["p1", "p2", "_SUCCESS", ".hidden", "p3._COPYING_"], True),
+        (["p1", "p2", "p3"], False),
+        (["p1", "p2", "p3.tmp"], False),
+        (["p1", "p2", "sub/"], False),
+        (["p1"], False),
+    ],
+)
+def test_a_folder_is_loaded_at_once_only_where_it_holds_nothing_else(names: list[str], is_whole: bool) -> None:
+    files = Listed(a=names, b=["q"])
+    paths = ["hdfs://nn/a/p1", "hdfs://nn/a/p2", "hdfs://nn/b/q"]
+    assert whole_folders(files, paths) == (["hdfs://nn/a", "hdfs://nn/b"] if is_whole else None)
+    assert whole_folders(files, [*paths, "/local/p"]) is None
+    assert whole_folders(files, ["hdfs://nn/{a/p1"]) is None

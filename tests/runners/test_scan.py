@@ -17,6 +17,7 @@ from cmsspark.kernel.merge import merge
 from cmsspark.kernel.pre_aggregate import COLUMNS, record_batch
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.runners import shuffle_join
+from cmsspark.runners.dump_tables import TableSource
 from cmsspark.runners.scan import TASK_BYTES, scan
 from cmsspark.runners.tasks import StreamFiles, TaskContext, pack_tasks
 from cmsspark.sources.reader import Reader
@@ -192,6 +193,12 @@ def test_files_read_by_spark_give_the_same_rows(
     assert quarantined(through_spark) == quarantined(scan(spark, streams, context, "direct"))
 
 
+def hashed_files(spark: SparkSession, files: list[File]) -> DataFrame:
+    """Rows of FILES as the shuffle join takes them."""
+    rows = spark.createDataFrame(files, "logical_file_name string, block_id bigint, dataset_id bigint, file_id bigint")
+    return TableSource(rows, iter, pa.schema([]), 0).mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES)
+
+
 @pytest.mark.parametrize("feed", ["direct", "spark"])
 def test_the_shuffle_join_gives_the_same_rows(
     spark: SparkSession, streams: list[StreamFiles], context: TaskContext, by_index: list[tuple[Any, ...]], feed: str
@@ -199,7 +206,7 @@ def test_the_shuffle_join_gives_the_same_rows(
     hashed = scan(spark, streams, TaskContext(DAY, None, None, context.pseudonyms, Reader), feed)
     attached = shuffle_join.attach(
         hashed,
-        spark.createDataFrame(FILES, "lfn string, block_id bigint, dataset_id bigint, file_id bigint"),
+        hashed_files(spark, FILES),
         spark.createDataFrame(DATASETS, "dataset_id bigint, dataset_name string"),
         spark.createDataFrame(BLOCKS, "block_id bigint, block_name string"),
         spark.createDataFrame(REPLICAS, "block_name string, site string"),

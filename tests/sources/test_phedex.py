@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cmsspark.names import DERIVED, block_dataset, site_and_kind
-from cmsspark.runners.dump_tables import replica_rows
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.listing import InputFile
 from cmsspark.sources.phedex import disk_replicas_of
@@ -54,17 +52,6 @@ def snapshot(tmp_path: Path) -> Dump:
 @pytest.mark.parametrize("node", NODES)
 def test_exactly_one_ending_is_cut_from_a_node(node: str) -> None:
     assert site_and_kind(node) == NODES[node]
-
-
-def test_columns_follow_the_same_rules_as_plain_functions(spark: Any, snapshot: Dump) -> None:
-    found = replica_rows(spark, snapshot).collect()
-    assert len(found) == len(NODES) + 5
-    for one in found:
-        expected = site_and_kind(one.node_name) if one.node_name is not None else (None, None)
-        assert (one.site_name, one.kind) == expected
-    first = found[0]
-    assert (first.block_files, first.block_bytes, first.node_files, first.node_bytes) == (2, 200, 2, 100)
-    assert (first.created_ms, first.updated_ms) == (1_500_000_000_500, None)
 
 
 def test_disk_replicas_hold_files_on_disk_and_have_a_block_and_a_site(snapshot: Dump) -> None:

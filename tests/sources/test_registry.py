@@ -15,10 +15,12 @@ from cmsspark.resources import read_yaml, resource
 from cmsspark.sources.folders import Layout, resolve_day
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import (
+    ACCESS_STREAMS,
     DUMPS,
     STREAMS,
     STREAMS_BY_NAME,
     STREAMS_NEEDING_REPLICAS,
+    STREAMS_OF_JOBS,
     Format,
     Stream,
     find_stream,
@@ -31,13 +33,16 @@ DAY = date(2026, 1, 15)
 
 
 def test_the_streams_and_what_they_need() -> None:
-    assert STREAMS == ("aaa", "eos", "cmssw", "crab")
-    assert STREAMS_NEEDING_REPLICAS == ("cmssw", "crab")
+    assert STREAMS == ("aaa", "eos", "cmssw", "crab", "condor")
+    assert STREAMS_NEEDING_REPLICAS == ("cmssw", "crab", "condor")
+    assert STREAMS[:-1] == ACCESS_STREAMS
+    assert STREAMS_OF_JOBS == ("condor",)
 
 
 def test_the_places_of_a_stream_hold_its_formats_in_order_of_preference() -> None:
     places = read_yaml("etc/sources.yaml")
-    assert [source for source in places if source not in DUMPS] == list(STREAMS)
+    assert {role for role in places.pop("epochs")} >= {kind.role for kind in DUMPS.values()} - {""}
+    assert [source for source in places if source not in DUMPS] == [*STREAMS, "xcache"]
     assert [source for source in places if source in DUMPS] == list(DUMPS)
     for stream in STREAMS_BY_NAME.values():
         forms = dict.fromkeys(place["form"] for place in places[stream.name].values())
@@ -49,15 +54,17 @@ def test_every_format_has_a_decoder_and_a_schema_that_names_the_file() -> None:
         for format_ in stream.formats:
             assert format_.load_decoder().stream == stream.name
             versions = versions_of(stream.name, format_.name).by_name
-            assert "lfn" in {column.required for schema in versions.values() for column in schema.needed}
+            wanted = "site" if stream.counts_jobs else "lfn"
+            assert wanted in {column.required for schema in versions.values() for column in schema.needed}
             for version, schema in versions.items():
                 assert schema.needed == needed_of(stream.name, version) != ()
 
 
 def test_accesses_have_bytes_or_times_as_the_registry_says(tmp_path: Path) -> None:
-    make(tmp_path, DAY, records=400, files=500, datasets=20, people=10)
-    for stream in STREAMS_BY_NAME.values():
-        found = resolve_day(LocalFiles(), Layout.load(root=str(tmp_path)), stream.name, DAY)
+    make(tmp_path, DAY, records=400, files=500, datasets=20, people=10, streams=ACCESS_STREAMS)
+    layout = Layout.load({"epochs": {"jobs": {"condor": {"from": "never"}}}}, root=str(tmp_path))
+    for stream in map(STREAMS_BY_NAME.__getitem__, ACCESS_STREAMS):
+        found = resolve_day(LocalFiles(), layout, stream.name, DAY)
         reader = Reader(stream.name, found.format_name, DAY)
         for file in found.files:
             with open(file.path, "rb") as opened:
@@ -79,9 +86,9 @@ def test_every_stream_has_a_report_of_its_own() -> None:
 
 
 def test_a_stream_or_format_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match="no stream 'condor'") as told:
-        find_stream("condor")
-    assert told.value.found == "aaa, eos, cmssw, crab"
+    with pytest.raises(UsageError, match="no stream 'dcache'") as told:
+        find_stream("dcache")
+    assert told.value.found == "aaa, eos, cmssw, crab, condor"
     with pytest.raises(UsageError, match="cmssw has no format 'xml'") as told:
         find_stream("cmssw").format("xml")
     assert told.value.found == "formats: json, avro"

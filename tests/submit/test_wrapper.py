@@ -126,7 +126,7 @@ def test_explain_tells_value_origin_and_reason(home: dict[str, str], tmp_path: P
     words = ("dbs_aaa", "--date", "20260115", "--yarn", "--conf", "spark.executor.cores=2", "--explain")
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert "spark.executor.memory = 10g" in run.stdout
-    assert f"from {tmp_path}/cmsspark.yaml, line 2; over 8g from etc/spark/cluster.yaml" in run.stdout
+    assert f"from {tmp_path}/cmsspark.yaml, line 2; over 4g from etc/spark/cluster.yaml" in run.stdout
     assert "from command line; over 4 from etc/spark/cluster.yaml" in run.stdout
     assert "why  a day is a UTC day" in run.stdout and "class archive" in run.stdout
 

@@ -1,7 +1,8 @@
 """Days of the past as they are stored: partials made up without logs, for looking at weeks, months and a year.
 
 The same seed and day give the same rows. Datasets, sites and people come back from day to day, some much more often
-than others; nulls stand where the streams have none.
+than others; what is popular changes over weeks, weekends are quieter, and the use grows over a year. Nulls stand where
+the streams have none.
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ _APPS: Final = ("crab", "cmsrun", "wmagent", "transfer", "fuse", "unknown", "oth
 _STREAM_SHARES: Final = (0.4, 0.25, 0.25, 0.1)
 _APP_SHARES: Final = (0.45, 0.25, 0.12, 0.06, 0.06, 0.04, 0.02)
 _NOBODY: Final = 0.1
+#: The share of accesses to datasets that are popular for some weeks only, and the datasets that a day adds to them.
+_SHORT_LIVED: Final = 0.6
+_NEW_DATASETS_A_DAY: Final = 7
+#: Accesses on a Saturday or Sunday, where a weekday has 1; a year's growth; the deepest of the summer and winter pause.
+_WEEKEND: Final = 0.7
+_GROWTH_A_YEAR: Final = 0.4
+_PAUSE: Final = 0.25
 _Ints = npt.NDArray[np.int64]
 
 
@@ -64,11 +72,12 @@ class History:
         import pyarrow as pa
 
         rng = np.random.default_rng([self.seed, day.toordinal()])
-        codes = self._codes(rng)
+        codes = self._codes(rng, day)
         count = len(codes["stream"])
-        texts = {name: _taken(self._texts[name], codes[name]) for name in self._texts}
+        texts = {name: _coded(self._arrow_texts[name], codes[name]) for name in self._texts}
         is_crab, is_eos = codes["stream"] == 3, codes["stream"] == 1
         accesses = np.minimum(rng.zipf(1.6, count), 100_000)
+        accesses = 1 + ((accesses - 1) * activity(day)).astype(np.int64)
         remote = np.where(rng.random(count) < 0.3, rng.integers(0, accesses + 1), 0)
         cpu_ms = accesses * rng.integers(1_000, 3_600_000, count)
         columns: dict[str, Any] = {
@@ -80,13 +89,21 @@ class History:
             "cpu_time": pa.array(cpu_ms / 1000.0, mask=~is_crab),
             "wc_time": pa.array((cpu_ms + rng.integers(0, 10_000_000, count)) / 1000.0, mask=~is_crab),
         }
-        return pa.table({name: columns[name] for name in schema.names}, schema=schema.arrow())
+        return pa.table({name: columns[name] for name in schema.names})
 
-    def _codes(self, rng: np.random.Generator) -> dict[str, _Ints]:
+    @cached_property
+    def _arrow_texts(self) -> dict[str, pa.Array]:
+        import pyarrow as pa
+
+        return {name: pa.array(texts, pa.string()) for name, texts in self._texts.items()}
+
+    def _codes(self, rng: np.random.Generator, day: date) -> dict[str, _Ints]:
         """Distinct combinations of the keys, in their order."""
         more = self.rows + self.rows // 2
-        sites, weights = len(self._texts["site_name"]), None
+        sites = len(self._texts["site_name"])
         datasets = _often(rng, self.datasets, more)
+        newest = day.toordinal() * _NEW_DATASETS_A_DAY
+        datasets = np.where(rng.random(more) < _SHORT_LIVED, (newest - datasets) % self.datasets, datasets)
         weights = 1.0 / np.arange(1, sites + 1)
         drawn = {
             "stream": rng.choice(len(STREAMS), more, p=_STREAM_SHARES),
@@ -98,8 +115,11 @@ class History:
         }
         sizes = {name: len(texts) + (name == "user") for name, texts in self._texts.items()}
         packed = np.ravel_multi_index(tuple(drawn.values()), tuple(sizes[name] for name in drawn))
-        chosen = np.unique(packed)
-        chosen = np.sort(rng.choice(chosen, min(self.rows, len(chosen)), replace=False))
+        packed.sort()
+        chosen = packed[np.concatenate(([True], packed[1:] != packed[:-1]))]
+        is_kept = np.zeros(len(chosen), np.bool_)
+        is_kept[rng.permutation(len(chosen))[: self.rows]] = True
+        chosen = chosen[is_kept]
         found = np.unravel_index(chosen, tuple(sizes[name] for name in drawn))
         codes = dict(zip(drawn, found, strict=True))
         codes["user"] = codes["user"] - 1
@@ -118,8 +138,22 @@ def _version(name: str, number: int) -> str:
     return f"/{primary}/{processed}-v{number + 1}/{tier}" if number else name
 
 
-def _taken(texts: Sequence[str], codes: _Ints) -> pa.Array:
-    """The text that each code stands for; -1 is null."""
+def _coded(texts: pa.Array, codes: _Ints) -> pa.Array:
+    """The text that each code stands for, as a dictionary; -1 is null."""
     import pyarrow as pa
 
-    return pa.array(texts, pa.string()).take(pa.array(codes, mask=codes < 0))
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=codes < 0), texts)
+
+
+def activity(day: date) -> float:
+    """How much is read on a day, relative to a working day of 2025: less at weekends, in August and around New Year.
+
+    Example:
+        >>> activity(date(2026, 1, 17)) < activity(date(2026, 1, 16))
+        True
+    """
+    growth: float = (1 + _GROWTH_A_YEAR) ** ((day - date(2025, 1, 1)).days / 365)
+    year_day = day.timetuple().tm_yday
+    away = min(abs(year_day - pause) / 20 for pause in (1, 225, 366))
+    pause = 1 - _PAUSE * max(0.0, 1 - away)
+    return growth * pause * (_WEEKEND if day.isoweekday() > 5 else 1.0)

@@ -42,16 +42,28 @@ def blocks(content: bytes, codec: str) -> list[Block]:
     sync = content[at - SYNC : at]
     while at < len(content):
         begin = at
-        count, at = _long(content, at)
-        size, at = _long(content, at)
-        if size < 0 or not 0 <= count <= size * _MOST.get(codec, math.inf) or (not count and size > _NOTHING):
-            raise DamagedBlock(f"a block at byte {begin} names {count} records in {size} bytes")
-        first, at = at, at + size
+        block = _block(content, at, begin, codec)
+        at = block.end
         if content[at : at + SYNC] != sync:
             raise DamagedBlock(f"the block at byte {begin} is not followed by the file's sync marker")
         at += SYNC
-        blocks.append(Block(count, first, first + size))
+        blocks.append(block)
     return blocks
+
+
+def block_at(numbers: bytes, begin: int, codec: str) -> Block:
+    """The block at byte ``begin`` of a file, of which ``numbers`` are the first bytes. Raises :class:`DamagedBlock`."""
+    block = _block(numbers, 0, begin, codec)
+    return Block(block.records, begin + block.begin, begin + block.end)
+
+
+def _block(content: bytes, at: int, begin: int, codec: str) -> Block:
+    """The block whose numbers stand at ``at``; ``begin`` is for messages."""
+    count, at = _long(content, at)
+    size, at = _long(content, at)
+    if size < 0 or not 0 <= count <= size * _MOST.get(codec, math.inf) or (not count and size > _NOTHING):
+        raise DamagedBlock(f"a block at byte {begin} names {count} records in {size} bytes")
+    return Block(count, at, at + size)
 
 
 def check_snappy(plain: bytes | memoryview, check: bytes | memoryview) -> None:

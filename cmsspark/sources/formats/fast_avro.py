@@ -62,7 +62,7 @@ class FastAvroReader:
         where a block does not hold what its header says.
         """
         reader = self._reader(fields)
-        unpack = _CODECS.get(codec)
+        unpack = CODECS.get(codec)
         if reader is None or unpack is None:
             return None
         batch = AccessBatch(packed=_packed.Columns(bool(self._needs.times)))
@@ -136,7 +136,10 @@ def _deflate(block: memoryview) -> Any:
         content = inflate.decompress(block)
     except zlib.error:
         return None
-    return content if inflate.eof and not inflate.unused_data else None
+    # fastavro cuts zlib's frame off, and leaves three of the four bytes of its checksum.
+    rest = zlib.adler32(content).to_bytes(4, "big")[:3]
+    return content if inflate.eof and inflate.unused_data in (b"", rest) else None
 
 
-_CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}
+#: By codec, what a block holds; None where it is damaged.
+CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}

@@ -53,10 +53,10 @@ def _numbered(meaning: Callable[[str | None], Any], values: list[Any]) -> Callab
 
     def number(text: str | None) -> int:
         value = meaning(text)
-        found = numbers.setdefault(value, len(values))
-        if found == len(values):
+        code = numbers.setdefault(value, len(values))
+        if code == len(values):
             values.append(value)
-        return found
+        return code
 
     return number
 

@@ -23,6 +23,7 @@ from cmsspark.sources.fields import Apps, MemoDict, as_is, user_name
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
 from cmsspark.sources.formats.fast_json import COMPILED, FastLineReader
+from cmsspark.sources.formats.fast_keys import FastKeyReader
 from cmsspark.sources.formats.line_template import RequiredFields, RequiredFieldsOf
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.values import Long, Malformed, kind_of, normalised_lfns, whole
@@ -75,7 +76,7 @@ class JsonDecoder(ABC):
         self.coder = Coder()
         self.user_names = MemoDict(user_name, Apps.CACHE_SIZE)
         self._decoder = msgspec.json.Decoder(self.record_type)
-        self._fast_lines: FastLineReader | None = None
+        self._fast_lines: FastLineReader | FastKeyReader | None = None
 
     def use_fast_lines(
         self, required: RequiredFields, required_of: RequiredFieldsOf, code: Callable[[tuple[Any, ...]], int]

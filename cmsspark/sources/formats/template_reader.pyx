@@ -6,8 +6,8 @@ UTF-8 without escapes, plain values of the right types. Other lines are returned
 about them. This module is optional: without it results are the same, only slower.
 """
 
-from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, is_same, is_utf8, more
-from cmsspark.sources.values cimport Text, is_long_text, past_digits, past_exponent, past_long
+from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, day_of, is_plain, is_same, more, past_scalar
+from cmsspark.sources.values cimport Text, is_long_text, past_long
 from cmsspark.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
@@ -127,7 +127,7 @@ cdef class Lines:
         if not self.count or not content.shape[0]:
             return False
         end = &content[0] + content.shape[0]
-        return _is_plain(&content[0], end) and self._find(&content[0], end, texts, longs) >= 0
+        return is_plain(&content[0], end) and self._find(&content[0], end, texts, longs) >= 0
 
     def read(self, const uint8_t[::1] content, Columns columns):
         """Read lines of ``content``, each with its newline.
@@ -165,7 +165,7 @@ cdef class Lines:
         cdef int64_t size = 0, written = 0, timestamp, group
         cdef Bytes name = NULL
         cdef Py_ssize_t length = 0
-        if not self.count or not _is_plain(at, end):
+        if not self.count or not is_plain(at, end):
             return False
         place = self._find(at, end, texts, longs)
         if place < 0:
@@ -176,7 +176,7 @@ cdef class Lines:
             self.order[place], self.order[0] = self.order[0], template
         self.templates[template].taken += 1
         timestamp = longs[self.reads + self.writes]
-        if timestamp >= 0 and _day(timestamp) != self.day:
+        if timestamp >= 0 and day_of(timestamp) != self.day:
             self.out_of_day.append(timestamp)
             return True
         for number in range(self.reads):
@@ -262,7 +262,7 @@ cdef class Lines:
                         return place
                 at += 1
             elif slot < 0:
-                at = _unneeded(at, end)
+                at = past_scalar(at, end)
                 if at == NULL:
                     return place
             elif end - at > 4 and not memcmp(at, b"null", 4):
@@ -289,49 +289,3 @@ cdef int _common(template, other):
             break
         found += 1
     return found
-
-
-cdef inline int64_t _day(int64_t timestamp) noexcept nogil:
-    """Days since 1970 of seconds, milliseconds or microseconds, by size."""
-    if timestamp < 100_000_000_000LL:
-        return timestamp // 86_400
-    if timestamp < 100_000_000_000_000LL:
-        return timestamp // 86_400_000
-    return timestamp // 86_400_000_000LL
-
-
-cdef inline bint _is_plain(Bytes at, Bytes end) except -1:
-    """Whether a line is UTF-8 without an escape or a control character."""
-    cdef uint8_t bad = 0, high = 0
-    cdef Py_ssize_t place, size = end - at
-    for place in range(size):
-        bad |= (at[place] < 32) | (at[place] == 92)
-        high |= at[place]
-    if bad:
-        return False
-    return not high & 128 or is_utf8(at, size)
-
-
-cdef inline Bytes _unneeded(Bytes at, Bytes end) noexcept nogil:
-    """The end of a JSON number or literal; NULL where there is none."""
-    cdef Bytes begin
-    cdef bint is_negative = at < end and at[0] == b"-"
-    at += is_negative
-    begin = at
-    at = past_digits(at, end)
-    if at == begin:
-        if is_negative:
-            return NULL
-        if end - at > 4 and (not memcmp(at, b"null", 4) or not memcmp(at, b"true", 4)):
-            return at + 4
-        if end - at > 5 and not memcmp(at, b"false", 5):
-            return at + 5
-        return NULL
-    if begin[0] == b"0" and at - begin > 1:
-        return NULL
-    if at < end and at[0] == b".":
-        begin = at + 1
-        at = past_digits(begin, end)
-        if at == begin:
-            return NULL
-    return past_exponent(at, end)

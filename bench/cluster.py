@@ -1,0 +1,253 @@
+"""A day on a real HDFS and YARN: ``python -m bench.cluster`` from the top of a checkout.
+
+Starts the test cluster on this machine, puts days of made-up logs on its HDFS and counts each there by ``run_spark
+--yarn``, and on this host by processes, each once to make the index of the catalogue and once with it. Compares every
+cell, prints jobs, stages, tasks, files, bytes moved, CPU seconds and peaks of memory, and writes them to a file. Ends
+with 1 where anything differs or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bench import event_log, inputs
+from bench.containers import Containers, Use
+from bench.daily import run_spark
+from bench.event_log import Application
+from bench.inputs import DAY, Day, Inputs
+from bench.meter import Cost, measure
+from cmsspark.reports.terminal import table
+from cmsspark.submit.host import find_spark
+from tests.cluster import environment
+from tests.cluster.daemons import Cluster
+
+BEGIN, END = "<!-- cluster: written by bench/cluster.py -->", "<!-- end of the cluster -->"
+_TOP = Path(__file__).resolve().parents[1]
+_SETTINGS = """
+environment: hdfs:///spark/environment.tar.gz
+spark:
+  spark.executor.memory: {memory}
+  spark.executor.memoryOverhead: {overhead}
+  spark.executor.cores: {cores}
+  spark.dynamicAllocation.maxExecutors: 1
+  spark.driver.memory: 1g
+  spark.eventLog.compress: false
+  spark.eventLog.rolling.enabled: false
+  spark.shuffle.service.port: {port}
+"""
+_HEAD = (
+    *("records", "job", "way", "wall s", "CPU s", "driver", "executor", "Python", "jobs", "stages", "tasks", "files"),
+    *("moved MB", "work s", "driver s", "heap GB", "Python GB", "load"),
+)
+
+
+@dataclass
+class Result:
+    """A run: what it cost in all, its application on YARN, and what its containers used."""
+
+    records: int
+    job: str
+    way: str
+    cost: Cost
+    files: int
+    application: Application | None = None
+    uses: dict[str, Use] | None = None
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of the client, the driver and all containers, without the cluster's daemons."""
+        return self.cost.cpu_s + sum(use.cpu_s for kind, use in (self.uses or {}).items() if kind != "daemon")
+
+    def cells(self) -> tuple[str, ...]:
+        """A line of the table."""
+        first = (f"{self.records:,}", self.job, self.way, f"{self.cost.wall_s:.1f}", f"{self.cpu_s:.1f}")
+        load = f"{self.cost.load:.1f}"
+        if self.application is None or self.uses is None:
+            peak = f"{self.cost.peak_bytes / 1e9:.2f}"
+            return (*first, *("",) * 6, str(self.files), *("",) * 4, peak, load)
+        found, uses = self.application, self.uses
+        return (
+            *first,
+            *(f"{seconds:.1f}" for seconds in (self.cost.cpu_s, uses["executor"].cpu_s, uses["python"].cpu_s)),
+            *map(str, (found.jobs, found.stages, found.tasks, self.files)),
+            f"{found.shuffle_bytes / 1e6:.1f}",
+            f"{found.seconds - found.first_task_s:.1f}",
+            f"{found.driver_s:.1f}",
+            f"{uses['executor'].peak_bytes / 1e9:.2f}",
+            f"{uses['python'].peak_bytes / 1e9:.2f}",
+            load,
+        )
+
+
+@dataclass
+class Bench:
+    """The cluster, and where results and caches lie."""
+
+    place: Path
+    cluster: Cluster
+    cpus: int
+    memory: str
+    overhead: str
+
+    def start(self) -> None:
+        """Start the cluster and put the packed Python environment there."""
+        self.cluster.up()
+        self.cluster.hdfs.put(environment.packed(), "/spark/environment.tar.gz")
+        text = _SETTINGS.format(
+            port=self.cluster.ports["nodemanager-shuffle"],
+            memory=self.memory,
+            overhead=self.overhead,
+            cores=self.cpus,
+        )
+        (self.place / "settings.yaml").write_text(text)
+        (self.place / "empty.yaml").write_text("{}\n")
+
+    def environ(self, settings: str, cache: str) -> dict[str, str]:
+        """What ``run_spark`` finds in its environment."""
+        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "USER", "LANG") if name in os.environ}
+        return {
+            **kept,
+            **self.cluster.env,
+            "PYTHONPATH": str(_TOP),
+            "CMSSPARK_STATE_DIR": str(self.place / "state"),
+            "CMSSPARK_CACHE_DIR": str(self.place / cache),
+            "CMSSPARK_SETTINGS": str(self.place / settings),
+        }
+
+    def by_processes(self, day: Inputs, job: str, way: str) -> Result:
+        """Count on this host."""
+        store = self.place / "store"
+        words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", str(day.root), "--fout", str(store), "--local"]
+        cost = self._measured(words, self.environ("empty.yaml", "cache-here"), f"{job}-processes")
+        return Result(day.day.records, job, f"processes, {way}", cost, _files(self._current(store, job)[1]))
+
+    def on_yarn(self, day: Inputs, job: str, way: str) -> Result:
+        """Count on the cluster, with inputs and results on HDFS."""
+        root, fout = f"/bench/{day.day.name}", "hdfs:///bench/store"
+        words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", f"hdfs://{root}", "--fout", fout, "--yarn"]
+        before = set(self.cluster.hdfs.names("/spark-history"))
+        containers = Containers(self.cluster.folder, lambda: self._daemons())
+        containers.look()
+        containers.start()
+        try:
+            cost = self._measured(words, self.environ("settings.yaml", "cache-yarn"), f"{job}-yarn")
+        finally:
+            uses = containers.stop()
+        (log,) = set(self.cluster.hdfs.names("/spark-history")) - before
+        text = self.cluster.hdfs.read(f"/spark-history/{log}").decode()
+        fetched = self.place / "fetched"
+        shutil.rmtree(fetched, ignore_errors=True)
+        self.cluster.hdfs.fetch_tree(f"/bench/store/{job}", fetched / job)
+        application = event_log.read(text.splitlines())
+        files = _files(self._current(fetched, job)[1])
+        return Result(day.day.records, job, f"YARN, {way}", cost, files, application, uses)
+
+    def differences(self, job: str) -> list[str]:
+        """Tables that the cluster and this host have counted differently."""
+        told = []
+        (here, manifest), (there, _) = (self._current(self.place / where, job) for where in ("store", "fetched"))
+        for name in manifest["tables"]:
+            rows = [pl.read_parquet(sorted((run / name).glob("part-*"))) for run in (here, there)]
+            rows = [one.sort(one.columns, nulls_last=True) for one in rows]
+            if not rows[0].height or not rows[0].equals(rows[1]):
+                told.append(f"{job}: {name} differs: {rows[0].height:,} rows here, {rows[1].height:,} on YARN")
+        return told
+
+    def _measured(self, words: Sequence[str], environ: dict[str, str], name: str) -> Cost:
+        log = self.place / f"{name}.log"
+        cost = measure(words, environ, log, self.cpus)
+        if cost.code:
+            sys.exit(f"{name} ended with {cost.code}:\n{log.read_text()[-3000:]}")
+        return cost
+
+    def _daemons(self) -> set[int]:
+        return {pid for name in self.cluster.state["names"] if (pid := self.cluster.pid(name)) is not None}
+
+    def _current(self, store: Path, job: str) -> tuple[Path, dict[str, Any]]:
+        folder = store / job / DAY.isoformat()
+        run = folder / "runs" / json.loads((folder / "CURRENT").read_text())["run"]
+        return run, json.loads((run / "manifest.json").read_text())
+
+
+def _files(manifest: dict[str, Any]) -> int:
+    return sum(entry["files"] for entry in manifest["tables"].values())
+
+
+def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str]) -> list[Result]:
+    """Count a day by all jobs in both ways, with a new index and with the old one."""
+    if f"{day.day.name}" not in bench.cluster.hdfs.names("/bench"):
+        bench.cluster.hdfs.put_tree(day.root / "project", f"/bench/{day.day.name}/project")
+    inputs.warm(day)
+    results = []
+    for job in jobs:
+        for cache in ("cache-here", "cache-yarn"):
+            shutil.rmtree(bench.place / cache / "catalogue", ignore_errors=True)
+        for way in ("cold", "warm"):
+            for one in (bench.by_processes, bench.on_yarn):
+                results.append(one(day, job, way))
+                print("\n".join(table(_HEAD, [results[-1].cells()], whole=(0,))), flush=True)
+        if told := bench.differences(job):
+            sys.exit("\n".join(told))
+    return results
+
+
+def written(results: Sequence[Result], cpus: int) -> str:
+    """The table as Markdown."""
+    lines = [f"| {' | '.join(_HEAD)} |", f"| {' | '.join('---' for _ in _HEAD)} |"]
+    lines += [f"| {' | '.join(one.cells())} |" for one in results]
+    return "\n".join(
+        (BEGIN, f"{cpus} cores, one node of YARN with one executor, {os.cpu_count()} CPUs.", "", *lines, END)
+    )
+
+
+def write(doc: Path, text: str) -> None:
+    """Put the table between its marks, or at the end of the file."""
+    old = doc.read_text(encoding="utf-8")
+    if BEGIN in old:
+        old = old[: old.index(BEGIN)] + text + old[old.index(END) + len(END) :]
+    else:
+        old = f"{old.rstrip()}\n\n{text}\n"
+    doc.write_text(old, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("--records", default="0.05,1,8", help="millions of records, separated by commas")
+    parser.add_argument("--jobs", default="data_aggregation", help="jobs, separated by commas")
+    parser.add_argument("--cpus", type=int, default=2)
+    parser.add_argument("--memory", default="2g", help="heap of the executor")
+    parser.add_argument("--overhead", default="2g", help="its memory besides the heap")
+    parser.add_argument(
+        "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
+    )
+    parser.add_argument("--doc", type=Path, help="write the table to this file, as docs/performance.md has it")
+    given = parser.parse_args()
+    place = given.cache / "cluster"
+    place.mkdir(parents=True, exist_ok=True)
+    daemons = Cluster(place / "daemons", find_spark({}).home, shutil.which("java") or "java")
+    bench = Bench(place, daemons, given.cpus, given.memory, given.overhead)
+    results: list[Result] = []
+    try:
+        bench.start()
+        for records in (round(float(text) * 1e6) for text in given.records.split(",")):
+            day = inputs.provide(Day(records, inputs.files_for(records)), given.cache, given.cpus)
+            results += measure_day(bench, day, given.jobs.split(","))
+    finally:
+        daemons.remove()
+    print("\n".join(table(_HEAD, [one.cells() for one in results], whole=(0,))))
+    if given.doc:
+        write(given.doc, written(results, given.cpus))
+
+
+if __name__ == "__main__":
+    main()

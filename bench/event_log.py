@@ -1,0 +1,84 @@
+"""What Spark's event log says of an application: jobs, stages, tasks, bytes moved, when it was at work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass
+class Application:
+    """Counts and sums of an application. Stages that were skipped do not count; times are seconds."""
+
+    jobs: int = 0
+    stages: int = 0
+    tasks: int = 0
+    failed_tasks: int = 0
+    shuffle_bytes: int = 0
+    spilled_bytes: int = 0
+    #: From its start to its end, and how much of that at least one task was at work.
+    seconds: float = 0.0
+    task_seconds: float = 0.0
+    #: Of the longest task, and of all of them.
+    longest_s: float = 0.0
+    run_s: float = 0.0
+    #: From the application's start to the first task.
+    first_task_s: float = 0.0
+    heap_peak_bytes: int = 0
+    python_peak_bytes: int = 0
+
+    @property
+    def driver_s(self) -> float:
+        """Seconds after the first task in which none was at work: the driver's own."""
+        return self.seconds - self.first_task_s - self.task_seconds
+
+
+def read(lines: Iterable[str]) -> Application:
+    """The application that an event log describes."""
+    found = Application()
+    began = ended = 0
+    spans: list[tuple[int, int]] = []
+    for line in lines:
+        event = json.loads(line)
+        kind = event["Event"]
+        if kind == "SparkListenerApplicationStart":
+            began = event["Timestamp"]
+        elif kind == "SparkListenerApplicationEnd":
+            ended = event["Timestamp"]
+        elif kind == "SparkListenerJobStart":
+            found.jobs += 1
+        elif kind == "SparkListenerStageCompleted":
+            found.stages += 1
+        elif kind == "SparkListenerTaskEnd":
+            spans.append(_task(event, found))
+    if spans:
+        found.first_task_s = (min(first for first, _ in spans) - began) / 1000
+        found.task_seconds = _covered(spans) / 1000
+    found.seconds = ((ended or max((last for _, last in spans), default=began)) - began) / 1000
+    return found
+
+
+def _task(event: dict[str, object], found: Application) -> tuple[int, int]:
+    info, metrics = event["Task Info"], event.get("Task Metrics") or {}
+    peaks = event.get("Task Executor Metrics") or {}
+    assert isinstance(info, dict) and isinstance(metrics, dict) and isinstance(peaks, dict)
+    found.tasks += 1
+    found.failed_tasks += bool(info["Failed"])
+    found.shuffle_bytes += int((metrics.get("Shuffle Write Metrics") or {}).get("Shuffle Bytes Written", 0))
+    found.spilled_bytes += int(metrics.get("Disk Bytes Spilled", 0))
+    first, last = int(info["Launch Time"]), int(info["Finish Time"])
+    found.longest_s = max(found.longest_s, (last - first) / 1000)
+    found.run_s += (last - first) / 1000
+    found.heap_peak_bytes = max(found.heap_peak_bytes, int(peaks.get("JVMHeapMemory", 0)))
+    found.python_peak_bytes = max(found.python_peak_bytes, int(peaks.get("ProcessTreePythonRSSMemory", 0)))
+    return first, last
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """Milliseconds in which at least one span lies."""
+    total = until = 0
+    for first, last in sorted(spans):
+        total += max(0, last - max(first, until))
+        until = max(until, last)
+    return total

@@ -1,0 +1,84 @@
+"""Answers about what could be deleted: datasets that nobody used for long, by size and last use."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING
+
+from cmsspark.commands.ask_use import Answer, Part, nearest
+from cmsspark.errors import InputMissing
+from cmsspark.pipeline.stored_columns import newest, newest_replicas, table_rows
+from cmsspark.reports.terminal import volume
+from cmsspark.storage import Files
+from cmsspark.store.results import CurrentTable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TABLE = "dataset_last_access"
+
+
+def last_use(files: Files, fout: str, day: date | None) -> pl.DataFrame | None:
+    """``dataset_name``, ``last_access`` of the newest stored ``dataset_last_access``; None where none is stored."""
+    try:
+        _, stored = newest(files, fout, _TABLE, day)
+    except InputMissing:
+        return None
+    return _frame(files, stored, _TABLE, ["dataset_name", "last_access"])
+
+
+def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) -> Answer:
+    """The replicas at matching sites of datasets that are candidates for deletion, the largest first.
+
+    A dataset's last use is that of all sites. Raises InputMissing (66) where ``dataset_last_access``, or both of
+    ``dbs_rucio`` and ``dbs_phedex``, are not stored, and with similar names for an unknown site.
+    """
+    import polars as pl
+
+    from cmsspark.kernel.rollup import matches
+
+    used_on, of_use = newest(files, fout, _TABLE, day)
+    as_of, stored, table = newest_replicas(files, fout, day)
+    replicas = _frame(files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"])
+    names = replicas["site_name"].drop_nulls().unique().to_list()
+    sites = [name for name in names if matches(name, [site])]
+    if not sites:
+        found = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
+        raise InputMissing(f"there is no site {site} in {table} of {as_of}", found=found)
+    there = replicas.filter(pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0))
+    candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access", "is_candidate"])
+    rows = (
+        there.join(candidates.filter("is_candidate"), "dataset_name")
+        .with_columns(pl.from_epoch("newest_replica_ms", "ms").dt.date().alias("newest_replica"))
+        .sort("present_bytes", "last_access", "dataset_name", "site_name", descending=[True, False, False, False])
+    )
+    total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))
+    facts = [
+        f"{rows.height:,} of {there.height:,} datasets at sites, {volume(total)} of {volume(whole)}",
+        f"last use as of {used_on}, over all sites; what lies there as of {as_of}",
+    ]
+    by_state = (
+        rows.group_by("state")
+        .agg(pl.col("present_bytes").cast(pl.Int128).sum(), pl.len().cast(pl.Int64).alias("replica_count"))
+        .sort("present_bytes", "state", descending=[True, False])
+        .select("present_bytes", "replica_count", "state")
+    )
+    shown = rows.select("present_bytes", "last_access", "newest_replica", "state", "site_name", "dataset_name")
+    summary = {
+        "site": site,
+        "kind": kind,
+        "last_use_as_of": used_on.isoformat(),
+        "replicas_as_of": as_of.isoformat(),
+        "total_bytes": total,
+        "replica_count": rows.height,
+    }
+    parts = [Part.of("by use", "by_use", by_state), Part.of("the largest", "rows", shown)]
+    return Answer(f"could go from {kind} at {site}, as of {as_of}", facts, parts, summary)
+
+
+def _frame(files: Files, stored: CurrentTable, table: str, columns: list[str]) -> pl.DataFrame:
+    import polars as pl
+
+    rows = pl.from_arrow(table_rows(files, stored, table, columns))
+    assert isinstance(rows, pl.DataFrame)
+    return rows

@@ -1,0 +1,104 @@
+"""Tables of pages as CSV and Parquet: all rows, exact values."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from flask import Response
+
+from cmsspark.dashboard.widgets import Chart, Content, HeatMap, Table
+from cmsspark.errors import InputMissing, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+#: Spreadsheets take a text that begins so for a formula.
+_FORMULA: Final = re.compile(r"^\s*[=+\-@\t\r]")
+
+
+def answer(content: Content, name: str, fmt: str) -> Response:
+    """The table of that name. Raises UsageError (2) for another format, InputMissing (66) for another name."""
+    if fmt not in FORMATS:
+        raise UsageError("a download is csv or parquet", found=repr(fmt[:40]))
+    tables = {item.name: item for item in downloadable(content)}
+    if name not in tables:
+        raise InputMissing("there is no such table on this page", found=", ".join(tables) or "none")
+    rows = rows_of(tables[name])
+    body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
+    headers = {"Content-Disposition": f'attachment; filename="cmsspark-{name}.{fmt}"'}
+    return Response(body, headers=headers, content_type=FORMATS[fmt])
+
+
+def downloadable(content: Content) -> Iterator[Table | HeatMap]:
+    """The tables of a page, also those of charts."""
+    for section in content.sections:
+        for item in section.items:
+            found = item.table if isinstance(item, Chart) else item
+            if isinstance(found, Table | HeatMap):
+                yield found
+
+
+def rows_of(table: Table | HeatMap) -> pa.Table:
+    """All rows of a table."""
+    import pyarrow as pa
+
+    if table.download is not None:
+        return table.download()
+    if isinstance(table, HeatMap):
+        keys = list(table.values)
+        return pa.table(
+            {"row": [k[0] for k in keys], "column": [k[1] for k in keys], "value": [table.values[k] for k in keys]}
+        )
+    return arrow_of(table)
+
+
+def arrow_of(table: Table) -> pa.Table:
+    """The shown rows of a table as Arrow, with the names and types of its columns."""
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = {"text": pa.string(), "share": pa.float64(), "day": pa.string(), "yes": pa.bool_()}
+    columns = []
+    for number, column in enumerate(table.columns):
+        values = [_value(row[number]) for row in table.rows]
+        kind = kinds.get(column.kind, pa.int64())
+        if kind == pa.int64() and any(isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 for value in values):
+            kind = pa.decimal128(38, 0)
+        columns.append(pa.array(values, kind))
+    return pa.table(columns, names=[column.name for column in table.columns])
+
+
+def _value(value: Any) -> Any:
+    text = getattr(value, "text", value)
+    return text.isoformat() if hasattr(text, "isoformat") else text
+
+
+def as_csv(rows: pa.Table) -> bytes:
+    """CSV in UTF-8 with a line of names; texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    for number, column in enumerate(rows.schema):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            texts = rows.column(number).to_pylist()
+            if any(text and _FORMULA.match(text) for text in texts):
+                safe = [f"'{text}" if text and _FORMULA.match(text) else text for text in texts]
+                rows = rows.set_column(number, column.name, pa.array(safe, pa.string()))
+        elif pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+            values = [None if value is None else str(value) for value in rows.column(number).to_pylist()]
+            rows = rows.set_column(number, column.name, pa.array(values, pa.string()))
+    sink = io.BytesIO()
+    csv.write_csv(rows, sink)
+    return sink.getvalue()
+
+
+def as_parquet(rows: pa.Table) -> bytes:
+    """Parquet, packed with zstd."""
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, compression="zstd")
+    return sink.getvalue()

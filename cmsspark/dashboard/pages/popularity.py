@@ -1,0 +1,184 @@
+"""Popularity: accesses, users, bytes and CPU over time; the most used datasets; how concentrated use is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.dashboard import search, use
+from cmsspark.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.dashboard.selection import FILTERS, Selection, choice_parameter, number_parameter, text_parameter
+from cmsspark.dashboard.series_parts import chart_of, measure_controls
+from cmsspark.dashboard.use import MEASURES, DatasetRanking
+from cmsspark.dashboard.widgets import (
+    Cell,
+    Chart,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    si,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GROUPS: Final = {name: label for name, label in FILTERS.items()}
+_COLUMNS: Final = (
+    Column("dataset_name", "Dataset"),
+    Column("nacc", "Accesses", "count"),
+    Column("share", "Share", "share", "of all accesses of this selection"),
+    Column("distinct_users", "Users", "count", "distinct people of the whole period, each counted once"),
+    Column("read_bytes", "Read", "bytes"),
+    Column("cpu_ms", "CPU hours", "ms"),
+    Column("remote_share", "Remote", "share", "remote accesses among those whose log can say"),
+)
+_STREAMS_NOTE: Final = (
+    "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
+)
+
+
+def view(request: PageRequest) -> Content:
+    """The page for the address's period, filters, measure and grouping."""
+    chosen = request.selection()
+    measure = choice_parameter(request.parameters, "measure", list(MEASURES), "nacc")
+    group = choice_parameter(request.parameters, "by", [*_GROUPS, "none"], "stream")
+    by = None if group == "none" else group
+    series = use.series(request.snapshot, chosen, measure, by)
+    ranked = "nacc" if measure == "users" else measure
+    ranking = use.datasets(request.snapshot, chosen, ranked)
+    notes = request.use_notes(chosen)
+    if chosen.value("stream") is None:
+        notes.append(Note(_STREAMS_NOTE))
+    text = text_parameter(request.parameters, "q")
+    return Content(
+        "Popularity",
+        [
+            Section("In total", [_figures(request, chosen, ranking)]),
+            Section(
+                f"{MEASURES[measure][0]} over time" + (f" by {_GROUPS[by].lower()}" if by else ""),
+                [chart_of("over_time", series, measure, chosen, by or "all")],
+            ),
+            Section("Most used datasets", [_top(request, chosen, ranking, ranked, text)], _about_top(ranked, text)),
+            Section("How concentrated use is", _concentration(ranking, ranked)),
+        ],
+        f"{chosen.first} to {chosen.last}: which datasets are used, and how much.",
+        [*request.period_controls(chosen), *request.filter_controls(chosen), *measure_controls(measure, group, _GROUPS),
+         Control("q", "Find datasets", text, kind="search", suggestions="datasets.json", wide=True)],
+        notes,
+    )  # fmt: skip
+
+
+def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -> Figures:
+    sums = use.totals(request.snapshot, chosen)
+    users = sums["users"]
+    cpu = sums["cpu_ms"]
+    return Figures(
+        [
+            Figure("Accesses", si(sums["nacc"]), f"{sums['nacc'] or 0:,}"),
+            Figure("Distinct users", si(users), "each person once" if users is not None else "two pseudonym keys"),
+            Figure("Datasets", si(len(ranking)), f"{len(ranking):,}"),
+            Figure(
+                "Bytes read",
+                si(sums["read_bytes"], "B"),
+                f"{sums['read_bytes']:,} B" if sums["read_bytes"] is not None else "no stream here logs bytes",
+            ),
+            Figure(
+                "CPU hours",
+                si(None if cpu is None else cpu / 3_600_000),
+                f"{cpu / 1000:,.3f} s, CRAB only" if cpu is not None else "no stream here logs CPU",
+            ),
+        ]
+    )
+
+
+def _about_top(measure: str, text: str) -> str:
+    about = f"Ordered by {MEASURES[measure][0].lower()}."
+    return f"{about} Names that contain: {text}" if text else about
+
+
+def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> Table:
+    limit = number_parameter(request.parameters, "top", 20, 1, 500)
+    positions = search.matching(ranking.names, text)
+    users = use.users_of_datasets(request.snapshot, chosen, [ranking.names[number] for number in positions[:limit]])
+    period = {"from": chosen.first, "to": chosen.last}
+    rows = []
+    total = sum(value or 0 for value in ranking.sums["nacc"])
+    for number, count in zip(positions[:limit], users, strict=True):
+        name = ranking.names[number]
+        rows.append((Cell(name, request.link("dataset", name=name, **period)), *_values(ranking, number, count, total)))
+    return Table(
+        "datasets",
+        _COLUMNS,
+        rows,
+        "Datasets with their use in the chosen period",
+        lambda: _download(request, chosen, ranking, positions),
+        len(positions),
+        f"No dataset of this selection has {text!r} in its name." if text else "Nothing was read in this selection.",
+        bars=[column.name for column in _COLUMNS].index(measure),
+    )
+
+
+def _values(ranking: DatasetRanking, number: int, users: int | None, total: int) -> tuple[Any, ...]:
+    nacc = ranking.sums["nacc"][number] or 0
+    remote, known = ranking.sums["remote_nacc"][number], ranking.sums["remote_known_nacc"][number]
+    return (
+        nacc,
+        nacc / total if total else None,
+        users,
+        ranking.sums["read_bytes"][number],
+        ranking.sums["cpu_ms"][number],
+        remote / known if remote is not None and known else None,
+    )
+
+
+def _download(request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int]) -> pa.Table:
+    import pyarrow as pa
+
+    names = [ranking.names[number] for number in positions]
+    users = use.users_of_datasets(request.snapshot, chosen, names) if names else []
+    columns: dict[str, Any] = {
+        "dataset_name": pa.array(names, pa.string()),
+        "distinct_users": pa.array(users, pa.int64()),
+    }
+    for name, values in ranking.sums.items():
+        chosen_values = [values[number] for number in positions]
+        fits = all(value is None or value < 1 << 63 for value in chosen_values)
+        columns[name] = pa.array(chosen_values, pa.int64() if fits else pa.decimal128(38, 0))
+    return pa.table(columns)
+
+
+def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
+    rows = use.concentration(ranking, measure)
+    label, unit, _ = MEASURES[measure]
+    kind = {"B": "bytes", "h": "ms"}.get(unit, "count")
+    table = Table(
+        "concentration",
+        (
+            Column("datasets", "Largest datasets", "count"),
+            Column(measure, label, kind),  # type: ignore[arg-type]
+            Column("share", "Share of all", "share"),
+        ),
+        rows,
+        f"The share of {label.lower()} that the largest N datasets hold",
+    )
+    if not rows:
+        return [table]
+    chart = Chart(
+        "concentration",
+        f"Share of {label.lower()} in the N most used datasets",
+        "line",
+        [f"{number:,}" for number, _, _ in rows],
+        {"share": [100 * share for _, _, share in rows]},
+        "%",
+        "Number of datasets, most used first",
+        f"Share of {label.lower()}",
+        table=table,
+    )
+    return [chart]
+
+
+PAGE = PageDefinition("Popularity", "Which datasets are used, over time and in total.", view)

@@ -1,0 +1,50 @@
+"""Finding datasets by parts of their names, as one types."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark.dashboard.selection import text_parameter
+
+if TYPE_CHECKING:
+    from cmsspark.dashboard.page_request import PageRequest
+    from cmsspark.dashboard.snapshot import Snapshot
+
+_SUGGESTIONS: Final = 15
+
+
+def matching(names: list[str], text: str) -> list[int]:
+    """The positions of names that contain every word of a text, whatever its case; ``*`` and ``?`` make a pattern."""
+    words = text.lower().split()
+    if not words:
+        return list(range(len(names)))
+    tests = [re.compile(translate(f"*{word}*")).match if set("*?[") & set(word) else word for word in words]
+    return [
+        number
+        for number, name in enumerate(names)
+        if all(word in name.lower() if isinstance(word, str) else word(name.lower()) for word in tests)
+    ]
+
+
+def suggestions(request: PageRequest) -> list[dict[str, Any]]:
+    """Datasets whose names match the parameter ``q``, those with the most accesses first."""
+    names, sums = _ranked(request.snapshot)
+    found = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
+    return [
+        {"name": names[number], "nacc": sums[number], "href": request.link("dataset", name=names[number])}
+        for number in found
+    ]
+
+
+def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
+    """All datasets by their accesses on all stored days."""
+
+    def make() -> tuple[list[str], list[int]]:
+        rows = snapshot.query(
+            "SELECT dataset_name::VARCHAR, sum(nacc)::BIGINT FROM datasets GROUP BY 1 ORDER BY 2 DESC, 1"
+        )
+        return [row[0] for row in rows], [row[1] for row in rows]
+
+    return snapshot.cached("ranked", make)

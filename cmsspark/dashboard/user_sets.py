@@ -1,0 +1,125 @@
+"""Distinct users of any choice of days and groups, counted exactly from stored sets.
+
+Numbers of distinct users do not add up (``docs/counting.md``), so the rollups keep who was there, as numbers of a list,
+and a count is the size of a union. Only counts leave this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Codes = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class UserTable:
+    """The sets of one segment: a row for each combination of the keys.
+
+    ``keys``: column → codes of its values (``day``: days since 1970). Users are either ``bits``, a row of 64-bit words
+    for each combination, or lists: ``lengths`` for each combination and ``users``, all lists one after another.
+    ``global_ids``: for each user of the segment its number over all segments.
+    """
+
+    keys: Mapping[str, Codes]
+    global_ids: npt.NDArray[np.int64]
+    bits: npt.NDArray[np.uint64] | None = None
+    lengths: npt.NDArray[np.int64] | None = None
+    users: npt.NDArray[np.uint32] | None = None
+
+    def union(self, rows: npt.NDArray[np.int64], groups: Codes) -> tuple[Codes, Mask]:
+        """The union of the sets of ``rows`` for each value of ``groups``: its values, and a row of flags for each."""
+        if self.bits is not None:
+            order = np.argsort(groups, kind="stable")
+            values, starts = np.unique(groups[order], return_index=True)
+            words = np.bitwise_or.reduceat(self.bits[rows[order]], starts, axis=0)
+            flags = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+            return values.astype(np.int32), flags[:, : len(self.global_ids)].astype(bool)
+        assert self.lengths is not None and self.users is not None
+        values, codes = np.unique(groups, return_inverse=True)
+        size = len(self.global_ids)
+        flat = np.zeros(len(values) * size, dtype=bool)
+        positions = _positions(self.lengths, rows)
+        flat[np.repeat(codes * size, self.lengths[rows]) + self.users[positions]] = True
+        return values.astype(np.int32), flat.reshape(len(values), size)
+
+
+def _positions(lengths: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Any:
+    """Where the lists of ``rows`` stand among all lists one after another."""
+    if len(rows) == len(lengths):
+        return slice(None)
+    ends = np.cumsum(lengths)
+    chosen = lengths[rows]
+    starts = (ends - lengths)[rows]
+    return np.arange(chosen.sum()) - np.repeat(np.cumsum(chosen) - chosen, chosen) + np.repeat(starts, chosen)
+
+
+class DistinctCounter:
+    """Counts distinct users of groups over several segments; groups are numbers from 0 to ``groups`` - 1."""
+
+    def __init__(self, groups: int, users: int) -> None:
+        self._flags = np.zeros((groups, users), dtype=bool)
+
+    def add(self, table: UserTable, rows: npt.NDArray[np.int64], groups: Codes) -> None:
+        """Add the sets of some rows of a segment, each to its group."""
+        if len(rows):
+            values, flags = table.union(rows, groups)
+            index = np.ix_(values, table.global_ids)
+            self._flags[index] |= flags
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """The distinct users of each group."""
+        return self._flags.sum(axis=1, dtype=np.int64)
+
+
+def of_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
+    """The sets of a file whose column ``users`` has bits."""
+    column = rows.column("users").combine_chunks()
+    column = column.chunk(0) if hasattr(column, "chunk") else column
+    width = column.type.byte_width
+    start = column.offset * width
+    data = np.frombuffer(column.buffers()[1], dtype=np.uint8)[start : start + len(column) * width]
+    return UserTable(keys, global_ids, bits=data.copy().view(np.uint64).reshape(len(column), width // 8))
+
+
+def of_lists(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:
+    """The sets of a file whose column ``users`` has lists."""
+    column = rows.column("users").combine_chunks()
+    chunks = column.chunks if hasattr(column, "chunks") else [column]
+    lengths = [chunk.value_lengths().to_numpy().astype(np.int64) for chunk in chunks]
+    users = [chunk.flatten().to_numpy() for chunk in chunks]
+    return UserTable(
+        keys,
+        global_ids,
+        lengths=np.concatenate(lengths) if lengths else np.zeros(0, np.int64),
+        users=np.concatenate(users).astype(np.uint32) if users else np.zeros(0, np.uint32),
+    )
+
+
+def of_rows(rows: pa.Table, global_ids: npt.NDArray[np.int64]) -> UserTable:
+    """The sets of a file with one user a row: each row is a set of one."""
+    users = rows["user_id"].to_numpy().astype(np.uint32)
+    return UserTable({}, global_ids, lengths=np.ones(len(users), np.int64), users=users)
+
+
+def chosen_rows(table: UserTable, wanted: Mapping[str, int], first: int, last: int) -> npt.NDArray[np.int64]:
+    """The rows of days from ``first`` to ``last`` whose keys have the wanted codes."""
+    days = table.keys["day"]
+    mask: Mask = (days >= first) & (days <= last)
+    for name, code in wanted.items():
+        mask &= table.keys[name] == code
+    return np.flatnonzero(mask)
+
+
+def lengths_of(sets: Sequence[UserTable]) -> int:
+    """The memory of some tables, in bytes."""
+    arrays = [array for one in sets for array in (one.bits, one.users, one.lengths) if array is not None]
+    return sum(array.nbytes for array in arrays)

@@ -1,0 +1,111 @@
+"""The files in ``etc/dashboards/``: the index template of our documents, and dashboards for Grafana and OpenSearch.
+
+They are generated: the template from the JSON Schemas of the documents, the dashboards from
+:mod:`cmsspark.publish.panels`. ``python -m cmsspark.publish.dashboard_files --write`` writes them anew; without
+``--write`` it names the files that are stale and exits with 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables
+from cmsspark.publish.grafana import grafana_dashboard
+from cmsspark.publish.panels import DASHBOARDS
+from cmsspark.publish.search_dashboards import index_pattern, saved_objects
+from cmsspark.resources import resource
+
+#: The indices of our documents, as MONIT names them: monit_prod_PRODUCER_agg_TYPE-DAY.
+INDICES: Final = "monit_prod_cms-spark_agg_*"
+_FOLDER: Final = "etc/dashboards"
+_TYPES: Final = {"string": "keyword", "integer": "long", "number": "double", "boolean": "boolean"}
+#: A longer text is stored and found by other fields; Lucene refuses a term of more than 32,766 bytes.
+_LONGEST_TERM: Final = 8_191
+
+
+def index_template() -> dict[str, Any]:
+    """The index template: a type for every field of every document that we publish.
+
+    Raises ValueError where two kinds of documents have a field of one name and different types.
+    """
+    properties: dict[str, Any] = {}
+    for name in (*published_tables(), COMPLETENESS):
+        _add(properties, _mapping(document_schema(name)), name)
+    return {
+        "index_patterns": [INDICES],
+        "priority": 100,
+        "template": {
+            "settings": {"index": {"mapping": {"coerce": False}}},
+            "mappings": {"properties": dict(sorted(properties.items()))},
+        },
+        "_meta": {"description": "Documents of cmsspark; generated from schemas/documents"},
+    }
+
+
+def _mapping(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _field(name, rule) for name, rule in schema["properties"].items()}
+
+
+def _field(name: str, rule: Mapping[str, Any]) -> dict[str, Any]:
+    kind = rule["type"]
+    if kind == "object":
+        return {"properties": _mapping(rule)}
+    if kind == "array":
+        return _field(name, rule["items"])
+    if name == "timestamp":
+        return {"type": "date", "format": "epoch_millis"}
+    if kind == "string" and str(rule.get("pattern", "")).startswith("^[0-9]{4}-[0-9]{2}-[0-9]{2}$"):
+        return {"type": "date", "format": "yyyy-MM-dd"}
+    return {"type": _TYPES[kind], **({"ignore_above": _LONGEST_TERM} if kind == "string" else {})}
+
+
+def _add(properties: dict[str, Any], more: Mapping[str, Any], table: str) -> None:
+    for name, mapping in more.items():
+        if properties.setdefault(name, mapping) != mapping:
+            raise ValueError(f"{table}.{name} is {mapping}, elsewhere {properties[name]}")
+
+
+def generated_dashboards() -> dict[str, str]:
+    """File name → text of every file in ``etc/dashboards``."""
+    texts = {"index-template.json": _json(index_template())}
+    for dashboard in DASHBOARDS:
+        texts[f"grafana-{dashboard.name}.json"] = _json(grafana_dashboard(dashboard))
+        objects = [index_pattern(INDICES), *saved_objects(dashboard)]
+        lines = [json.dumps(entry, ensure_ascii=False, sort_keys=True) for entry in objects]
+        texts[f"opensearch-{dashboard.name}.ndjson"] = "".join(f"{line}\n" for line in lines)
+    return texts
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def stale_dashboards(folder: Path) -> list[str]:
+    """Files of ``folder`` that are missing or are not as they are generated now."""
+    return sorted(
+        name
+        for name, text in generated_dashboards().items()
+        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Name or, with ``--write``, rewrite the stale files of this checkout; the exit code."""
+    folder = Path(str(resource(_FOLDER)))
+    names = stale_dashboards(folder)
+    if "--write" not in arguments:
+        sys.stdout.writelines(f"{_FOLDER}/{name} is stale\n" for name in names)
+        return 1 if names else 0
+    texts = generated_dashboards()
+    for name in names:
+        (folder / name).write_text(texts[name], encoding="utf-8")
+        sys.stdout.write(f"wrote {_FOLDER}/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

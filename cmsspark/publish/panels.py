@@ -1,0 +1,129 @@
+"""The panels of MONIT's dashboards: which sums of which documents they show, for Grafana and OpenSearch alike.
+
+``etc/dashboards/`` has the dashboards as those programs import them; :mod:`cmsspark.publish.dashboard_files` writes
+them from this description. Distinct users are in no panel: users of rows and days must not be added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cmsspark.publish.completeness import SUFFIX
+from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
+
+#: Filters at the top of a dashboard, on fields that all its documents have.
+_USE_FILTERS: Final = ("stream", "site_tier", "app")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel. ``kind``: stat, bars, lines or table. ``sums``: fields that are added up, with their headings.
+
+    ``by``: fields to group by, each with its maximum number of groups, the largest first. ``is_daily``: also by day.
+    ``unit``: of Grafana. ``size``: width and height in Grafana's grid of 24 columns.
+    """
+
+    title: str
+    kind: str
+    sums: dict[str, str]
+    by: tuple[tuple[str, int], ...] = ()
+    is_daily: bool = False
+    unit: str = "short"
+    size: tuple[int, int] = (12, 9)
+
+
+@dataclass(frozen=True)
+class DocumentDashboard:
+    """A dashboard on documents of one type: the file's name, the title, its panels and the fields to filter by."""
+
+    name: str
+    title: str
+    about: str
+    type: str
+    panels: tuple[Panel, ...]
+    filters: tuple[str, ...] = ()
+
+
+_STAT: Final = (6, 4)
+#: Bins of records that a dashboard shows, with their labels.
+_BINS: Final = {"read": "read", "matched": "matched to a dataset", "malformed": "malformed"}
+POPULARITY: Final = DocumentDashboard(
+    "popularity",
+    "CMS data popularity",
+    "Which CMS data are read, where, by which applications and at what cost. Counted from logs by cmsspark.",
+    "data_aggregation",
+    (
+        Panel("Accesses", "stat", {"nacc": "accesses"}, size=_STAT),
+        Panel("Bytes read", "stat", {"read_bytes": "read"}, unit="decbytes", size=_STAT),
+        Panel("CPU time (CRAB)", "stat", {"cpu_time": "CPU time"}, unit="s", size=_STAT),
+        Panel("Accesses from another site", "stat", {"remote_nacc": "remote accesses"}, size=_STAT),
+        Panel("Accesses a day by stream", "bars", {"nacc": "accesses"}, (("stream", 10),), True),
+        Panel("Bytes read a day by site tier", "bars", {"read_bytes": "read"}, (("site_tier", 10),), True, "decbytes"),
+        Panel("Accesses a day by data tier", "lines", {"nacc": "accesses"}, (("data_tier", 50),), True),
+        Panel("CPU time a day by data tier", "lines", {"cpu_time": "CPU time"}, (("data_tier", 50),), True, "s"),
+        Panel("Accesses a day by application", "bars", {"nacc": "accesses"}, (("app", 10),), True),
+        Panel("Accesses by site and data tier", "table", {"nacc": "accesses"}, (("site_name", 500), ("data_tier", 50))),
+        Panel(
+            "Most read datasets",
+            "table",
+            {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes", "cpu_time": "CPU s"},
+            (("dataset_name", 50),),
+            size=(24, 11),
+        ),
+        Panel(
+            "Sites",
+            "table",
+            {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes"},
+            (("site_name", 500),),
+            size=(24, 11),
+        ),
+    ),
+    _USE_FILTERS,
+)
+DATA_AT_SITES: Final = DocumentDashboard(
+    "data-at-sites",
+    "CMS data at sites",
+    "How much data sit at the sites of a tier, by data tier and kind of storage. Counted from replicas by cmsspark.",
+    "site_tier_usage",
+    (
+        Panel("Bytes a day by site tier", "lines", {"replica_bytes": "bytes"}, (("site_tier", 10),), True, "decbytes"),
+        Panel("Bytes a day by kind of storage", "lines", {"replica_bytes": "bytes"}, (("kind", 5),), True, "decbytes"),
+        Panel("Bytes a day by data tier", "lines", {"replica_bytes": "bytes"}, (("data_tier", 50),), True, "decbytes"),
+        Panel("Files a day by site tier", "lines", {"replica_file_count": "files"}, (("site_tier", 10),), True),
+        Panel(
+            "By data tier, site tier and kind, summed over the days shown",
+            "table",
+            {"replica_bytes": "bytes", "replica_file_count": "files", "replica_events": "events of replicas"},
+            (("data_tier", 50), ("site_tier", 10), ("kind", 5)),
+            size=(24, 12),
+        ),
+    ),
+    ("kind",),
+)
+COMPLETENESS: Final = DocumentDashboard(
+    "completeness",
+    "CMS data popularity: completeness",
+    "How many documents each day has, and how its records were counted. Compare document_count with what is indexed.",
+    f"data_aggregation{SUFFIX}",
+    (
+        Panel("Documents a day", "bars", {"document_count": "documents"}, (), True),
+        Panel(
+            "Documents that are gone or quarantined a day",
+            "bars",
+            {"gone_count": "gone", "quarantined_count": "quarantined"},
+            is_daily=True,
+        ),
+        *(
+            Panel(
+                f"{STREAMS_BY_NAME[name].title} records a day",
+                "bars",
+                {f"reconciliation.{name}.{bin_name}": label for bin_name, label in _BINS.items()},
+                is_daily=True,
+            )
+            for name in STREAMS
+        ),
+    ),
+)
+#: All dashboards.
+DASHBOARDS: Final = (POPULARITY, DATA_AT_SITES, COMPLETENESS)

@@ -1,0 +1,149 @@
+"""Dashboards for OpenSearch Dashboards, as saved objects that its Import takes: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from cmsspark.publish.panels import DocumentDashboard, Panel
+
+INDEX_PATTERN: Final = "cmsspark-documents"
+#: The version of OpenSearch Dashboards whose form the objects have.
+_VERSION: Final = "2.19.0"
+_KINDS: Final = {"stat": "metric", "bars": "histogram", "lines": "line", "table": "table"}
+#: Columns of its grid, where Grafana has 24.
+_COLUMNS: Final = 48
+
+
+def index_pattern(title: str) -> dict[str, Any]:
+    """The saved object of the indices."""
+    return {
+        "type": "index-pattern",
+        "id": INDEX_PATTERN,
+        "attributes": {"title": title, "timeFieldName": "timestamp"},
+        "references": [],
+    }
+
+
+def saved_objects(dashboard: DocumentDashboard) -> list[dict[str, Any]]:
+    """The dashboard and its visualizations."""
+    visualizations = [_visualization(dashboard, panel, number) for number, panel in enumerate(dashboard.panels, 1)]
+    return [*visualizations, _dashboard(dashboard, visualizations)]
+
+
+def _identity(dashboard: DocumentDashboard, number: int | None = None) -> str:
+    return f"cmsspark-{dashboard.name}" + (f"-{number}" if number else "")
+
+
+def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int) -> dict[str, Any]:
+    kind = _KINDS[panel.kind]
+    state = {"title": panel.title, "type": kind, "params": _parameters(kind, panel), "aggs": _aggregations(panel)}
+    search = {
+        "query": {"query": f"metadata.type:{dashboard.type}", "language": "lucene"},
+        "filter": [],
+        "indexRefName": "kibanaSavedObjectMeta.searchSourceJSON.index",
+    }
+    return {
+        "type": "visualization",
+        "id": _identity(dashboard, number),
+        "attributes": {
+            "title": f"{dashboard.title}: {panel.title}",
+            "description": "",
+            "visState": json.dumps(state),
+            "uiStateJSON": "{}",
+            "version": 1,
+            "kibanaSavedObjectMeta": {"searchSourceJSON": json.dumps(search)},
+        },
+        "references": [{"id": INDEX_PATTERN, "name": search["indexRefName"], "type": "index-pattern"}],
+    }
+
+
+def _aggregations(panel: Panel) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = [
+        {"id": str(number), "enabled": True, "type": "sum", "schema": "metric",
+         "params": {"field": field, "customLabel": heading}}
+        for number, (field, heading) in enumerate(panel.sums.items(), 1)
+    ]  # fmt: skip
+    if panel.is_daily:
+        parameters = {"field": "timestamp", "interval": "d", "min_doc_count": 1, "drop_partials": False}
+        made.append(_bucket(made, "date_histogram", "segment", parameters))
+    for field, size in panel.by:
+        schema = "group" if panel.is_daily else "bucket"
+        order = {
+            "order": "desc",
+            "orderBy": "1",
+            "otherBucket": False,
+            "missingBucket": True,
+            "missingBucketLabel": "none",
+        }
+        made.append(_bucket(made, "terms", schema, {"field": field, "size": size, **order}))
+    return made
+
+
+def _bucket(before: list[dict[str, Any]], kind: str, schema: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"id": str(len(before) + 1), "enabled": True, "type": kind, "schema": schema, "params": parameters}
+
+
+def _parameters(kind: str, panel: Panel) -> dict[str, Any]:
+    if kind == "metric":
+        return {"metric": {"style": {"fontSize": 36}, "labels": {"show": True}}, "type": "metric", "addTooltip": True}
+    if kind == "table":
+        return {"perPage": 20, "showTotal": True, "totalFunc": "sum", "showPartialRows": False}
+    category = {
+        "id": "CategoryAxis-1",
+        "type": "category",
+        "position": "bottom",
+        "show": True,
+        "labels": {"show": True},
+    }
+    value = {"id": "ValueAxis-1", "name": "LeftAxis-1", "type": "value", "position": "left", "show": True}
+    mode = "stacked" if kind == "histogram" and len(panel.sums) == 1 else "normal"
+    series = [
+        {"data": {"id": str(number), "label": heading}, "type": kind, "mode": mode, "show": True,
+         "valueAxis": "ValueAxis-1"}
+        for number, heading in enumerate(panel.sums.values(), 1)
+    ]  # fmt: skip
+    return {
+        "type": kind,
+        "addLegend": True,
+        "addTooltip": True,
+        "legendPosition": "right",
+        "categoryAxes": [category],
+        "valueAxes": [value],
+        "seriesParams": series,
+    }
+
+
+def _dashboard(dashboard: DocumentDashboard, visualizations: list[dict[str, Any]]) -> dict[str, Any]:
+    panels: list[dict[str, Any]] = []
+    references: list[dict[str, str]] = []
+    x = y = row = 0
+    for number, (panel, made) in enumerate(zip(dashboard.panels, visualizations, strict=True), 1):
+        width, height = panel.size[0] * 2, panel.size[1] * 2
+        if x + width > _COLUMNS:
+            x, y, row = 0, y + row, 0
+        place = {"x": x, "y": y, "w": width, "h": height, "i": str(number)}
+        name = f"panel_{number}"
+        panels.append(
+            {"version": _VERSION, "panelIndex": str(number), "gridData": place, "embeddableConfig": {},
+             "panelRefName": name}
+        )  # fmt: skip
+        references.append({"name": name, "type": "visualization", "id": str(made["id"])})
+        x, row = x + width, max(row, height)
+    return {
+        "type": "dashboard",
+        "id": _identity(dashboard),
+        "attributes": {
+            "title": dashboard.title,
+            "description": dashboard.about,
+            "panelsJSON": json.dumps(panels),
+            "optionsJSON": json.dumps({"useMargins": True, "hidePanelTitles": False}),
+            "timeRestore": True,
+            "timeFrom": "now-30d/d",
+            "timeTo": "now",
+            "kibanaSavedObjectMeta": {
+                "searchSourceJSON": json.dumps({"query": {"query": "", "language": "lucene"}, "filter": []})
+            },
+        },
+        "references": references,
+    }

@@ -1,0 +1,226 @@
+"""The current part files of every stored table, and what is known of each stored day and period.
+
+A run is immutable, so what was once read of a run stays valid: a refresh reads each ``CURRENT`` again, and a manifest
+only where another run became current. An interval whose files are damaged or gone stands in the index with its error,
+which only a query that needs this interval gets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from typing import Final
+
+from cmsspark import clock
+from cmsspark.errors import CmssparkError, DataError, InputMissing
+from cmsspark.manifests import InputEntry, Manifest
+from cmsspark.periods import Interval, Period, first_day, named
+from cmsspark.pipeline.job_index import JOBS, Job
+from cmsspark.pipeline.stored_days import partial_reasons
+from cmsspark.schemas import Table, stored_table
+from cmsspark.storage import Entry, Files, join
+from cmsspark.store import part_files, results
+from cmsspark.store.results import CurrentTable
+
+#: A day lacks a stream where a day at most so many days before or after it has that stream.
+_AROUND_DAYS: Final = 7
+
+
+@dataclass(frozen=True)
+class StoredInterval:
+    """The current result of one table for one day or period.
+
+    ``rows`` and ``bytes`` as its manifest says. ``partial_reason``: empty, or why the result is partial. ``fault``: the
+    error of a query that needs it, where the store is damaged.
+    """
+
+    table: str
+    interval: Interval
+    run: str
+    rows: int = 0
+    bytes: int = 0
+    fmt: str = "parquet"
+    has_own_schema: bool = False
+    parts: tuple[Entry, ...] = ()
+    partial_reason: str = ""
+    fault: CmssparkError | None = None
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether its files are given as others than they are: CSV, and columns of another version of the schema."""
+        return self.fault is None and (self.fmt != "parquet" or self.has_own_schema)
+
+    @property
+    def first_day(self) -> date:
+        """Its first day."""
+        return first_day(self.interval)
+
+    @property
+    def last_day(self) -> date:
+        """Its last day, included."""
+        return self.interval.last if isinstance(self.interval, Period) else self.interval
+
+    @property
+    def made_ms(self) -> int | None:
+        """When its run began, UTC ms; None where the run's id does not say."""
+        try:
+            return clock.run_began_ms(self.run)
+        except ValueError:
+            return None
+
+
+@dataclass
+class _StoredRun:
+    """What was read of a job's current run of one interval: a slim manifest, and its tables."""
+
+    run: str
+    manifest: Manifest
+    tables: dict[str, StoredInterval]
+
+
+@dataclass
+class StoredParts:
+    """The index of a store. :meth:`refresh` brings jobs up to date; :meth:`of` gives a table's intervals, in order.
+
+    Not thread-safe: :class:`cmsspark.query.database.Database` holds a lock around it.
+    """
+
+    files: Files
+    fout: str
+    _runs: dict[str, dict[Interval, _StoredRun]] = field(default_factory=dict)
+
+    def refresh(self, job: Job) -> bool:
+        """Read which runs of the job are current. Returns whether anything changed."""
+        before = self._runs.get(job.name)
+        known = before or {}
+        runs: dict[Interval, _StoredRun] = {}
+        for interval, path in self._intervals(job):
+            run = self._current_run(path)
+            if run is None:
+                continue
+            old = known.get(interval)
+            runs[interval] = old if old and old.run == run and run else self._read(job, interval, run)
+        is_same = (
+            before is not None and runs.keys() == before.keys() and all(runs[when] is known[when] for when in runs)
+        )
+        if not is_same:
+            self._runs[job.name] = _with_reasons(runs)
+        return not is_same
+
+    def of(self, job: Job, table: str) -> list[StoredInterval]:
+        """The stored intervals of a table, oldest first, as the last refresh found them."""
+        runs = self._runs.get(job.name, {})
+        stored = (run.tables[table] for run in runs.values() if table in run.tables)
+        return sorted(stored, key=lambda one: (one.first_day, one.last_day))
+
+    def forget(self, job: Job) -> None:
+        """Read everything of a job again at its next refresh, for example after files of it were not found."""
+        self._runs.pop(job.name, None)
+
+    def _intervals(self, job: Job) -> Iterator[tuple[Interval, str]]:
+        base = join(self.fout, job.name)
+        try:
+            entries = self.files.list_dir(base) if self.files.stat(base) is not None else []
+        except InputMissing:
+            return
+        for entry in entries:
+            try:
+                interval = named(entry.name)
+            except ValueError:
+                continue
+            if entry.is_dir and isinstance(interval, Period) == job.of_periods:
+                yield interval, entry.path
+
+    def _current_run(self, folder: str) -> str | None:
+        """The run that ``CURRENT`` names; None where there is none yet, an empty text where it is damaged."""
+        path = join(folder, "CURRENT")
+        try:
+            run = json.loads(self.files.read_bytes(path)).get("run")
+        except InputMissing:
+            return None
+        except (ValueError, AttributeError):
+            return ""
+        return run if isinstance(run, str) else ""
+
+    def _read(self, job: Job, interval: Interval, run: str) -> _StoredRun:
+        tables: dict[str, StoredInterval] = {}
+        kept = Manifest(document={})
+        for table in job.tables:
+            try:
+                current = results.current(self.files, self.fout, job.name, table, interval)
+                kept = _slim(current.manifest)
+                tables[table] = self._table(current, stored_table(table), interval)
+            except InputMissing:
+                continue  # this run has no such table
+            except CmssparkError as error:
+                tables[table] = StoredInterval(table, interval, run, fault=error)
+        return _StoredRun(run, kept, tables)
+
+    def _table(self, current: CurrentTable, schema: Table, interval: Interval) -> StoredInterval:
+        entry = current.manifest.tables[schema.name]
+        fmt = entry.format
+        parts = tuple(part_files.parts_of(self.files, current.path, fmt))
+        stored = StoredInterval(
+            schema.name,
+            interval,
+            current.manifest.run,
+            entry.rows,
+            sum(part.size for part in parts),
+            fmt,
+            bool(entry.schema) and entry.schema != schema.fingerprint(),
+            parts,
+        )
+        # An old run does not say how many files and bytes it wrote.
+        wanted = (entry.files or len(parts), stored.bytes if entry.bytes is None else entry.bytes)
+        if wanted == (len(parts), stored.bytes):
+            return stored
+        fault = DataError(
+            f"the part files of {schema.name} of {interval} are others than its manifest says",
+            where=current.path,
+            found=f"{len(parts)} files of {stored.bytes:,} bytes; {wanted[0]} of {wanted[1]:,} bytes were written",
+            next_step=f"run {current.manifest.job} again for {interval}",
+        )
+        return replace(stored, fault=fault)
+
+
+def tables() -> dict[str, Job]:
+    """Every stored table and the job that writes it, in the order of ``run_spark --list``.
+
+    Example:
+        >>> list(tables())[:3]
+        ['data_aggregation', 'partials', 'dbs_aaa']
+    """
+    return {table: job for job in JOBS.values() for table in job.tables}
+
+
+def _slim(manifest: Manifest) -> Manifest:
+    """What decides whether a day is partial, without the rest, which may be large."""
+    return Manifest(
+        document={},
+        run=manifest.run,
+        streams=manifest.streams,
+        missing_streams=manifest.missing_streams,
+        partial=manifest.partial,
+        damaged=manifest.damaged,
+        inputs=(InputEntry(is_tmp=True),) if any(source.is_tmp for source in manifest.inputs) else (),
+    )
+
+
+def _with_reasons(runs: dict[Interval, _StoredRun]) -> dict[Interval, _StoredRun]:
+    """The runs with the reasons why some are partial. A day is compared with the days around it, a period is not."""
+    manifests = {interval: run.manifest for interval, run in runs.items()}
+    marked = {}
+    for interval, run in runs.items():
+        near = interval if isinstance(interval, date) else None
+        around = _around(near, manifests) if near else {interval: run.manifest}
+        reason = partial_reasons(around).get(interval, "")
+        stored = {name: replace(one, partial_reason=reason) for name, one in run.tables.items()}
+        marked[interval] = _StoredRun(run.run, run.manifest, stored)
+    return marked
+
+
+def _around(day: date, manifests: Mapping[Interval, Manifest]) -> dict[Interval, Manifest]:
+    near: list[Interval] = [day + timedelta(days=number) for number in range(-_AROUND_DAYS, _AROUND_DAYS + 1)]
+    return {other: manifests[other] for other in near if other in manifests}

@@ -1,0 +1,308 @@
+"""Tables of dumps in Avro as columns of numbers: texts and ids by number, names by their hashes (rule 22).
+
+Only required fields are read, found by name, case aside. Compiled code reads records of plain values; Python reads all
+others, and all records where compiled code is unavailable, with the same result. A row with an ill-typed value is
+damaged: it is counted, and left out.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from cmsspark.compiled import compiled
+from cmsspark.errors import DataError
+from cmsspark.names import is_block
+from cmsspark.sources.formats import avro_ranges
+from cmsspark.sources.formats.avro_blocks import DamagedBlock
+from cmsspark.sources.formats.avro_ranges import Container, PlainBlock
+from cmsspark.sources.formats.fast_avro import CODECS
+from cmsspark.sources.values import MAX_LONG, Malformed
+
+_columns: Final[Any] = compiled("sources.formats.avro_columns")
+
+#: Kinds of columns: a text by number, an id (16 bytes) by number, a whole number, a name by its hashes, and a name with
+#: the hash of its dataset where it is a block's.
+CODE, ID, NUMBER, NAME, DID = "code", "id", "number", "name", "did"
+#: The Avro types that have values of a kind.
+_TYPES: Final = {
+    CODE: ("string",), NAME: ("string",), DID: ("string",), ID: ("bytes", "string", "fixed"),
+    NUMBER: ("string", "int", "long", "float", "double"),
+}  # fmt: skip
+_PLAIN: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+#: Seed of the second hash: :data:`cmsspark.kernel.catalogue.CHECK_SEED`.
+CHECK_SEED: Final = 0x43_4D_53
+#: Rows of a piece, about.
+ROWS: Final = 1 << 16
+#: Damaged rows of a piece that are told with their reasons.
+_TOLD: Final = 5
+_WORDS: Final = 4
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows: ``words`` (row, column, word) has a flag for each value (1: not null; 3: a block's name) and then the
+    value: a number; or a name's two hashes and the hash of its dataset. ``damaged``: reasons with the rows' places.
+    """
+
+    columns: tuple[str, ...]
+    words: npt.NDArray[np.int64]
+    records: int
+    damaged_count: int = 0
+    damaged: tuple[str, ...] = ()
+
+    def has(self, name: str) -> npt.NDArray[np.bool_]:
+        """Whether each value is not null."""
+        return self._word(name, 0) > 0
+
+    def numbers(self, name: str, null: int = 0) -> npt.NDArray[np.int64]:
+        """The numbers of a column, ``null`` where there is none."""
+        return np.where(self.has(name), self._word(name, 1), null)
+
+    def hashes(self, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Both hashes of each name."""
+        return self._word(name, 1).view(np.uint64), self._word(name, 2).view(np.uint64)
+
+    def datasets(self, name: str) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
+        """Whether each name is a block's, and the hash of its dataset."""
+        return (self._word(name, 0) & 2) > 0, self._word(name, 3).view(np.uint64)
+
+    def _word(self, name: str, word: int) -> npt.NDArray[np.int64]:
+        return np.ascontiguousarray(self.words[:, self.columns.index(name), word])
+
+
+@dataclass
+class TableReader:
+    """Reads files of one table. ``kinds``: the kind of each required column. ``texts``: the distinct texts (or ids in
+    hex) of each column of codes or ids, by their numbers; they grow while reading.
+    """
+
+    kinds: Mapping[str, str]
+    texts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.texts = {name: {} for name, kind in self.kinds.items() if kind in (CODE, ID)}
+
+    def read(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[Piece]:
+        """The rows of the blocks in a range of bytes. Raises DataError (65) for damage and for another schema."""
+        container = avro_ranges.open_container(stream, file)
+        if container is None:
+            return
+        fields = self._fields(container.schema, file)
+        if container.codec in CODECS and isinstance(container.schema, dict):
+            blocks = avro_ranges.blocks_of_range(stream, container, file, first, last)
+            yield from self._pieces(blocks, container, fields, file)
+        elif first == 0:
+            # A codec that only fastavro reads: one task reads the file.
+            yield from self._slow_pieces(stream, container, fields, file)
+
+    def _fields(self, schema: Any, file: str) -> dict[str, str]:
+        """The file's name of each required column. Raises DataError (65) with the difference to what is required."""
+        types = {one["name"]: one["type"] for one in schema.get("fields", ())} if isinstance(schema, dict) else {}
+        by_name = {name.upper(): name for name in reversed(types)} | {name: name for name in types}
+        differences = []
+        for name, kind in self.kinds.items():
+            if name not in by_name:
+                differences.append(f"{name} is missing")
+            elif not _fits(types[by_name[name]], kind):
+                differences.append(f"{name} is {_shown(types[by_name[name]])}, not {' or '.join(_TYPES[kind])}")
+        if differences:
+            raise DataError(
+                f"an Avro file with the fields {', '.join(self.kinds)} is wanted",
+                where=file,
+                found="; ".join(differences) + f" (fields there: {', '.join(list(types)[:20])})",
+                next_step="compare it with schemas/inputs/rucio; a dump of another schema is not read",
+            )
+        return {name: by_name[name] for name in self.kinds}
+
+    def _pieces(
+        self, blocks: Iterator[PlainBlock], container: Container, fields: Mapping[str, str], file: str
+    ) -> Iterator[Piece]:
+        fast = self._fast(container.schema, fields)
+        left: list[tuple[str, Mapping[str, Any]]] = []
+        held = 0
+        for block in blocks:
+            try:
+                if fast is None:
+                    rows = _rows(block.content, block.records, container.schema)
+                    left += [(f"block at byte {block.begin}, row {row}", values) for row, values in enumerate(rows)]
+                else:
+                    left += _left(fast, block, container.schema)
+            except DamagedBlock as error:
+                raise avro_ranges.damaged(file, DamagedBlock(f"the block at byte {block.begin}: {error}")) from None
+            held += block.records
+            if held >= ROWS:
+                yield self._piece(fast, left, fields, file, held)
+                left, held = [], 0
+        if held:
+            yield self._piece(fast, left, fields, file, held)
+
+    def _piece(
+        self, fast: Any, left: Sequence[tuple[str, Mapping[str, Any]]], fields: Mapping[str, str], file: str, count: int
+    ) -> Piece:
+        words = [] if fast is None else [fast.take()]
+        rows, damaged = [], []
+        for where, values in left:
+            try:
+                rows.append([self._value(name, values[fields[name]]) for name in self.kinds])
+            except Malformed as error:
+                damaged.append(f"{file}, {where}: {error}")
+        if rows or not words:
+            words.append(np.array(rows, np.int64).reshape(-1, len(self.kinds), _WORDS))
+        merged = np.concatenate(words) if len(words) > 1 else words[0]
+        return Piece(tuple(self.kinds), merged, count, len(damaged), tuple(damaged[:_TOLD]))
+
+    def _fast(self, schema: Any, fields: Mapping[str, str]) -> Any:
+        """The compiled reader of these fields; None where it is unavailable or the schema is not plain."""
+        types = [[_base(branch) for branch in (one["type"] if isinstance(one["type"], list) else [one["type"]])]
+                 for one in schema["fields"]]  # fmt: skip
+        if _columns is None or not all(isinstance(kind, str) and kind in _PLAIN for kinds in types for kind in kinds):
+            return None
+        slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
+        described = [([_columns.KINDS[kind] for kind in kinds], slots.get(one["name"], -1))
+                     for one, kinds in zip(schema["fields"], types, strict=True)]  # fmt: skip
+        wanted = [(_columns.SLOT_KINDS[kind], self._numbering(name)) for name, kind in self.kinds.items()]
+        try:
+            return _columns.ColumnReader(described, wanted, CHECK_SEED)
+        except ValueError:
+            return None
+
+    def _numbering(self, name: str) -> Callable[[Any], int] | None:
+        numbers = self.texts.get(name)
+        if numbers is None:
+            return None
+        if self.kinds[name] == ID:
+            return lambda raw: numbers.setdefault(raw.hex(), len(numbers))
+        return lambda text: numbers.setdefault(text, len(numbers))
+
+    def _value(self, name: str, value: Any) -> list[int]:
+        """The words of a value. Raises Malformed."""
+        if value is None:
+            return [0] * _WORDS
+        kind = self.kinds[name]
+        if kind == NUMBER:
+            return [1, whole_number(value, name), 0, 0]
+        text = identifier(value, name) if kind == ID else plain_text(value, name)
+        if kind in (CODE, ID):
+            return [1, self.texts[name].setdefault(text, len(self.texts[name])), 0, 0]
+        raw = text.encode()
+        hashes = [_signed(xxhash.xxh64_intdigest(raw)), _signed(xxhash.xxh64_intdigest(raw, CHECK_SEED))]
+        if kind == DID and is_block(text):
+            return [3, *hashes, _signed(xxhash.xxh64_intdigest(raw.partition(b"#")[0]))]
+        return [1, *hashes, 0]
+
+    def _slow_pieces(
+        self, stream: IO[bytes], container: Container, fields: Mapping[str, str], file: str
+    ) -> Iterator[Piece]:
+        import fastavro
+
+        stream.seek(0)
+        try:
+            for block in fastavro.block_reader(stream, handle_unicode_errors="surrogateescape"):  # type: ignore[call-overload]
+                begin, count = block.offset, block.num_records
+                rows = _rows(block.bytes_.getvalue(), count, container.schema)
+                left = [(f"block at byte {begin}, row {row}", values) for row, values in enumerate(rows)]
+                yield self._piece(None, left, fields, file, count)
+        except DataError:
+            raise
+        except Exception as error:  # fastavro raises many kinds for damage
+            raise avro_ranges.damaged(file, error) from None
+
+
+def plain_text(value: Any, field_name: str) -> str:
+    """Text of valid Unicode. Raises Malformed."""
+    if not isinstance(value, str):
+        raise Malformed(f"{field_name}: text is wanted, found {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Malformed(f"{field_name}: text is not valid UTF-8") from None
+    return value
+
+
+def identifier(value: Any, field_name: str) -> str:
+    """An id as 32 hex digits in lower case: from 16 bytes, or hex digits, dashes aside. Raises Malformed."""
+    if isinstance(value, bytes) and len(value) == 16:
+        return value.hex()
+    if isinstance(value, str):
+        digits = value.replace("-", "")
+        if len(digits) == 32 and all(digit in "0123456789abcdefABCDEF" for digit in digits):
+            return digits.lower()
+    raise Malformed(f"{field_name}: 16 bytes or 32 hex digits are wanted, found {type(value).__name__}")
+
+
+def whole_number(value: Any, field_name: str) -> int:
+    """A number from 0 to 2^63-1: text of digits, an integer, or a float of whole value. Raises Malformed."""
+    number = -1
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        number = int(value) if len(value.lstrip("0")) < 20 else MAX_LONG + 1
+    elif (isinstance(value, float) and value.is_integer()) or (isinstance(value, int) and not isinstance(value, bool)):
+        number = int(value)
+    if not 0 <= number <= MAX_LONG:
+        raise Malformed(f"{field_name}: a whole number from 0 to 2^63-1 is wanted, found {type(value).__name__}")
+    return number
+
+
+def _left(fast: Any, block: PlainBlock, schema: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """The rows of a block that compiled code leaves to Python. Raises DamagedBlock."""
+    found = fast.read(block.content, block.records)
+    if found is None:
+        raise DamagedBlock(f"it does not hold exactly the {block.records} records that its header names")
+    if not found:
+        return []
+    content = b"".join(block.content[begin:end] for _, begin, end in found)
+    rows = _rows(content, len(found), schema)
+    return [
+        (f"block at byte {block.begin}, row {row}", values) for (row, _, _), values in zip(found, rows, strict=True)
+    ]
+
+
+def _rows(content: bytes, count: int, schema: Any) -> list[Mapping[str, Any]]:
+    """The records of a block by name. Raises DamagedBlock where it does not hold exactly so many."""
+    import fastavro
+
+    if not count:
+        if content:
+            raise DamagedBlock("it holds something where its header names no record")
+        return []
+    # An array of them, which is read at once: their number, they, and the end.
+    array = io.BytesIO()
+    fastavro.schemaless_writer(array, "long", count)
+    array.write(content)
+    array.write(b"\0")
+    size = array.tell()
+    array.seek(0)
+    kind = {"type": "array", "items": schema}
+    try:
+        rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
+    except Exception as error:  # fastavro raises many kinds for damage
+        raise DamagedBlock(f"{type(error).__name__}: {error}") from None
+    if len(rows) != count or array.tell() != size:
+        raise DamagedBlock(f"it does not hold exactly the {count} records that its header names")
+    return list(rows)
+
+
+def _fits(kind: Any, wanted: str) -> bool:
+    """Whether a field of this type may have values of a kind. A number's field may be null throughout."""
+    branches = {_base(branch) for branch in (kind if isinstance(kind, list) else [kind])}
+    return bool(branches & set(_TYPES[wanted])) or (wanted == NUMBER and branches == {"null"})
+
+
+def _base(kind: Any) -> str:
+    """The name of a type, without what it says beside."""
+    name = kind.get("type") if isinstance(kind, dict) and kind.get("logicalType") != "decimal" else kind
+    return name if isinstance(name, str) else "decimal" if isinstance(kind, dict) else "another type"
+
+
+def _shown(kind: Any) -> str:
+    return " or ".join(_base(branch) for branch in (kind if isinstance(kind, list) else [kind]))
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value

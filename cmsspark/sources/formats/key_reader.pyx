@@ -1,0 +1,575 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The fast reader of lines by their keys (:mod:`cmsspark.sources.formats.fast_keys`).
+
+Records of some producers leave out what is empty, so that their keys come in thousands of orders and no template fits.
+This reader walks over the members of a record and keeps the values of needed keys. As the reader of templates it accepts
+a line only where its result certainly equals that of the decoder: one JSON object in UTF-8 without escapes, no needed key
+twice, plain values of the right types. Other lines are returned to the caller. This module is optional.
+"""
+
+from cmsspark.sources.formats.packed cimport Columns, Keys, day_of, is_plain, is_same, past_scalar
+from cmsspark.sources.values cimport Text, past_digits, past_long
+from cmsspark.xxh64 cimport Bytes
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp
+
+include "cmsspark/source_digest.pxi"
+
+cdef enum:
+    KEYS = 24  # needed keys at most
+    TEXT_SLOTS = 16
+    LONG_SLOTS = 8
+    BUCKETS = 256
+    DEEPEST = 60  # open containers of a value that nobody needs
+    HOUR_DIGITS = 12  # before the point; so many hours fit 64 bits of milliseconds
+    WHOLE_DIGITS = 18
+
+cdef enum:
+    IS_TEXT, IS_LONG, IS_HOURS, IS_WHOLE
+
+
+cdef struct Key:
+    Bytes at
+    Py_ssize_t size
+    int kind, slot, after  # after: the next key with this hash, -1 for none
+
+
+cdef struct Found:
+    # Needed values of one object. Hours and whole numbers stay texts; a long that is null is -1.
+    Text texts[TEXT_SLOTS]
+    int64_t longs[LONG_SLOTS]
+    uint32_t seen
+
+
+cdef struct Member:
+    Bytes key
+    Py_ssize_t size
+    Bytes value
+
+
+cdef class KeyLines:
+    """Reads the needed members of lines. ``texts``, ``hours``, ``wholes`` and ``longs`` are keys of a record's ``data``.
+
+    ``may_be_flat``: where a record has no ``data``, its fields are the record's own; the first text must be among them.
+    """
+
+    cdef Key keys[KEYS]
+    cdef int first[BUCKETS]
+    cdef int count, texts, longs
+    cdef bint may_be_flat
+    cdef list kept
+    cdef int64_t day
+    cdef int64_t lines_taken
+    cdef list out_of_day
+
+    def __cinit__(self, texts, hours, wholes, longs, bint may_be_flat, int64_t day, *rest):
+        cdef int place
+        for place in range(BUCKETS):
+            self.first[place] = -1
+        spans = len(texts) + len(hours) + len(wholes)
+        if spans > TEXT_SLOTS or len(longs) > LONG_SLOTS or spans + len(longs) > KEYS:
+            raise ValueError("more keys than there are places")
+        self.kept = []
+        self.count = 0
+        self.texts, self.longs = spans, len(longs)
+        kinds = [(name, IS_TEXT) for name in texts] + [(name, IS_HOURS) for name in hours]
+        kinds += [(name, IS_WHOLE) for name in wholes]
+        for place, (name, kind) in enumerate(kinds):
+            self._add(name.encode(), kind, place)
+        for place, name in enumerate(longs):
+            self._add(name.encode(), IS_LONG, place)
+        self.may_be_flat = may_be_flat
+        self.day = day
+        self.lines_taken = 0
+        self.out_of_day = []
+
+    def _add(self, name, int kind, int slot):
+        cdef Key* key = &self.keys[self.count]
+        cdef int bucket
+        self.kept.append(name)
+        key.at, key.size = <Bytes><char*>name, len(name)
+        key.kind, key.slot = kind, slot
+        bucket = _bucket(key.at, key.size)
+        key.after = self.first[bucket]
+        self.first[bucket] = self.count
+        self.count += 1
+
+    def taken(self):
+        """Lines read since the last call."""
+        found, self.lines_taken = self.lines_taken, 0
+        return found
+
+    def days(self):
+        """Timestamps of records of other days since the last call."""
+        found, self.out_of_day = self.out_of_day, []
+        return found
+
+    def read(self, const unsigned char[::1] content, Columns columns):
+        """Read lines of ``content``, each with its newline.
+
+        Returns the number of lines, the lines that are left to the decoder, and the number of each of these.
+        """
+        cdef Bytes at = &content[0] if content.shape[0] else NULL
+        cdef Bytes end = at + content.shape[0]
+        cdef Bytes line_end
+        cdef Bytes left_from = NULL
+        cdef Py_ssize_t lines = 0
+        left, numbers = [], []
+        while at < end:
+            line_end = <Bytes>memchr(at, b"\n", end - at)
+            # A last line without a newline is left to the decoder.
+            if line_end != NULL and self._read_line(at, line_end, columns):
+                self.lines_taken += 1
+                if left_from != NULL:
+                    left.append(PyBytes_FromStringAndSize(<const char*>left_from, at - left_from))
+                    left_from = NULL
+            else:
+                numbers.append(lines)
+                if left_from == NULL:
+                    left_from = at
+            lines += 1
+            at = line_end + 1 if line_end != NULL else end
+        if left_from != NULL:
+            left.append(PyBytes_FromStringAndSize(<const char*>left_from, end - left_from))
+        return lines, b"".join(left), numbers
+
+    cdef bint _read_line(self, Bytes at, Bytes end, Columns columns) except -1:
+        """Whether the line was taken."""
+        cdef Found of_data, of_record
+        cdef Found* found
+        cdef int64_t timestamp
+        cdef int way
+        if at == end or not is_plain(at, end):
+            return False
+        way = self._scan(at, end, &of_data, &of_record, &timestamp)
+        if not way:
+            return False
+        found = &of_data if way == 1 else &of_record
+        return self._take(found, timestamp, columns)
+
+    cdef bint _take(self, Found* found, int64_t timestamp, Columns columns) except -1:
+        """Count the record; whether the result is certain."""
+        return False
+
+    cdef int _scan(self, Bytes at, Bytes end, Found* of_data, Found* of_record, int64_t* timestamp) noexcept nogil:
+        """1 where the needed values are in ``of_data``, 2 where they are in ``of_record``, 0 where that is uncertain."""
+        cdef Member member
+        cdef bint has_data = False, has_metadata = False
+        timestamp[0] = -1
+        self._forget(of_data)
+        if self.may_be_flat:
+            self._forget(of_record)
+        if at[0] != b"{":
+            return 0
+        at += 1
+        while True:
+            at = _member(at, end, &member)
+            if at == NULL:
+                return 0
+            if member.size == 4 and not memcmp(member.key, b"data", 4):
+                if has_data or at[0] != b"{":
+                    return 0
+                has_data = True
+                at = self._object(at, end, of_data)
+            elif member.size == 8 and not memcmp(member.key, b"metadata", 8):
+                if has_metadata:
+                    return 0
+                has_metadata = True
+                at = _timestamp(at, end, timestamp)
+            elif self.may_be_flat:
+                at = self._value(at, end, &member, of_record)
+            else:
+                at = _past_value(at, end)
+            if at == NULL:
+                return 0
+            at = _past_spaces(at, end)
+            if at == end:
+                return 0
+            if at[0] == b"}":
+                break
+            if at[0] != b",":
+                return 0
+            at += 1
+        if at + 1 != end:
+            return 0
+        if has_data:
+            return 1
+        # The first key is that of the name, which a record without data must have.
+        return 2 if self.may_be_flat and of_record.seen & 1 else 0
+
+    cdef inline void _forget(self, Found* found) noexcept nogil:
+        cdef int place
+        for place in range(self.texts):
+            found.texts[place].size = -1
+        for place in range(self.longs):
+            found.longs[place] = -1
+        found.seen = 0
+
+    cdef Bytes _object(self, Bytes at, Bytes end, Found* found) noexcept nogil:
+        """The end of the object at ``at``, whose needed values are kept; NULL where it is not plain."""
+        cdef Member member
+        at = _past_spaces(at + 1, end)
+        if at < end and at[0] == b"}":
+            return at + 1
+        while True:
+            at = _member(at, end, &member)
+            if at == NULL:
+                return NULL
+            at = self._value(at, end, &member, found)
+            if at == NULL:
+                return NULL
+            at = _past_spaces(at, end)
+            if at == end:
+                return NULL
+            if at[0] == b"}":
+                return at + 1
+            if at[0] != b",":
+                return NULL
+            at += 1
+
+    cdef inline Bytes _value(self, Bytes at, Bytes end, Member* member, Found* found) noexcept nogil:
+        """The end of a member's value, which is kept where its key is needed; NULL where it is not plain."""
+        cdef int place = self.first[_bucket(member.key, member.size)]
+        cdef Key* key
+        cdef Bytes begin
+        cdef uint32_t bit
+        while place >= 0:
+            key = &self.keys[place]
+            if key.size == member.size and is_same(key.at, member.key, key.size):
+                break
+            place = key.after
+        if place < 0:
+            return _past_value(at, end)
+        bit = <uint32_t>1 << place
+        if found.seen & bit:
+            return NULL
+        found.seen |= bit
+        if end - at > 4 and not memcmp(at, b"null", 4):
+            return at + 4
+        if key.kind == IS_TEXT:
+            if at[0] != b'"':
+                return NULL
+            begin = at + 1
+            at = <Bytes>memchr(begin, b'"', end - begin)
+            if at == NULL:
+                return NULL
+            found.texts[key.slot].at, found.texts[key.slot].size = begin, at - begin
+            return at + 1
+        begin = at
+        if key.kind == IS_LONG:
+            at = past_long(begin, end, &found.longs[key.slot])
+        elif key.kind == IS_HOURS:
+            at = _past_hours(begin, end)
+        else:
+            at = _past_whole_number(begin, end)
+        if at == begin:
+            return NULL
+        if key.kind != IS_LONG:
+            found.texts[key.slot].at, found.texts[key.slot].size = begin, at - begin
+        return at
+
+
+cdef class AccessLines(KeyLines):
+    """Reads accesses. ``longs`` are the sizes read, ``reads`` of them, then the sizes written.
+
+    ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``no_names``: values of the first text
+    that are no name.
+    """
+
+    cdef Keys access_keys
+    cdef int reads
+    cdef int64_t write_only
+    cdef tuple no_names
+
+    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, no_names):
+        self.access_keys = Keys(shared, group)
+        if self.access_keys.texts != len(texts):
+            raise ValueError("a function for each text behind the name is wanted")
+        self.reads = reads
+        self.write_only = 0
+        self.no_names = tuple(name.encode() for name in no_names)
+
+    def bins(self):
+        """Since the last call: write-only records and records without a name."""
+        found = self.write_only, self.access_keys.unnamed()
+        self.write_only = 0
+        return found
+
+    cdef bint _take(self, Found* found, int64_t timestamp, Columns columns) except -1:
+        cdef int64_t size = 0, group
+        cdef bint written = False
+        cdef int place
+        cdef Bytes name = NULL
+        cdef Py_ssize_t length
+        if timestamp >= 0 and day_of(timestamp) != self.day:
+            self.out_of_day.append(timestamp)
+            return True
+        for place in range(self.reads):
+            if found.longs[place] > 0:
+                size = found.longs[place]
+                break
+        for place in range(self.reads, self.longs):
+            written |= found.longs[place] > 0
+        if written and not size:
+            self.write_only += 1
+            return True
+        for no_name in self.no_names:
+            length = len(no_name)
+            if found.texts[0].size == length and not memcmp(found.texts[0].at, <char*>no_name, length):
+                found.texts[0].size = -1
+                break
+        length = self.access_keys.write(found.texts, columns, &name, &group)
+        if length:
+            columns.append(name, length, group, size)
+        return True
+
+
+cdef class JobLines(KeyLines):
+    """Reads jobs: the first three texts are its id, status and type, the hours its CPU and wall-clock times, ``wholes``
+    its exit code; the rest of the texts and the longs stand for themselves.
+    """
+
+    cdef int plain_texts
+    cdef list rows
+    cdef int64_t not_final, other_type, never_ran
+
+    def __init__(self, texts, hours, wholes, longs, may_be_flat, day):
+        if len(texts) < 3 or len(hours) != 2 or len(wholes) != 1:
+            raise ValueError("id, status and type, two times and an exit code are wanted")
+        self.plain_texts = len(texts)
+        self.rows = []
+        self.not_final = self.other_type = self.never_ran = 0
+
+    def bins(self):
+        """Since the last call: records by bin."""
+        found = {"not_final": self.not_final, "other_type": self.other_type, "never_ran": self.never_ran}
+        self.not_final = self.other_type = self.never_ran = 0
+        return found
+
+    def ended(self):
+        """Since the last call, the records in no bin: texts (str), times and exit code (bytes), longs, the timestamp."""
+        found, self.rows = self.rows, []
+        return found
+
+    cdef bint _take(self, Found* found, int64_t timestamp, Columns columns) except -1:
+        cdef Text* texts = found.texts
+        cdef int wall = self.plain_texts + 1
+        # Malformed, as Python says.
+        if texts[0].size <= 0:
+            return False
+        if timestamp >= 0 and day_of(timestamp) != self.day:
+            self.out_of_day.append(timestamp)
+        elif not (_is(texts[1], b"Completed", 9) or _is(texts[1], b"Removed", 7)):
+            self.not_final += 1
+        elif not (_is_lower(texts[2], b"analysis", 8) or _is_lower(texts[2], b"production", 10)):
+            self.other_type += 1
+        elif _is_zero(texts[wall]):
+            self.never_ran += 1
+        else:
+            self._append(found, timestamp)
+        return True
+
+    cdef int _append(self, Found* found, int64_t timestamp) except -1:
+        cdef int place
+        cdef Text text
+        row = []
+        for place in range(self.plain_texts):
+            text = found.texts[place]
+            row.append(None if text.size < 0 else PyUnicode_DecodeUTF8(<const char*>text.at, text.size, NULL))
+        for place in range(self.plain_texts, self.texts):
+            text = found.texts[place]
+            row.append(None if text.size < 0 else PyBytes_FromStringAndSize(<const char*>text.at, text.size))
+        for place in range(self.longs):
+            row.append(None if found.longs[place] < 0 else found.longs[place])
+        row.append(None if timestamp < 0 else timestamp)
+        self.rows.append(tuple(row))
+        return 0
+
+
+cdef inline int _bucket(Bytes at, Py_ssize_t size) noexcept nogil:
+    """A hash of a key, of three characters and its size."""
+    if not size:
+        return 0
+    return (at[0] * 31 + at[size >> 1] * 7 + at[size - 1] * 3 + size) & (BUCKETS - 1)
+
+
+cdef inline Bytes _past_spaces(Bytes at, Bytes end) noexcept nogil:
+    while at < end and at[0] == b" ":
+        at += 1
+    return at
+
+
+cdef inline Bytes _member(Bytes at, Bytes end, Member* member) noexcept nogil:
+    """The begin of the value of the member at ``at``, whose key is kept; NULL where there is none."""
+    at = _past_spaces(at, end)
+    if at == end or at[0] != b'"':
+        return NULL
+    member.key = at + 1
+    at = <Bytes>memchr(member.key, b'"', end - member.key)
+    if at == NULL:
+        return NULL
+    member.size = at - member.key
+    at = _past_spaces(at + 1, end)
+    if at == end or at[0] != b":":
+        return NULL
+    at = _past_spaces(at + 1, end)
+    member.value = at
+    return at if at < end else NULL
+
+
+cdef inline Bytes _past_plain(Bytes at, Bytes end) noexcept nogil:
+    """The end of a text, number or literal; NULL where there is none."""
+    if at[0] == b'"':
+        at = <Bytes>memchr(at + 1, b'"', end - at - 1)
+        return at + 1 if at != NULL else NULL
+    return past_scalar(at, end)
+
+
+cdef inline Bytes _past_value(Bytes at, Bytes end) noexcept nogil:
+    """The end of a value that nobody needs; NULL where it is not JSON, or too deep."""
+    if at[0] == b"{" or at[0] == b"[":
+        return _past_container(at, end)
+    return _past_plain(at, end)
+
+
+cdef Bytes _past_container(Bytes at, Bytes end) noexcept nogil:
+    cdef uint64_t objects = 0  # a bit for each open container, whether it is an object; the lowest is the innermost
+    cdef int depth = 0
+    cdef Member member
+    cdef bint is_object  # it ends in }, 125, else in ], 93
+    while True:
+        if at == end:
+            return NULL
+        if at[0] == b"{" or at[0] == b"[":
+            if depth == DEEPEST:
+                return NULL
+            is_object = at[0] == b"{"
+            depth += 1
+            objects = (objects << 1) | is_object
+            at = _past_spaces(at + 1, end)
+            if at == end:
+                return NULL
+            if at[0] != (125 if is_object else 93):
+                if is_object:
+                    at = _member(at, end, &member)
+                    if at == NULL:
+                        return NULL
+                continue
+        else:
+            at = _past_plain(at, end)
+            if at == NULL:
+                return NULL
+        # Behind a value, or at the end of an empty container.
+        while True:
+            at = _past_spaces(at, end)
+            if at == end:
+                return NULL
+            if at[0] == (125 if objects & 1 else 93):
+                at += 1
+                depth -= 1
+                objects >>= 1
+                if not depth:
+                    return at
+                continue
+            if at[0] != b",":
+                return NULL
+            at = _past_spaces(at + 1, end)
+            if objects & 1:
+                at = _member(at, end, &member)
+                if at == NULL:
+                    return NULL
+            break
+
+
+cdef Bytes _timestamp(Bytes at, Bytes end, int64_t* timestamp) noexcept nogil:
+    """The end of ``metadata``, whose timestamp is kept; NULL where it is not plain."""
+    cdef Member member
+    cdef Bytes begin
+    cdef bint is_seen = False
+    if end - at > 4 and not memcmp(at, b"null", 4):
+        return at + 4
+    if at[0] != b"{":
+        return NULL
+    at = _past_spaces(at + 1, end)
+    if at < end and at[0] == b"}":
+        return at + 1
+    while True:
+        at = _member(at, end, &member)
+        if at == NULL:
+            return NULL
+        if member.size == 9 and not memcmp(member.key, b"timestamp", 9):
+            if is_seen:
+                return NULL
+            is_seen = True
+            begin = at
+            if end - at > 4 and not memcmp(at, b"null", 4):
+                at += 4
+            else:
+                at = past_long(begin, end, timestamp)
+            if at == begin:
+                return NULL
+        else:
+            at = _past_value(at, end)
+        if at == NULL:
+            return NULL
+        at = _past_spaces(at, end)
+        if at == end:
+            return NULL
+        if at[0] == b"}":
+            return at + 1
+        if at[0] != b",":
+            return NULL
+        at += 1
+
+
+cdef inline Bytes _past_hours(Bytes begin, Bytes end) noexcept nogil:
+    """The end of plain hours from 0 on, with at most ``HOUR_DIGITS`` digits before the point; ``begin`` for all else."""
+    cdef Bytes at = past_digits(begin, end)
+    cdef Bytes point
+    if at == begin or at - begin > HOUR_DIGITS or (begin[0] == b"0" and at - begin > 1):
+        return begin
+    if at < end and at[0] == b".":
+        point = at + 1
+        at = past_digits(point, end)
+        if at == point:
+            return begin
+    return at
+
+
+cdef inline Bytes _past_whole_number(Bytes begin, Bytes end) noexcept nogil:
+    """The end of a whole number in digits, perhaps negative; ``begin`` for all else."""
+    cdef Bytes digits = begin + (begin[0] == b"-")
+    cdef Bytes at = past_digits(digits, end)
+    if at == digits or at - digits > WHOLE_DIGITS or (digits[0] == b"0" and at - digits > 1):
+        return begin
+    return at
+
+
+cdef inline bint _is(Text text, const char* wanted, Py_ssize_t size) noexcept nogil:
+    return text.size == size and not memcmp(text.at, wanted, size)
+
+
+cdef inline bint _is_lower(Text text, const char* wanted, Py_ssize_t size) noexcept nogil:
+    """Whether a text is ``wanted``, which is in lower case, case aside."""
+    cdef Py_ssize_t place
+    cdef unsigned char letter
+    if text.size != size:
+        return False
+    for place in range(size):
+        letter = text.at[place]
+        if 65 <= letter <= 90:
+            letter += 32
+        if letter != <unsigned char>wanted[place]:
+            return False
+    return True
+
+
+cdef inline bint _is_zero(Text text) noexcept nogil:
+    """Whether plain hours are null or 0."""
+    cdef Py_ssize_t place
+    for place in range(text.size):
+        if text.at[place] != b"0" and text.at[place] != b".":
+            return False
+    return True

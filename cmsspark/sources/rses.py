@@ -1,0 +1,120 @@
+"""Rucio's storage elements (RSEs): their site and kind of storage, by rule with exceptions (rule 23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cmsspark import config_files
+from cmsspark.errors import SettingsError
+from cmsspark.resources import resource
+
+#: Endings that are cut first, in any case, and those of them whose replicas are ignored.
+_PURPOSES: Final = ("_Test", "_Temp", "_User", "_Mock")
+_TEST_PURPOSES: Final = ("_Test", "_Temp", "_Mock")
+#: Endings that are cut then, and those of them that say tape where RSE_TYPE is null.
+_STORAGES: Final = ("_Disk", "_Tape", "_MSS", "_Ceph")
+_TAPES: Final = ("_Tape", "_MSS")
+#: The numbers of RSEs whose replicas are ignored.
+UNKNOWN_RSE, TEST_RSE = -1, -2
+DEFAULT_FILE: Final = "etc/rses.yaml"
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A file of exceptions: the site of each RSE."""
+
+    sites: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Rse:
+    """A storage element: its name, site and kind of storage (``disk`` or ``tape``)."""
+
+    name: str
+    site: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Rses:
+    """The storage elements that count. ``numbers``: of each id (hex) the place in ``rses``, or :data:`TEST_RSE`; an id
+    that is not there is an unknown RSE. Elements of one name have one number.
+    """
+
+    rses: tuple[Rse, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, rows: Iterable[tuple[str | None, str | None, str | None, int | None]], sites: Mapping[str, str]
+    ) -> Rses:
+        """From rows of RSES: id (hex), RSE, RSE_TYPE, DELETED_AT. Of two that are in use and share an id the larger
+        name counts; of one name with two types, tape.
+        """
+        names: dict[str, str] = {}
+        types: dict[str, str | None] = {}
+        for rse_id, name, rse_type, deleted_ms in rows:
+            if rse_id is None or name is None or deleted_ms is not None:
+                continue
+            names[rse_id] = max(name, names.get(rse_id, ""))
+            types[name] = max(rse_type, types.get(name), key=lambda kind: (kind is not None, (kind or "").upper()))
+        found: list[Rse] = []
+        places: dict[str, int] = {}
+        for name in sorted(set(names.values())):
+            rse = rse_of(name, types[name], sites)
+            places[name] = TEST_RSE if rse is None else len(found)
+            found += [] if rse is None else [rse]
+        return cls(tuple(found), {rse_id: places[name] for rse_id, name in names.items()})
+
+    def storage(self) -> dict[str, tuple[str, str]]:
+        """The site and kind of each RSE by name."""
+        return {rse.name: (rse.site, rse.kind) for rse in self.rses}
+
+
+def rse_of(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | None:
+    """The site and kind of an RSE; None where its replicas are ignored, as they are no data for users.
+
+    Example:
+        >>> rse_of("T1_US_FNAL_Tape", None, {})
+        Rse(name='T1_US_FNAL_Tape', site='T1_US_FNAL', kind='tape')
+        >>> rse_of("T2_UK_London_IC_Test", "DISK", {}) is None
+        True
+    """
+    kind = "tape" if (rse_type or "").upper() == "TAPE" else "disk"
+    if name in sites:
+        return Rse(name, sites[name], kind)
+    purpose = next((ending for ending in _PURPOSES if name.lower().endswith(ending.lower())), "")
+    if purpose in _TEST_PURPOSES:
+        return None
+    rest = name[: len(name) - len(purpose)]
+    storage = next((ending for ending in _STORAGES if rest.endswith(ending)), "")
+    if rse_type is None and storage in _TAPES:
+        kind = "tape"
+    return Rse(name, rest.removesuffix(storage), kind)
+
+
+def load_sites(file: str | None = None) -> dict[str, str]:
+    """The exceptions, by RSE: those of ``etc/rses.yaml``, and those of ``file``, which come first.
+
+    Raises SettingsError (78) with file and line.
+    """
+    sites = _sites(resource(DEFAULT_FILE).read_bytes(), DEFAULT_FILE)
+    if file is None:
+        return sites
+    try:
+        return sites | _sites(Path(file).read_bytes(), file)
+    except OSError as error:
+        raise SettingsError("the file that `rses` names cannot be read", where=file, found=error.strerror) from None
+
+
+def _sites(content: bytes, name: str) -> dict[str, str]:
+    parsed = config_files.parse(content, name, is_text=lambda key: key[0] == "sites")
+    sites = parsed.convert(_File).sites
+    for rse, site in sites.items():
+        if not isinstance(site, str) or not site:
+            raise parsed.error(f"sites.{rse} is a site, a text that is not empty", "sites", rse, found=site)
+    return sites

@@ -1,0 +1,159 @@
+"""Compaction: a stored day or period as a new run with the same rows in few files. The old run stays until pruned.
+
+Days that were stored by earlier versions may have hundreds of small files for each table. The rows of the new run are
+those of the old one, sorted by the keys of the table, in files of at most ``results.FILE_ROWS`` rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cmsspark import clock
+from cmsspark.errors import CmssparkError, DataError, InputMissing
+from cmsspark.manifests import Manifest
+from cmsspark.periods import Interval
+from cmsspark.storage import Files, join
+from cmsspark.store import lease, results
+from cmsspark.store.contents import stored_intervals
+from cmsspark.store.part_files import parts_of, read_parts
+from cmsspark.store.results import ROWS_OF, StagedRun, file_count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The order of rows in a file: those of one dataset stand together, so that a reader skips the rest.
+_ORDER: Final = ("stream", "dataset_name", "site_name", "site_tier", "kind", "data_tier", "app", "user")
+
+
+@dataclass(frozen=True)
+class ManyFiles:
+    """A current run whose tables have more files than they need: its id, and of each table (files now, files then)."""
+
+    job: str
+    interval: Interval
+    run: str
+    tables: Mapping[str, tuple[int, int]]
+
+    @property
+    def what(self) -> str:
+        """The work on it, for messages."""
+        return f"{self.job} of {self.interval}"
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Files of all tables, now and then."""
+        return sum(now for now, _ in self.tables.values()), sum(then for _, then in self.tables.values())
+
+
+def stored_results(files: Files, fout: str, jobs: tuple[str, ...] = ()) -> Iterator[tuple[str, Interval]]:
+    """Jobs and their days and periods that have a result, job by job, oldest first; ``jobs``: of these only."""
+    for job in jobs or _folders(files, fout):
+        for interval in stored_intervals(files, fout, job):
+            yield job, interval
+
+
+def many_files(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles | None:
+    """The current run, where its tables have more files than they need; None where they do not, or are no Parquet.
+
+    Raises InputMissing (66) where nothing is stored, DataError (65) for a damaged store.
+    """
+    manifest, folder = _current(files, fout, job, interval)
+    tables = {}
+    for table, entry in manifest.tables.items():
+        if entry.format != "parquet":
+            return None
+        tables[table] = (entry.files or len(parts_of(files, join(folder, table))), file_count(entry.rows))
+    if all(now <= then for now, then in tables.values()):
+        return None
+    return ManyFiles(job, interval, manifest.run, tables)
+
+
+def compact(files: Files, fout: str, job: str, interval: Interval) -> ManyFiles | None:
+    """Store the current run as a new run with few files and make it current; return what it was made of.
+
+    Returns None where the run has few files already. The rows are the same to the bit, and everything that is known of
+    the run is taken over, so nothing is published again and no period becomes stale. Holds one table in memory. Raises
+    NotReady (75) where another process works on the interval, DataError (65) for a damaged run, OutputError (73): the
+    run stays current.
+    """
+    with lease.hold(files, lease.folder_of(fout, job, interval), f"{job} of {interval}") as held:
+        results.remove_leftovers(files, fout, job, interval)
+        found = many_files(files, fout, job, interval)
+        if found is None:
+            return None
+        manifest, folder = _current(files, fout, job, interval)
+        staged = results.stage(files, fout, job, interval, held.check)
+        try:
+            for table, entry in manifest.tables.items():
+                rows = _rows(files, join(folder, table), table, entry.rows)
+                staged.take_table(rows, table, manifest.document["tables"][table])
+            _copy_pages(files, folder, staged)
+            staged.commit(_manifest(manifest, found))
+        except BaseException:
+            staged.abandon()
+            raise
+    return found
+
+
+def _manifest(manifest: Manifest, found: ManyFiles) -> dict[str, Any]:
+    """The manifest of the old run, without what the new one says of itself."""
+    before = {table: now for table, (now, _) in found.tables.items()}
+    return {
+        **{name: value for name, value in manifest.document.items() if name not in ("run", "tables", "store_version")},
+        ROWS_OF: manifest.rows_run,
+        "compacted": {"run": found.run, "files": before, "at": clock.iso()},
+    }
+
+
+def _rows(files: Files, folder: str, table: str, count: int) -> pa.Table:
+    """All rows of a table, sorted. Raises DataError (65) where they are not those of the manifest."""
+    import pyarrow.compute as pc
+
+    rows = read_parts(files, parts_of(files, folder))
+    if rows.num_rows != count:
+        raise DataError(
+            f"{count:,} rows of {table} are wanted, as the manifest says",
+            where=folder,
+            found=f"{rows.num_rows:,} rows",
+            next_step="run the day's job again",
+        )
+    keys = [name for name in _ORDER if name in rows.column_names]
+    if not keys:
+        return rows
+    return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])).combine_chunks()
+
+
+def _copy_pages(files: Files, folder: str, staged: StagedRun) -> None:
+    """Copy what lies beside the tables, such as the report."""
+    for entry in files.list_dir(folder):
+        if not entry.is_dir and entry.name != "manifest.json":
+            files.write_bytes(join(staged.folder, entry.name), files.read_bytes(entry.path))
+
+
+def _current(files: Files, fout: str, job: str, interval: Interval) -> tuple[Manifest, str]:
+    """The manifest and the folder of the current run."""
+    folder = join(fout, job, interval.isoformat())
+    pointer = join(folder, "CURRENT")
+    if files.stat(pointer) is None:
+        raise InputMissing(f"no result of {job} is stored for {interval}", where=folder)
+    try:
+        run = json.loads(files.read_bytes(pointer))["run"]
+        path = join(folder, "runs", run)
+        manifest = Manifest.of(json.loads(files.read_bytes(join(path, "manifest.json"))))
+    except (ValueError, KeyError, TypeError, AttributeError, CmssparkError) as error:
+        raise DataError(
+            f"the current run of {job} of {interval} cannot be read",
+            where=folder,
+            found=" ".join(str(error).split())[:200],
+            next_step=f"run {job} again for {interval}",
+        ) from None
+    return manifest, path
+
+
+def _folders(files: Files, path: str) -> list[str]:
+    if files.stat(path) is None:
+        return []
+    return [entry.name for entry in files.list_dir(path) if entry.is_dir and not entry.name.startswith(".")]

@@ -1,0 +1,179 @@
+"""Rollups: built once a run, built again when damaged, exact where numbers are large, honest where days are broken."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cmsspark.dashboard import snapshot, use
+from cmsspark.dashboard.keeper import Keeper
+from cmsspark.dashboard.rollups import Rollups, RollupState
+from cmsspark.dashboard.segment_build import read_index
+from cmsspark.dashboard.selection import Selection
+from cmsspark.dashboard.snapshot import Snapshot
+from cmsspark.errors import NotReady
+from cmsspark.query.database import Database
+from tests.dashboard import stores
+from tests.dashboard.stores import LAST
+
+
+class Refreshed:
+    """Rollups of a store with what they logged."""
+
+    def __init__(self, store: Path, cache: Path) -> None:
+        self.log: list[str] = []
+        self.rollups = Rollups(Database(str(store), threads=1), cache, self.log.append, threads=1)
+
+    def refresh(self) -> tuple[RollupState, list[str]]:
+        self.log.clear()
+        state = self.rollups.refresh()
+        self.rollups.remove_old(state)
+        return state, list(self.log)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Three days of two months."""
+    for back in (0, 1, 20):
+        day = LAST - timedelta(days=back)
+        stores.store_day(tmp_path / "store", day, stores.partial_rows(day, count=30))
+    return tmp_path / "store"
+
+
+def nacc(state: RollupState) -> int:
+    loaded = snapshot.load(state, threads=1)
+    return use.totals(loaded, Selection(loaded.days[0], loaded.days[-1]))["nacc"] or 0
+
+
+def test_only_what_is_new_is_built(store: Path, tmp_path: Path) -> None:
+    refreshed = Refreshed(store, tmp_path / "cache")
+    state, log = refreshed.refresh()
+    assert len(log) == 3 and len(state.segments) == 3
+    again = Refreshed(store, tmp_path / "cache")
+    assert again.refresh() == (state, [])  # another process finds them
+    day = LAST - timedelta(days=2)
+    stores.store_day(store, day, stores.partial_rows(day, count=10))
+    later, log = again.refresh()
+    assert log == [f"rollups of {day}: 1 day"] and set(later.runs) == set(state.runs) | {day}
+
+
+def test_a_day_that_was_run_again_replaces_its_segment(store: Path, tmp_path: Path) -> None:
+    refreshed = Refreshed(store, tmp_path / "cache")
+    state, _ = refreshed.refresh()
+    rows = stores.partial_rows(LAST, seed=9, count=12)
+    stores.store_day(store, LAST, rows)
+    later, log = refreshed.refresh()
+    assert log == [f"rollups of {LAST}: 1 day"] and later.runs[LAST] != state.runs[LAST]
+    before = nacc(later) - sum(row["nacc"] for row in rows)
+    assert before == sum(
+        row["nacc"] for back in (1, 20) for row in stores.partial_rows(LAST - timedelta(days=back), count=30)
+    )
+    assert len(list(refreshed.rollups.folder.iterdir())) == 3
+
+
+def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -> None:
+    refreshed = Refreshed(store, tmp_path / "cache")
+    refreshed.refresh()
+    day = LAST.replace(month=2, day=1)
+    stores.store_day(store, day, stores.partial_rows(day, count=10))
+    state, _ = refreshed.refresh()
+    assert [segment.folder.name.partition(".")[0] for segment in state.segments] == ["2025-12", "2026-01", "2026-02-01"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete", "index", "version"])
+def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    wanted = nacc(state)
+    folder = state.segments[0].folder
+    part, index = folder / "detail.parquet", folder / "segment.json"
+    content = bytearray(part.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+        part.write_bytes(content)
+    elif damage == "cut":
+        part.write_bytes(content[:-10])
+    elif damage == "delete":
+        part.unlink()
+    elif damage == "index":
+        index.write_text("{")
+    else:
+        index.write_text(index.read_text().replace('"version":1', '"version":0'))
+    later, log = Refreshed(store, tmp_path / "cache").refresh()
+    assert len(log) == 2 and "built anew" in log[0]
+    assert nacc(later) == wanted
+
+
+def test_a_damaged_day_is_left_out_and_named_and_the_others_stay(store: Path, tmp_path: Path) -> None:
+    (part,) = (store / "data_aggregation" / LAST.isoformat()).glob("runs/*/partials/*.parquet")
+    part.write_bytes(b"PAR1" + bytes(part.stat().st_size - 8) + b"PAR1")
+    refreshed = Refreshed(store, tmp_path / "cache")
+    state, _ = refreshed.refresh()
+    assert set(state.faults) == {LAST} and LAST not in state.runs and len(state.runs) == 2
+    assert refreshed.refresh()[1] == []  # not tried again and again
+    stores.store_day(store, LAST, stores.partial_rows(LAST, count=5))
+    assert refreshed.refresh()[0].faults == {}
+
+
+def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
+    rows = stores.partial_rows(LAST, count=40)
+    for row in rows:
+        row["read_bytes"] = (1 << 62) + 1
+    unique = {(row["stream"], row["dataset_name"], row["site_name"], row["app"]): row for row in rows}
+    stores.store_day(tmp_path / "store", LAST, list(unique.values()))
+    state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    chosen = Selection(LAST, LAST)
+    assert use.totals(loaded, chosen)["read_bytes"] == len(unique) * ((1 << 62) + 1)
+    ranking = use.datasets(loaded, chosen, "read_bytes")
+    assert sum(value or 0 for value in ranking.sums["read_bytes"]) == len(unique) * ((1 << 62) + 1)
+
+
+def test_people_of_two_pseudonym_keys_have_no_number_together(tmp_path: Path) -> None:
+    before = LAST - timedelta(days=1)
+    stores.store_day(tmp_path / "store", before, stores.partial_rows(before, count=30, key="old"))
+    stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, count=30, key="new"))
+    state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    whole = Selection(before, LAST)
+    assert use.totals(loaded, whole)["users"] is None
+    by_day = use.users_by(loaded, whole, None)
+    assert all(value for value in by_day.values[""]) and by_day.note == ""
+    assert use.users_by(loaded, Selection(before, LAST, step="month"), None).values[""] == [None]
+
+
+def test_a_store_as_csv_has_the_same_numbers(store: Path, tmp_path: Path) -> None:
+    import json
+
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    wanted = nacc(Refreshed(store, tmp_path / "cache").refresh()[0])
+    for part in (store / "data_aggregation").glob("*/runs/*/partials/*.parquet"):
+        csv.write_csv(pq.read_table(part, partitioning=None), part.with_suffix(".csv"))
+        part.unlink()
+        manifest = part.parents[1] / "manifest.json"
+        document = json.loads(manifest.read_text())
+        entry = document["tables"]["partials"]
+        entry |= {"format": "csv", "bytes": part.with_suffix(".csv").stat().st_size}
+        manifest.write_text(json.dumps(document))
+    assert nacc(Refreshed(store, tmp_path / "other").refresh()[0]) == wanted
+
+
+def test_before_the_first_snapshot_pages_say_that_they_wait(store: Path, tmp_path: Path) -> None:
+    keeper = Keeper(Database(str(store)), tmp_path / "cache")
+    with pytest.raises(NotReady, match="being built"):
+        keeper.snapshot()
+    keeper.refresh()
+    assert isinstance(keeper.snapshot(), Snapshot) and keeper.freshness.behind == ""
+    shutil.rmtree(store)
+    keeper.refresh()
+    assert keeper.snapshot().days == []
+
+
+def test_segments_say_from_which_runs_they_are(store: Path, tmp_path: Path) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    stored = {path.parents[1].name: path.name for path in (store / "data_aggregation").glob("*/runs/*")}
+    assert {day: run for one in state.segments for day, run in read_index(one.folder).runs.items()} == stored

@@ -1,0 +1,289 @@
+"""MONIT's dashboards: current files, on exactly our documents' fields, and every panel right in a real OpenSearch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmsspark.days import start_ms
+from cmsspark.publish import dashboard_files
+from cmsspark.publish.completeness import DaySummary, completeness
+from cmsspark.publish.dashboard_files import generated_dashboards, index_template, stale_dashboards
+from cmsspark.publish.document_schemas import document_schema
+from cmsspark.publish.documents import DocumentSpec, documents
+from cmsspark.publish.panels import DASHBOARDS
+from cmsspark.query.database import Database
+from cmsspark.schemas import stored_table
+from tests.opensearch import OpenSearch
+from tests.pipeline.partial_days import store_table
+from tests.query.stores import FIRST, days, make_store
+
+FOLDER = Path(__file__).resolve().parents[2] / "etc" / "dashboards"
+PRODUCER = "cms-spark"
+Groups = dict[tuple[Any, ...], tuple[float, ...]]
+Document = dict[str, Any]
+
+
+def test_the_files_are_as_they_are_generated_now(tmp_path: Path) -> None:
+    assert stale_dashboards(FOLDER) == []
+    assert {path.name for path in FOLDER.iterdir()} == set(generated_dashboards())
+    assert stale_dashboards(tmp_path) == sorted(generated_dashboards())
+
+
+def test_a_field_of_two_types_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(name: str) -> dict[str, Any]:
+        schema = document_schema(name)
+        if name == "phedex":
+            schema["properties"]["site_name"] = {"type": "integer"}
+        return schema
+
+    monkeypatch.setattr(dashboard_files, "document_schema", changed)
+    with pytest.raises(ValueError, match="site_name"):
+        index_template()
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda one: one.name)
+def test_panels_use_fields_of_the_documents_only(dashboard: Any) -> None:
+    name = "completeness" if dashboard.type.endswith("_completeness") else dashboard.type
+    properties = document_schema(name)["properties"]
+    for panel in dashboard.panels:
+        for field in (*panel.sums, *(field for field, _ in panel.by)):
+            found: Any = {"properties": properties}
+            for part in field.split("."):
+                found = found["properties"][part]
+            assert found["type"] in (("integer", "number") if field in panel.sums else ("string",)), field
+    assert set(dashboard.filters) <= set(document_schema(name)["required"])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three days of accesses and of replicas."""
+    folder = tmp_path_factory.mktemp("store")
+    for number, day in enumerate(days(3)):
+        rows = [
+            {
+                "day": day, "site_tier": tier, "kind": kind, "data_tier": data, "site_count": 2, "dataset_count": 3,
+                "unknown_dataset_count": 0, "events": 10, "replica_events": 10 * place + number,
+                "replica_bytes": 1_000_000_007 * place + number, "replica_file_count": place,
+                "timestamp": start_ms(day),
+            }
+            for place, (tier, kind, data) in enumerate(
+                [("T1", "disk", "AOD"), ("T1", "tape", "AOD"), ("T2", "disk", "RAW"), ("T2", "disk", None)], 1
+            )
+        ]  # fmt: skip
+        store_table(folder, "site_tier_usage", "site_tier_usage", day, rows)
+    return make_store(folder, 3)
+
+
+def spec_of(table: str, day: date) -> DocumentSpec:
+    return DocumentSpec(stored_table(table), day, PRODUCER, table)
+
+
+@pytest.fixture(scope="module")
+def published(store: str) -> dict[str, list[Document]]:
+    """The documents of the store by their type, as they are sent."""
+    made: dict[str, list[Document]] = defaultdict(list)
+    with Database(store) as database:
+        for day in days(3):
+            for table in ("data_aggregation", "site_tier_usage"):
+                rows = database.query(f"select * from {table} where day = ?", [day]).dicts
+                if table == "data_aggregation":
+                    rows[0] = {**rows[0], "data_tier": None}
+                made[table] += documents(spec_of(table, day), rows)
+            bins = {"read": 100, "matched": 90, "malformed": 1, "out_of_day": 0, "write_only": 9, "unmatched": {}}
+            manifest = {"reconciliation": dict.fromkeys(("aaa", "eos", "cmssw", "crab"), bins)}
+            summary = DaySummary(len(rows), "0" * 64, (), 2, 1)
+            made["data_aggregation_completeness"].append(
+                completeness(spec_of("data_aggregation", day), summary, manifest)
+            )
+    return dict(made)
+
+
+@pytest.fixture(scope="module")
+def node(opensearch: OpenSearch, published: dict[str, list[Document]]) -> Iterator[OpenSearch]:
+    """The node with our template and all documents, in indices named as MONIT names them."""
+    opensearch.request("PUT", "/_index_template/cmsspark", json.loads((FOLDER / "index-template.json").read_text()))
+    indices = []
+    for kind, made in published.items():
+        for day in days(3):
+            index = f"monit_prod_{PRODUCER}_agg_{kind}-{day}"
+            chosen = [(body["metadata"]["_id"], body) for body in made if body["timestamp"] == start_ms(day)]
+            assert opensearch.put(index, chosen) == len(chosen) > 0
+            indices.append(index)
+    yield opensearch
+    for index in indices:
+        opensearch.request("DELETE", f"/{index}")
+    opensearch.request("DELETE", "/_index_template/cmsspark")
+
+
+def test_the_template_gives_every_field_its_type(node: OpenSearch, published: dict[str, list[Document]]) -> None:
+    template = index_template()["template"]["mappings"]["properties"]
+    for kind in published:
+        index = f"monit_prod_{PRODUCER}_agg_{kind}-{FIRST}"
+        mapping = node.request("GET", f"/{index}/_mapping")[index]["mappings"]
+        assert mapping["properties"].keys() == template.keys()  # nothing was guessed
+        assert mapping["properties"]["nacc"] == {"type": "long"}
+    wrong = {**published["data_aggregation"][0], "nacc": "12"}
+    with pytest.raises(RuntimeError, match="nacc"):
+        node.put(f"monit_prod_{PRODUCER}_agg_data_aggregation-{FIRST}", [("wrong", wrong)])
+
+
+def search(node: OpenSearch, query: str, aggregations: dict[str, Any]) -> Any:
+    """The aggregations of a query over the three days, as both programs ask for them."""
+    between = {"gte": start_ms(FIRST), "lt": start_ms(FIRST + timedelta(days=3)), "format": "epoch_millis"}
+    filters = [{"range": {"timestamp": between}}, {"query_string": {"query": query, "analyze_wildcard": True}}]
+    body = {"size": 0, "query": {"bool": {"filter": filters}}, "aggs": aggregations}
+    return node.request("POST", f"/{dashboard_files.INDICES}/_search", body)["aggregations"]
+
+
+def nested(buckets: list[tuple[str, dict[str, Any]]], metrics: dict[str, Any]) -> dict[str, Any]:
+    """Aggregations, each bucket inside the one before and the sums in the innermost."""
+    inner = dict(metrics)
+    for identity, bucket in reversed(buckets):
+        # The order of terms is that of a sum, which therefore stands beside what is inside.
+        beside = {"1": metrics["1"]} if "terms" in bucket else {}
+        inner = {identity: {**bucket, "aggs": {**beside, **inner}}}
+    return inner
+
+
+def groups(answer: Any, buckets: list[str], sums: list[str]) -> Groups:
+    """(keys of the buckets) → the sums."""
+    if not buckets:
+        return {(): tuple(answer[identity]["value"] for identity in sums)}
+    found: Groups = {}
+    for bucket in answer[buckets[0]]["buckets"]:
+        found |= {(bucket["key"], *keys): value for keys, value in groups(bucket, buckets[1:], sums).items()}
+    return found
+
+
+def value_at(body: Document, field: str) -> Any:
+    found: Any = body
+    for part in field.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def summed(made: list[Document], keys: list[str], sums: list[str]) -> Groups:
+    """What a panel must show of these documents."""
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for body in made:
+        key = tuple("none" if value_at(body, name) is None else value_at(body, name) for name in keys)
+        values = found.setdefault(key, [0.0] * len(sums))
+        for number, field in enumerate(sums):
+            values[number] += value_at(body, field) or 0
+    return {key: tuple(values) for key, values in found.items()}
+
+
+def check(shown: Groups, wanted: Groups, limit: int | None) -> None:
+    """All groups, or the largest ``limit`` of them, each with the right sums; and together the right total."""
+    assert shown, "the panel is empty"
+    assert shown.keys() <= wanted.keys()
+    for key, values in shown.items():
+        assert values == pytest.approx(wanted[key], rel=1e-9), key
+    if limit is None or len(wanted) <= limit:
+        assert shown.keys() == wanted.keys()
+        assert sum(values[0] for values in shown.values()) == pytest.approx(sum(v[0] for v in wanted.values()))
+    else:
+        assert len(shown) == limit
+        least = min(values[0] for values in shown.values())
+        assert all(values[0] <= least for key, values in wanted.items() if key not in shown)
+
+
+def grafana_panels() -> list[Any]:
+    found = []
+    for path in sorted(FOLDER.glob("grafana-*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found += [pytest.param(panel, id=f"{path.stem}: {panel['title']}") for panel in document["panels"]]
+    return found
+
+
+@pytest.mark.parametrize("panel", grafana_panels())
+def test_every_panel_of_grafana_shows_the_stores_sums(
+    node: OpenSearch, published: dict[str, list[Document]], panel: dict[str, Any]
+) -> None:
+    (target,) = panel["targets"]
+    query = re.sub(r"\$\w+", "*", target["query"])  # every filter is at All
+    buckets = []
+    for bucket in target["bucketAggs"]:
+        settings = bucket["settings"]
+        if bucket["type"] == "terms":
+            order = {settings["orderBy"]: settings["order"]}
+            size, missing = int(settings["size"]), settings["missing"]
+            made = {"terms": {"field": bucket["field"], "size": size, "order": order, "missing": missing}}
+        else:
+            made = {"date_histogram": {"field": bucket["field"], "fixed_interval": settings["interval"],
+                                       "min_doc_count": 1, "time_zone": "UTC"}}  # fmt: skip
+        buckets.append((bucket["id"], made))
+    metrics = {entry["id"]: {entry["type"]: {"field": entry["field"]}} for entry in target["metrics"]}
+    answer = search(node, query, nested(buckets, metrics))
+    kind = re.findall(r"metadata\.type:(\w+)", query)[0]
+    keys, sums = [bucket["field"] for bucket in target["bucketAggs"]], [entry["field"] for entry in target["metrics"]]
+    sizes = [int(bucket["settings"]["size"]) for bucket in target["bucketAggs"] if bucket["type"] == "terms"]
+    wanted = summed(published[kind], keys, sums)
+    check(
+        groups(answer, [identity for identity, _ in buckets], list(metrics)),
+        wanted,
+        sizes[0] if len(keys) == 1 and sizes else None,
+    )
+
+
+def search_panels() -> list[Any]:
+    found = []
+    for path in sorted(FOLDER.glob("opensearch-*.ndjson")):
+        objects = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        identities = {entry["id"] for entry in objects}
+        assert all(reference["id"] in identities for entry in objects for reference in entry["references"])
+        found += [
+            pytest.param(entry, id=f"{path.stem}: {entry['attributes']['title']}")
+            for entry in objects
+            if entry["type"] == "visualization"
+        ]
+    return found
+
+
+@pytest.mark.parametrize("entry", search_panels())
+def test_every_panel_of_opensearch_dashboards_shows_the_stores_sums(
+    node: OpenSearch, published: dict[str, list[Document]], entry: dict[str, Any]
+) -> None:
+    state = json.loads(entry["attributes"]["visState"])
+    source = json.loads(entry["attributes"]["kibanaSavedObjectMeta"]["searchSourceJSON"])
+    metrics, buckets, keys, sums, sizes = {}, [], [], [], []
+    for made in state["aggs"]:
+        parameters = made["params"]
+        if made["schema"] == "metric":
+            metrics[made["id"]] = {made["type"]: {"field": parameters["field"]}}
+            sums.append(parameters["field"])
+            continue
+        keys.append(parameters["field"])
+        if made["type"] == "terms":
+            sizes.append(parameters["size"])
+            missing = parameters["missingBucketLabel"] if parameters["missingBucket"] else None
+            terms = {"field": parameters["field"], "size": parameters["size"], "missing": missing,
+                     "order": {parameters["orderBy"]: parameters["order"]}}  # fmt: skip
+            buckets.append((made["id"], {"terms": terms}))
+        else:
+            histogram = {"field": parameters["field"], "calendar_interval": f"1{parameters['interval']}"}
+            buckets.append((made["id"], {"date_histogram": {**histogram, "min_doc_count": 1}}))
+    query = source["query"]["query"]
+    answer = search(node, query, nested(buckets, metrics))
+    wanted = summed(published[query.partition(":")[2]], keys, sums)
+    check(
+        groups(answer, [identity for identity, _ in buckets], list(metrics)),
+        wanted,
+        sizes[0] if len(keys) == 1 and sizes else None,
+    )
+
+
+def test_what_panels_show_are_the_totals_of_the_store(store: str, published: dict[str, list[Document]]) -> None:
+    with Database(store) as database:
+        for table, field in (("data_aggregation", "nacc"), ("data_aggregation", "read_bytes"),
+                             ("site_tier_usage", "replica_bytes")):  # fmt: skip
+            total = database.query(f"select sum({field}) from {table}").rows[0][0]
+            assert sum(body.get(field, 0) for body in published[table]) == total > 0

@@ -1,0 +1,113 @@
+"""``import cmsspark as cms``: light, the same rows as the store, and two notebooks that run from top to bottom."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from nbclient import NotebookClient
+
+import cmsspark as cms
+from cmsspark import notebook
+from cmsspark.errors import InputMissing, UsageError
+from cmsspark.schemas import stored_table
+from tests.query.stores import FIRST, HISTORY, days, make_store
+
+TOP = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_store(tmp_path_factory.mktemp("store"), 3)
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = "import sys, cmsspark; print(*(n for n in sys.modules if n.startswith(('cmsspark.', 'pyarrow', 'pandas'))))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=TOP)
+    assert ended.stdout == "\n"
+    assert {"read", "sql", "days", "session", "accesses", "table"} <= set(dir(cms))
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        cms.nothing_of_that_name  # noqa: B018
+
+
+def test_old_names_are_the_same_functions() -> None:
+    assert (cms.session, cms.accesses, cms.table) == (notebook.session, notebook.accesses, notebook.table)
+
+
+def test_a_day_is_read_as_pandas_arrow_and_polars(store: str) -> None:
+    wanted = HISTORY.partials(FIRST, stored_table("partials"))
+    arrow = cms.read("partials", "2026-01-05", to="arrow", fout=store)
+    assert isinstance(arrow, pa.Table) and arrow.to_pylist() == wanted.to_pylist()
+    frame = cms.read("partials", FIRST, fout=store)
+    assert isinstance(frame, pd.DataFrame) and list(frame.columns) == stored_table("partials").names
+    assert (str(frame["day"].dtype), str(frame["read_bytes"].dtype)) == ("datetime64[ms]", "Int64")
+    assert frame["read_bytes"].sum() == sum(v for v in wanted["read_bytes"].to_pylist() if v is not None)
+    polars = cms.read("partials", "20260105", columns=["nacc", "stream"], to="polars", fout=store)
+    assert isinstance(polars, pl.DataFrame) and polars.columns == ["nacc", "stream"]
+
+
+def test_a_range_is_all_its_days_or_says_which_are_missing(store: str) -> None:
+    assert cms.days(fout=store) == days(3)
+    rows = cms.read("data_aggregation", "2026-01-05", "2026-01-07", fout=store)
+    assert sorted(set(rows["day"].dt.date)) == days(3)
+    with pytest.raises(InputMissing, match="2026-01-08 to 2026-01-11"):
+        cms.read("data_aggregation", "2026-W02", fout=store)
+    assert len(cms.read("data_aggregation", "2026-W02", allow_missing=True, fout=store)) == len(rows)
+    with pytest.raises(InputMissing):
+        cms.read("data_aggregation", "2025-12", allow_missing=True, fout=store)
+
+
+def test_wrong_arguments_say_what_is_there(store: str) -> None:
+    for arguments, options, found in (
+        (("nothing", "2026-01-05"), {}, "data_aggregation"),
+        (("partials", "2026-01-05"), {"columns": ["nac"]}, "nacc"),
+        (("partials", "yesterweek"), {}, "2026-01-15"),
+        (("partials", "2026-W02", "2026-01-09"), {}, "day"),
+        (("partials", "2026-01-05"), {"to": "excel"}, "polars"),
+    ):
+        with pytest.raises(UsageError, match=found):
+            cms.read(*arguments, fout=store, **options)
+
+
+def test_a_query_gives_the_same_rows(store: str) -> None:
+    sql = "select stream, sum(nacc) as nacc from partials where day = $day group by stream order by stream"
+    frame = cms.sql(sql, {"day": date(2026, 1, 6)}, fout=store)
+    read = cms.read("partials", "2026-01-06", fout=store).groupby("stream")["nacc"].sum()
+    assert dict(zip(frame["stream"], frame["nacc"], strict=True)) == read.to_dict()
+    assert cms.sql("from partials", max_rows=2, to="arrow", fout=store).num_rows == 2
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The settings of a demo with some days."""
+    out = tmp_path_factory.mktemp("demo") / "cms"
+    program = [sys.executable, "-c", "from cmsspark.cli import main; main()"]
+    words = ["demo", "--days", "3", "--records", "3000", "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(TOP)}
+    ended = subprocess.run(
+        [*program, *words], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return out / "cmsspark.yaml"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("path", sorted((TOP / "etc" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_no_warning(path: Path, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CMSSPARK_SETTINGS", str(settings))
+    monkeypatch.setenv("PYTHONPATH", str(TOP))
+    document = nbformat.read(path, as_version=4)
+    assert all(not cell.get("outputs") for cell in document.cells), "committed without outputs"
+    NotebookClient(document, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(TOP)}}).execute()
+    outputs = [output for cell in document.cells for output in cell.get("outputs", ())]
+    assert outputs
+    assert [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"] == []
+    assert "WARN" not in str(outputs)
