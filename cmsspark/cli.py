@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from cmsspark import __version__, errors
+from cmsspark.spelling import suggestion
 
 #: name → (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -37,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "sql": ("cmsspark.commands.sql", "command", "Ask the stored tables in SQL, once or at a prompt."),
     "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
+    "popularity": ("cmsspark.commands.popularity", "command", "Predict which datasets will be popular, and how well."),
     "cache": ("cmsspark.commands.cache", "command", "Simulate caches: policies, bounds, the size that a site needs."),
     "pseudonyms": (
         "cmsspark.commands.pseudonym_keys",
@@ -50,6 +52,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),
+    "doctor": ("cmsspark.submit.doctor", "command", "Look at what cmsspark needs on this host, with what mends it."),
+    "completion": ("cmsspark.submit.completion", "command", "Print a script that completes both commands in a shell."),
+    "man": ("cmsspark.submit.man_pages", "command", "Write manual pages of all commands and jobs into a folder."),
     "demo": ("cmsspark.commands.demo", "command", "Create a small simulated CMS, process one day, show the results."),
 }
 
@@ -67,6 +72,14 @@ class LazyGroup(click.Group):
         subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
         return subcommand
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            hint = suggestion(args[0], COMMANDS) or "cmsspark --help lists all commands."
+            ctx.fail(f"No such command {args[0]!r}. {hint[0].upper()}{hint[1:]}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,27 +56,16 @@ class HadoopFiles:
             raise InputMissing("a folder is wanted", where=path, found=actual)
         system, hadoop_path = self._open(path)
         with _hadoop_errors(path):
-            statuses = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(
-                system.listStatusIterator(hadoop_path)
-            )
-            columns = [self._texts(statuses, getter, kind) for getter, kind in _GETTERS]
+            statuses = self._texts.list_statuses(system.listStatusIterator(hadoop_path))
+            columns = self._texts.columns(statuses)
         return sorted(
             Entry(location, is_dir == "true", int(size), int(mtime_ms))
             for location, is_dir, size, mtime_ms in zip(*columns, strict=True)
         )
 
-    def _texts(self, statuses: Any, getter: str, kind: str) -> list[str]:
-        """A value of each status as text. The JVM joins them: a call for each value of a large folder takes long."""
-        if statuses.isEmpty():
-            return []
-        java = self._jvm.java
-        values = java.util.ArrayList(statuses)
-        for owner, method, result in ((_STATUS, getter, kind), ("java.lang.Object", "toString", "java.lang.String")):
-            of_type = java.lang.invoke.MethodType.methodType(_class(java, result))
-            handle = java.lang.invoke.MethodHandles.publicLookup().findVirtual(_class(java, owner), method, of_type)
-            operator = _class(java, "java.util.function.UnaryOperator")
-            values.replaceAll(java.lang.invoke.MethodHandleProxies.asInterfaceInstance(operator, handle))
-        return str(java.lang.String.join(_SEPARATOR, values)).split(_SEPARATOR)
+    @cached_property
+    def _texts(self) -> _StatusTexts:
+        return _StatusTexts(self._jvm)
 
     def read_bytes(self, path: str, limit: int | None = None) -> bytes:
         system, hadoop_path = self._open(path)
@@ -175,9 +165,38 @@ class HadoopFiles:
         return str(system.makeQualified(hadoop_path).toString())
 
 
-def _class(java: Any, name: str) -> Any:
-    primitives = {"boolean": java.lang.Boolean, "long": java.lang.Long}
-    return primitives[name].TYPE if name in primitives else java.lang.Class.forName(name)
+class _StatusTexts:
+    """The values of many statuses as text, which the JVM joins: a call for each value of a large folder takes long."""
+
+    def __init__(self, jvm: Any) -> None:
+        java = jvm.java
+        self.list_statuses: Any = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
+        self._array_list: Any = java.util.ArrayList
+        self._join: Any = java.lang.String.join
+        primitives = {"boolean": java.lang.Boolean.TYPE, "long": java.lang.Long.TYPE}
+        class_of, lookup = java.lang.Class.forName, java.lang.invoke.MethodHandles.publicLookup()
+        method_type = java.lang.invoke.MethodType.methodType
+        as_instance = java.lang.invoke.MethodHandleProxies.asInterfaceInstance
+        operator = class_of("java.util.function.UnaryOperator")
+
+        def getter(owner: str, method: str, result: str) -> Any:
+            of_type = method_type(primitives[result] if result in primitives else class_of(result))
+            return as_instance(operator, lookup.findVirtual(class_of(owner), method, of_type))
+
+        self._getters = [getter(_STATUS, name, result) for name, result in _GETTERS]
+        self._to_text = getter("java.lang.Object", "toString", "java.lang.String")
+
+    def columns(self, statuses: Any) -> list[list[str]]:
+        """The values of :data:`_GETTERS`, of each status."""
+        columns: list[list[str]] = [[] for _ in _GETTERS]
+        if statuses.isEmpty():
+            return columns
+        for column, getter in zip(columns, self._getters, strict=True):
+            values = self._array_list(statuses)
+            values.replaceAll(getter)
+            values.replaceAll(self._to_text)
+            column += str(self._join(_SEPARATOR, values)).split(_SEPARATOR)
+        return columns
 
 
 @contextmanager

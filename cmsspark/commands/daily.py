@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +22,7 @@ from cmsspark import clock, days, errors
 from cmsspark.errors import CmssparkError, UsageError, as_ours
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
-from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
+from cmsspark.pipeline.options import DaysType, DayType, quiet_option, settings_of, store_of, store_options
 from cmsspark.storage import Files, LocalFiles
 
 if TYPE_CHECKING:
@@ -31,25 +30,6 @@ if TYPE_CHECKING:
     from cmsspark.daily.state import DayRecord, Note
     from cmsspark.pipeline.planner import PlannedTask
     from cmsspark.settings import Settings
-
-
-class DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """A day, a range ``20260101..20260131``, or several of both, separated by commas."""
-
-    name = "days"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
-        if isinstance(value, frozenset):
-            return value
-        one_day, chosen = DayType(), set()
-        for part in str(value).split(","):
-            first, dots, last = re.sub(r"(?<=\d{8})-(?=\d{8})|:", "..", part).partition("..")
-            since = one_day.convert(first.strip(), param, ctx)
-            until = one_day.convert(last.strip(), param, ctx) if dots else since
-            if since > until:
-                self.fail(f"{part!r} ends before it begins; swap the days", param, ctx)
-            chosen |= {since + timedelta(days=number) for number in range((until - since).days + 1)}
-        return frozenset(chosen)
 
 
 @click.group("daily", invoke_without_command=True)
@@ -62,6 +42,7 @@ class DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @click.option("--force", is_flag=True, help="Run the days again, also done or given up ones. Needs --date or --from.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT).")
+@quiet_option
 @store_options
 @click.pass_context
 def command(

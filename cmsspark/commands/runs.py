@@ -114,7 +114,10 @@ def of(run: Run) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def show_command(run: str, as_json: bool, fout: str | None, settings_file: str | None) -> None:
-    """Show the details of RUN: inputs, counts, warnings, documents, error. RUN can be abbreviated."""
+    """Show the details of RUN: inputs, counts, warnings, documents, error.
+
+    RUN is the beginning of an id that cmsspark runs lists, or latest.
+    """
     with history_of(settings_of(settings_file), fout) as history:
         record = history.find(run)
         published = [

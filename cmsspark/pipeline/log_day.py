@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
@@ -27,12 +27,16 @@ from cmsspark.runners.job_work import JobWork
 from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
+from cmsspark.runners.spark_progress import log_page
 from cmsspark.runners.tasks import StreamFiles, TaskContext
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Parts of the dumps that the driver of a Spark day fetches and reads at once.
+FETCHES: Final = 4
 
 
 def run(request: DayRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
@@ -60,7 +64,8 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
             )
             return Work(request, inputs, None, run_context).take(earlier)
         engine.check_index(request, inputs)
-        work = Work(request, inputs, _snapshots(request, inputs, run_context.log, pool.map), run_context)
+        each = partial(pool.map, what="building the catalogue")
+        work = Work(request, inputs, _snapshots(request, inputs, run_context.log, each), run_context)
         return work.count(local.LocalRunner(pool))
 
 
@@ -76,9 +81,13 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             run_context.lock(files)
             inputs = resolve(request, layout, files)
         has_index = uses_index(request, inputs.dbs)
-        needs_snapshots = has_index or bool(inputs.earlier)
-        opened = _snapshots(request, inputs, run_context.log, has_index=has_index) if needs_snapshots else None
+        opened = None
+        if has_index or inputs.earlier:
+            # Parts of a dump on HDFS are fetched while others are read.
+            with ThreadPoolExecutor(FETCHES) as fetching:
+                opened = _snapshots(request, inputs, run_context.log, fetching.map, has_index=has_index)
         spark = starting.result()
+        log_page(spark, run_context.log)
     work = Work(request, inputs, opened, run_context)
     rses = None
     if not has_index and inputs.replicas is not None and inputs.replicas.kind == "rucio":

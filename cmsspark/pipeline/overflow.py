@@ -14,6 +14,7 @@ from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.outsized import largest
 from cmsspark.sources.reader import Reader
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.storage import is_local, local_path
 
 #: Marks errors about sums beyond 64 bits.
@@ -60,7 +61,11 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
 
 def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None) -> list[Largest]:
     files = None if catalogue is None else Catalogue(catalogue)
-    records = [_of_stream(request, source, inputs.accepted, files) for source in inputs.streams]
+    # Jobs name their dataset: no file is looked up.
+    records = [
+        _of_stream(request, source, inputs.accepted, None if source.stream in STREAMS_OF_JOBS else files)
+        for source in inputs.streams
+    ]
     return [record for record in records if record is not None]
 
 

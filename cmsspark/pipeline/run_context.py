@@ -14,9 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from cmsspark import clock
+from cmsspark import clock, progress_line
 from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, Period, first_day
@@ -100,18 +98,13 @@ class RunContext:
             self.log(f"warning: {note}")
 
 
-def log_to_stderr(text: str) -> None:
-    """Print a message of a run on stderr; stdout is for results."""
-    click.echo(text, err=True)
-
-
 @contextmanager
 def running(
     settings: Settings, fout: str, job: str, interval: Interval, log: Callable[[str], None] | None = None
 ) -> Iterator[RunContext]:
     """Run the block as a run of ``job`` for ``interval``, and record in the run history how it ended."""
     with ExitStack() as stack:
-        run_context = RunContext(settings, fout, job, interval, log or log_to_stderr, stack)
+        run_context = RunContext(settings, fout, job, interval, log or progress_line.log, stack)
         run = _begun(run_context)
         run_context.record(run)
         try:

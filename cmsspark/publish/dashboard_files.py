@@ -38,7 +38,10 @@ def index_template() -> dict[str, Any]:
     return {
         "index_patterns": [INDICES],
         "priority": 100,
-        "template": {"settings": {"index": {"mapping": {"coerce": False}}}, "mappings": {"properties": properties}},
+        "template": {
+            "settings": {"index": {"mapping": {"coerce": False}}},
+            "mappings": {"properties": dict(sorted(properties.items()))},
+        },
         "_meta": {"description": "Documents of cmsspark; generated from schemas/documents"},
     }
 

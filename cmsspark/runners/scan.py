@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 2_000_000_000
 #: Bytes of input for each task whose files Spark reads, at least: the start of a worker costs as much as reading them.
 SPARK_TASK_BYTES: Final = 128_000_000
+#: Bytes that are read in the time in which a file is opened. Spark's 4 MB would make a task of each 32 small files.
+OPEN_BYTES: Final = 1_000_000
 #: The driver lists up to so many files of a stream one by one; a Spark job of some tasks lists more.
 LISTED_BY_DRIVER: Final = 2_000
 _LISTING_TASKS: Final = 100
@@ -59,7 +61,7 @@ def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskConte
         tasks = pack_tasks(direct, cores_of(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
         parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(direct, context)))
-    set_sizes(spark, total_weight(streams))
+    set_sizes(spark, total_weight(streams), sum(len(stream.files) for stream in streams))
     for stream in streams:
         if feeds[stream] == "spark":
             parts.append(_through_spark(spark, stream, context))
@@ -71,11 +73,13 @@ def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
     return spark_schema(JOB_COLUMNS) if streams[0].stream in STREAMS_OF_JOBS else context.schema()
 
 
-def set_sizes(spark: SparkSession, weight: int) -> None:
-    """Set the size of tasks whose files Spark reads, for a day of ``weight`` bytes, and how Spark lists the files."""
-    size = max(SPARK_TASK_BYTES, min(TASK_BYTES, weight // (cores_of(spark) * ROUNDS)))
+def set_sizes(spark: SparkSession, weight: int, files: int = 0) -> None:
+    """Set the size of tasks whose files Spark reads, ``files`` of ``weight`` bytes together, and how it lists them."""
+    share = (weight + files * OPEN_BYTES) // (cores_of(spark) * ROUNDS)
+    size = max(SPARK_TASK_BYTES, min(TASK_BYTES, share))
     for name, value in {
         "spark.sql.files.maxPartitionBytes": size,
+        "spark.sql.files.openCostInBytes": OPEN_BYTES,
         # The default is the current number of cores, which on YARN is that of the first executor.
         "spark.sql.files.minPartitionNum": 1,
         "spark.sql.sources.parallelPartitionDiscovery.threshold": LISTED_BY_DRIVER,

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import os
 import tarfile
+import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from cmsspark.errors import OutputError
+from cmsspark import clock
+from cmsspark.days import DAY_MS
+from cmsspark.errors import CmssparkError, OutputError
+from cmsspark.hadoop import HadoopFiles
+from cmsspark.storage import Files, join
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Archives from this size on are fetched from the cluster's file system, smaller ones from the driver.
+SHARED_BYTES: Final = 256 * 1024 * 1024
+#: Days that an archive there is kept at least; other hosts may use it.
+KEPT_DAYS: Final = 60
+#: A folder in the user's home there.
+SHARED_FOLDER: Final = ".cmsspark/snapshots"
 
 
 def ship(spark: SparkSession, folder: Path) -> str:
@@ -20,11 +32,40 @@ def ship(spark: SparkSession, folder: Path) -> str:
     Tasks of a local session open it in place. On a cluster Spark unpacks an archive of it on each executor. Raises
     OutputError (73) if the archive cannot be written beside the snapshot.
     """
-    if spark.sparkContext.master.startswith("local") and "cluster" not in spark.sparkContext.master:
+    master = spark.sparkContext.master
+    if master.startswith("local") and "cluster" not in master:
         return str(folder)
-    # Executors fetch the archive from the driver whenever they start, so it stays as long as its snapshot does.
-    spark.sparkContext.addArchive(f"{archive(folder)}#{folder.name}")
+    # Executors fetch the archive whenever they start, so it stays as long as its snapshot does.
+    packed = archive(folder)
+    location = str(packed)
+    if master == "yarn" and packed.stat().st_size >= SHARED_BYTES:
+        location = shared(HadoopFiles(spark), packed) or location
+    spark.sparkContext.addArchive(f"{location}#{folder.name}")
     return folder.name
+
+
+def shared(files: Files, packed: Path) -> str | None:
+    """Copy an archive to the cluster's file system, once, and return its location; None where that does not work.
+
+    All executors fetch a large archive when they start: many DataNodes serve them faster than the one driver. Archives
+    older than ``KEPT_DAYS`` whose local copy is gone are deleted.
+    """
+    oldest_ms = clock.now_ms() - KEPT_DAYS * DAY_MS
+    try:
+        target = join(files.uri(SHARED_FOLDER), packed.name)
+        files.make_dirs(SHARED_FOLDER)
+        for entry in files.list_dir(SHARED_FOLDER):
+            if entry.mtime_ms < oldest_ms and not packed.with_name(entry.name).is_file():
+                files.delete(entry.path)
+        there = files.stat(target)
+        if there is None or there.size != packed.stat().st_size:
+            aside = f"{target}.{uuid.uuid4().hex}.part"
+            files.put(packed, aside)
+            files.replace(aside, target)
+    except CmssparkError:
+        # No home on the cluster, or no room there: the driver serves it.
+        return None
+    return target
 
 
 def archive(folder: Path) -> Path:

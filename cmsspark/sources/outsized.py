@@ -21,8 +21,11 @@ REASON = "beyond --quarantine-above"
 
 
 def largest(batch: AccessBatch) -> int:
-    """The maximum of bytes read, or of milliseconds, over the accesses of the batch; 0 for an empty batch."""
-    maximum = 0
+    """The maximum of bytes read, or of milliseconds, over the accesses of the batch; 0 for an empty batch.
+
+    Of jobs, which have both, the maximum of bytes.
+    """
+    maximum = max((job.read_bytes or 0 for job in batch.jobs), default=0)
     for column in (batch.read_bytes, batch.cpu_ms, batch.wall_ms):
         maximum = max(maximum, max((value or 0 for value in column or ()), default=0))
     packed = batch.packed
@@ -45,7 +48,8 @@ class Outsized:
         """Add the single access of the batch."""
         self.count += 1
         if len(self.records) < 100:
-            self.records.append((batch.unpack().lfns[0], largest(batch), file, position))
+            name = batch.jobs[0].job_id if batch.jobs else batch.unpack().lfns[0]
+            self.records.append((name, largest(batch), file, position))
 
     def notes(self) -> Iterator[Note]:
         """The number of records that exceed the limit, for the manifest."""

@@ -5,26 +5,51 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from bench import event_log
+from bench.event_log import Application
 from cmsspark.pipeline.job_index import JOBS
 from tests.cluster.conftest import World, assert_same
 
 pytestmark = pytest.mark.cluster
 
+#: An event log that is one file of text.
+READABLE = ("--conf", "spark.eventLog.compress=false", "--conf", "spark.eventLog.rolling.enabled=false")
 OTHERS = sorted(job.name for job in JOBS.values() if job.tables and job.name not in ("data_aggregation", "period"))
+
+
+@contextmanager
+def application(world: World) -> Iterator[list[Application]]:
+    """What the event log says of the application that the block runs with :data:`READABLE`, at the end of the block."""
+    before = set(world.cluster.hdfs.names("/spark-history"))
+    found: list[Application] = []
+    yield found
+    (log,) = set(world.cluster.hdfs.names("/spark-history")) - before
+    found.append(event_log.read(world.cluster.hdfs.read(f"/spark-history/{log}").decode().splitlines()))
 
 
 @pytest.mark.lean
 def test_in_client_mode_the_day_has_the_same_cells_as_here_and_lies_in_another_namespace(world: World) -> None:
     fout = f"{world.cluster.uri('namenode-2')}/cms/popularity"
-    ended = world.run(*world.on_yarn("data_aggregation.py", fout))
+    with application(world) as found:
+        ended = world.run(*world.on_yarn("data_aggregation.py", fout, *READABLE))
     assert ended.code == 0
     assert re.search(r"run_spark: submitted to YARN as application_\d+_\d+\n", ended.err)
     assert re.search(r"run_spark: follow it at http://\S+/proxy/application_\d+_\d+/\n", ended.err)
     manifest = assert_same(world, "data_aggregation", world.fetched("/cms/popularity", "namenode-2"))
     assert manifest["join"] == "index"
+    # A change that adds a job, a stage, tasks or files fails here: the logs are read once, and moved once.
+    (cost,) = found
+    assert (cost.jobs, cost.stages, cost.failed_tasks) == (3, 4, 0)
+    assert cost.tasks <= 16
+    assert {table: entry["files"] for table, entry in manifest["tables"].items()} == {
+        "data_aggregation": 1,
+        "partials": 1,
+    }
     assert manifest["inputs"][0]["files"][0][0].startswith(world.cluster.uri("namenode"))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from cmsspark.errors import DataError
 from cmsspark.kernel.jobs import id_hash
 from cmsspark.pipeline.log_day import run
 from cmsspark.pipeline.request import DayRequest
@@ -197,3 +198,25 @@ def test_the_report_of_jobs_is_made_from_data_aggregation_without_the_logs(
     tables, manifest = _run(_request(world, tmp_path))
     assert manifest["made_from"] == {"job": "data_aggregation", "run": counted["run"]}
     _check(tables, manifest, wanted)
+
+
+def test_a_job_that_read_more_than_the_limit_is_quarantined(world: Path, tmp_path: Path) -> None:
+    tables, manifest = _run(_request(world, tmp_path, quarantine_above=10**11))
+    bins = manifest["reconciliation"]["condor"]
+    assert manifest["outsized"]["condor"] > 10
+    assert bins["read"] == sum(count for name, count in bins.items() if name not in ("read", "unmatched")) + sum(
+        bins["unmatched"].values()
+    )
+    assert max(row["read_bytes"] or 0 for row in tables["dbs_condor"]) < 10**11
+    assert manifest["partial"]
+
+
+def test_a_sum_of_bytes_beyond_64_bits_names_the_job_record_and_what_to_do(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "root", DAY)
+    write_case_tables(tree.dbs(), tree.phedex())
+    huge = [jobs.job({"GlobalJobId": f"huge-{number}", "ChirpCMSSWReadBytes": 2**62 + number}) for number in range(3)]
+    tree.write("condor", "part-0", b"".join(line + b"\n" for line in huge))
+    with pytest.raises(DataError, match=r"condor.*a sum is beyond 2\^63-1") as error:
+        _run(_request(tree.root, tmp_path))
+    assert "line 3" in str(error.value.where)
+    assert "--quarantine-above" in str(error.value.next_step)

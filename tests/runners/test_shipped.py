@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import OutputError
-from cmsspark.runners.shipped import archive, local_folder
+from cmsspark.runners import shipped
+from cmsspark.runners.shipped import archive, local_folder, shared
+from cmsspark.storage import LocalFiles
 
 
 def snapshot(cache: Path, name: str) -> Path:
@@ -47,3 +49,36 @@ def test_where_it_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 def test_a_folder_of_this_host_is_opened_where_it_is(tmp_path: Path) -> None:
     assert local_folder(str(tmp_path)) == tmp_path
+
+
+class Home(LocalFiles):
+    """A cluster's file system with a home in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def uri(self, path: str) -> str:
+        return str(self.folder / path)
+
+
+def test_a_large_archive_is_copied_to_the_cluster_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "SHARED_FOLDER", str(tmp_path / "home"))
+    files, packed = Home(tmp_path / "home"), archive(snapshot(tmp_path, "catalogue-v1-a"))
+    old, other = tmp_path / "home" / "catalogue-v1-old.tar", tmp_path / "home" / "catalogue-v1-b.tar"
+    old.parent.mkdir()
+    for path in (old, other):
+        path.write_bytes(b"of another host")
+    os.utime(old, (1_600_000_000, 1_600_000_000))
+    location = shared(files, packed)
+    assert location is not None and Path(location).read_bytes() == packed.read_bytes()
+    copied = Path(location).stat().st_mtime_ns
+    assert shared(files, packed) == location and Path(location).stat().st_mtime_ns == copied
+    assert sorted(path.name for path in old.parent.iterdir()) == ["catalogue-v1-a.tar", "catalogue-v1-b.tar"]
+
+
+def test_the_driver_serves_an_archive_where_the_cluster_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "SHARED_FOLDER", str(tmp_path / "home"))
+    (tmp_path / "home").write_text("in the way")
+    assert shared(Home(tmp_path / "home"), archive(snapshot(tmp_path, "catalogue-v1-a"))) is None

@@ -25,7 +25,7 @@ def test_each_layer_comes_before_the_one_below_and_all_stay_known(tmp_path: Path
     assert chosen.overridden == (
         ("11g", f"{options_file}, line 3"),
         ("10g", "/s.yaml, line 7"),
-        ("8g", "etc/spark/cluster.yaml"),
+        ("4g", "etc/spark/cluster.yaml"),
     )
     assert built.options.get("spark.network.timeout") == "120s"
 

@@ -84,8 +84,9 @@ def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path:
         (("dbs_aaa", "--date", "2026-02-30"), "not a calendar day"),
         (("dbs_aaa", "--date", "tomorrow"), "20260115 or 2026-01-15"),
         (("dbs_aaa", "--nope"), "--nope"),
-        (("dbs_phedex.py", "--antipatterns=*RelVal*", "--date", "20260115"), "filter the stored result"),
-        (("data_aggregation.py", "--date", "20260115", "--aaa_hdir", "/x"), "sources: {aaa"),
+        (("dbs_phedex.py", "--era=Run2017A", "--date", "20260115"), "column acquisition_era"),
+        (("data_aggregaton", "--date", "20260115"), "did you mean data_aggregation?"),
+        (("--engin=spark", "dbs_aaa"), "did you mean --engine?"),
         (("--nope", "dbs_aaa"), "come after its name"),
         (("dbs_aaa", "--date", "20260115", "--conf", "x"), "KEY=VALUE"),
         (("dbs_aaa", "--date", "20260115", "--profile", "mars"), "local, yarn"),
@@ -126,7 +127,7 @@ def test_explain_tells_value_origin_and_reason(home: dict[str, str], tmp_path: P
     words = ("dbs_aaa", "--date", "20260115", "--yarn", "--conf", "spark.executor.cores=2", "--explain")
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert "spark.executor.memory = 10g" in run.stdout
-    assert f"from {tmp_path}/cmsspark.yaml, line 2; over 8g from etc/spark/cluster.yaml" in run.stdout
+    assert f"from {tmp_path}/cmsspark.yaml, line 2; over 4g from etc/spark/cluster.yaml" in run.stdout
     assert "from command line; over 4 from etc/spark/cluster.yaml" in run.stdout
     assert "why  a day is a UTC day" in run.stdout and "class archive" in run.stdout
 

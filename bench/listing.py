@@ -1,0 +1,125 @@
+"""A folder of many small files on a real NameNode: ``python -m bench.listing`` from the top of a checkout.
+
+Starts HDFS on this machine (or uses the cluster in ``--dir``), makes a folder of empty files and measures what a run
+does with it: listing, fixing (the digest of names, sizes and times), checking again at the end, and Spark's plan to
+read it. Counts the calls that the NameNode gets and ends with 1 where there is a call for each file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cmsspark.submit.host import find_spark
+from tests.cluster.daemons import Cluster
+
+#: Calls of the NameNode that ask for one file, and those that list a folder.
+_BY_FILE, _LISTING = ("GetFileInfoNumOps", "GetBlockLocationsNumOps"), ("GetListingNumOps",)
+
+
+def calls(cluster: Cluster) -> dict[str, int]:
+    """How many calls of each kind the NameNode has had."""
+    query = f"/jmx?qry=Hadoop:service=NameNode,name=RpcDetailedActivityForPort{cluster.ports['namenode-rpc']}"
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.ports['namenode-http']}{query}", timeout=30) as answer:
+        (bean,) = json.load(answer)["beans"]
+    return {name: int(bean.get(name, 0)) for name in (*_BY_FILE, *_LISTING)}
+
+
+@contextmanager
+def measured(cluster: Cluster, what: str, results: list[dict[str, Any]]) -> Iterator[None]:
+    """Measure the block."""
+    before, began, cpu = calls(cluster), time.monotonic(), time.process_time()
+    yield
+    after = calls(cluster)
+    results.append(
+        {
+            "what": what,
+            "seconds": round(time.monotonic() - began, 2),
+            "python_cpu_s": round(time.process_time() - cpu, 2),
+            "asked": sum(after[name] - before[name] for name in _BY_FILE),
+            "listings": sum(after[name] - before[name] for name in _LISTING),
+            "python_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+    )
+    print(results[-1], flush=True)
+
+
+def make_files(spark: Any, folder: str, count: int) -> None:
+    """Make a folder of ``count`` files, all but some of them empty."""
+    jvm = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    system = path(folder).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    there = system.getContentSummary(path(folder)).getFileCount() if system.exists(path(folder)) else 0
+
+    def make(number: int) -> None:
+        stream = system.create(path(f"{folder}/part-{number:06}.json"))
+        if number % 1_000 == 0:
+            stream.write(b"{}\n")
+        stream.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(there, count)))
+
+
+def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
+    """Measure a folder of so many files."""
+    from cmsspark.hadoop import HadoopFiles
+    from cmsspark.runners.read_exact_files import read_exact_files
+    from cmsspark.runners.scan import set_sizes
+    from cmsspark.runners.session import session
+    from cmsspark.sources.listing import data_files, digest
+
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    options = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": quick}
+    spark = session("listing", **options)
+    folder = f"{cluster.uri()}/listing/{count}"
+    make_files(spark, folder, count)
+    files, results = HadoopFiles(spark), []
+    with measured(cluster, "list", results):
+        listed = data_files(files, folder).files
+    assert len(listed) == count
+    with measured(cluster, "fix", results):
+        before = digest({"": listed})
+    with measured(cluster, "check", results):
+        assert digest({"": data_files(files, folder).files}) == before
+    with measured(cluster, "plan in Spark", results):
+        set_sizes(spark, 0, count)
+        rows = read_exact_files(spark, "text", [file.path for file in listed], lineSep="\n")
+        partitions = rows.rdd.getNumPartitions()
+    print(f"{partitions} tasks", flush=True)
+    spark.stop()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--dir", type=Path, help="the folder of a cluster that runs")
+    given = parser.parse_args()
+    own = Path.home() / ".cache/cmsspark/bench/listing"
+    cluster = Cluster(given.dir or own, find_spark({}).home, shutil.which("java") or "java")
+    try:
+        if given.dir is None:
+            cluster.up()
+        os.environ.update(cluster.env)
+        results = measure(cluster, given.files)
+    finally:
+        if given.dir is None:
+            cluster.remove()
+    if any(result["asked"] > 100 for result in results):
+        sys.exit("the NameNode was asked for single files")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""``cmsspark popularity``: which datasets will be popular next week, and how good such predictions were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.errors import UsageError
+from cmsspark.periods import Period
+from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
+from cmsspark.pipeline.period_options import needed, period_options
+from cmsspark.reports.terminal import echo_table, percent
+
+if TYPE_CHECKING:
+    from cmsspark.popularity.evaluate import Label
+    from cmsspark.popularity.series import Series
+
+_COMPARED: Final = ("persistence", "average", "blend")
+
+
+@click.group("popularity")
+def command() -> None:
+    """Predict which datasets will be popular, from stored days or from a file of daily accesses. Needs
+    cmsspark[popularity].
+
+    A dataset is popular in a week with more than 10 accesses (--threshold, --users). Features of a week come from days
+    before its Monday only; each evaluation checks that.
+    """
+
+
+def _series_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--weeks", "horizon", type=click.IntRange(1, 52), default=1, show_default=True, help="Horizon."),
+        click.option("--users", type=float, help="Popular also needs more than this many users."),
+        click.option(
+            "--threshold", type=float, default=10, show_default=True, help="Popular: more accesses than this."
+        ),
+        click.option(
+            "--accesses",
+            "file",
+            type=click.Path(path_type=Path),
+            help="CSV or Parquet with day, dataset, accesses[, users, bytes, cpus]. [default: stored days of a period]",
+        ),
+    ):
+        function = option(function)
+    return store_options(period_options(function))
+
+
+_model = click.option(
+    "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
+)
+_seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
+
+
+def _series(file: Path | None, period: Period | None, fout: str | None, settings_file: str | None) -> Series:
+    from cmsspark.popularity.series import read_series, stored_series
+
+    if file is not None:
+        if period or fout:
+            raise UsageError("--accesses excludes a period and --fout", next_step="give only one of them")
+        series = read_series(file)
+    else:
+        from cmsspark.pipeline import stored_days
+        from cmsspark.pipeline.stored_columns import files_of
+
+        store = store_of(fout, settings_of(settings_file))
+        files = files_of(store, "cmsspark popularity")
+        stored = stored_days.find_days(files, store, needed(period))
+        stored.check(allow_missing=True)
+        for warning in stored.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        series = stored_series(stored)
+    click.echo(f"{len(series.days)} days from {series.days[0]} on, {len(series.datasets):,} datasets", err=True)
+    if series.missing:
+        click.echo(f"warning: {len(series.missing)} days have no rows and count as days without use", err=True)
+    return series
+
+
+def _label(threshold: float, users: float | None, horizon: int) -> Label:
+    from cmsspark.popularity.evaluate import Label
+
+    return Label(threshold, users, horizon)
+
+
+@command.command("evaluate")
+@_series_options
+@click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_COMPARED)}]")
+@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
+@_seed
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
+def evaluate_command(
+    models: tuple[str, ...], last: int | None, seed: int, as_json: bool, threshold: float, users: float | None,
+    horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Predict each past week from what was known on its Monday, and compare with what happened."""
+    from cmsspark.popularity.evaluate import evaluate
+
+    series = _series(**source)
+    rows = evaluate(series, _label(threshold, users, horizon), models or _COMPARED, weeks=last, seed=seed)
+    if as_json:
+        click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
+        return
+    shown = [
+        (str(row["week"]), row["model"], percent(row["positives"]), *(_number(row[name]) for name in _NUMBERS))
+        for row in rows
+    ]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == name]
+        means = [_mean([row[number] for row in own]) for number in _NUMBERS]
+        shown.append(("mean", name, percent(_mean([row["positives"] for row in own]) or 0), *map(_number, means)))
+    headings = ("week", "model", "popular", "average precision", "AUC", "Brier", "TPR", "TNR")
+    echo_table(headings, shown, left=(0, 1), optional=(6, 7))
+
+
+_NUMBERS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
+
+
+def _mean(values: list[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+@command.command("predict")
+@_series_options
+@_model
+@_seed
+@click.option("--date", "day", type=DayType(), help="Predict the weeks from this day on. [default: after the last day]")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of the table.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all rows to this CSV or Parquet file.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
+def predict_command(
+    model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool, threshold: float,
+    users: float | None, horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Print each dataset's probability to be popular next week, the highest first."""
+    import numpy as np
+
+    from cmsspark.popularity.evaluate import Weeks, predict
+
+    series = _series(**source)
+    number = len(series.days) if day is None else (day - series.days[0]).days
+    if not 0 < number <= len(series.days):
+        raise UsageError(
+            f"{day} is not within the series, or the day after it",
+            found=f"{series.days[0]} to {series.days[-1]}",
+            next_step="choose another --date",
+        )
+    weeks = Weeks(series.until(number), _label(threshold, users, horizon))
+    scores = predict(weeks, number, model, seed=seed)
+    order = np.argsort(-scores, kind="stable")
+    rows = [
+        {"rank": place + 1, "dataset": series.datasets[item], "probability": float(scores[item])}
+        for place, item in enumerate(order.tolist())
+    ]
+    if output is not None:
+        import polars as pl
+
+        frame = pl.DataFrame(rows)
+        frame.write_parquet(output) if output.suffix == ".parquet" else frame.write_csv(output)
+        click.echo(output)
+    elif as_json:
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        echo_table(
+            ("rank", "dataset", "probability"),
+            [(*list(row.values())[:2], _number(row["probability"])) for row in rows[:top]],
+            left=(1,),
+        )
+
+
+@command.command("features")
+@_series_options
+@click.option("--date", "day", type=DayType(), help="Features on this day. [default: after the last day]")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="CSV or Parquet file to write.")
+def features_command(
+    day: date | None, output: Path, threshold: float, users: float | None, horizon: int, **source: Any
+) -> None:
+    """Write one row for each dataset with its features, from the days before one day only."""
+    import polars as pl
+
+    from cmsspark.popularity.features import Names, features
+
+    series = _series(**source)
+    number = len(series.days) if day is None else (day - series.days[0]).days
+    if not 0 < number <= len(series.days):
+        raise UsageError(f"{day} has no days before it in the series", next_step="choose another --date")
+    columns, rows = features(series.until(number), Names(series.datasets))
+    frame = pl.DataFrame({"dataset": series.datasets, **{name: rows[:, place] for place, name in enumerate(columns)}})
+    frame.write_parquet(output) if output.suffix == ".parquet" else frame.write_csv(output)
+    click.echo(output)
+
+
+@command.command("report")
+@_series_options
+@_model
+@_seed
+@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
+def report_command(
+    model: str,
+    seed: int,
+    last: int | None,
+    output: Path,
+    threshold: float,
+    users: float | None,
+    horizon: int,
+    **source: Any,
+) -> None:
+    """Write a page with a model card, weekly numbers, reliability and gain."""
+    import numpy as np
+
+    from cmsspark.popularity.evaluate import Weeks, evaluate, predict
+    from cmsspark.popularity.models import ABOUT
+    from cmsspark.popularity.report import page
+
+    series = _series(**source)
+    label = _label(threshold, users, horizon)
+    rows = evaluate(series, label, ("persistence", model), weeks=last, seed=seed)
+    weeks = Weeks(series, label)
+    numbers = [(row["week"] - series.days[0]).days for row in rows if row["model"] == model]
+    labels = np.concatenate([label.of(series, number) for number in numbers])
+    scores = np.concatenate([predict(weeks, number, model, seed=seed) for number in numbers])
+    also = f" and more than {users:g} users" if users is not None else ""
+    card = {
+        "popular": f"more than {threshold:g} accesses{also} in {horizon} week(s)",
+        "model": f"{model}: {ABOUT[model]}",
+        "data": f"{len(series.datasets):,} datasets, {series.days[0]} to {series.days[-1]}",
+        "learned from": "for each week, all earlier days whose horizon is over on its Monday",
+        "guards": "later days deleted: features bit-identical; no column knows the week; shuffled labels: as guessing",
+        "baseline": f"persistence: {ABOUT['persistence']}",
+        "seed": str(seed),
+    }
+    output.write_text(page(f"Which datasets become popular: {model}", card, rows, labels, scores), encoding="utf-8")
+    click.echo(output)
+
+
+@command.command("models")
+def models_command() -> None:
+    """List the models with a line each."""
+    from cmsspark.popularity.models import ABOUT
+
+    echo_table(("model", "what it is"), list(ABOUT.items()), left=(0, 1))

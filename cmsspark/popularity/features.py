@@ -1,0 +1,74 @@
+"""Features of each dataset on a day: from the days before it only, as the function gets no others."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from cmsspark.popularity.series import MEASURES, Series
+
+Array = np.ndarray[Any, Any]
+
+#: Windows, in days, that end on the day before: up to 26 weeks.
+_DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
+#: Parts of the name that have columns of their own where at least so many datasets share them.
+_COMMON: Final = 5
+
+
+class Names:
+    """The parts of dataset names: which datasets are siblings, and columns of common tiers and campaigns."""
+
+    def __init__(self, datasets: tuple[str, ...]) -> None:
+        parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
+        primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
+        campaign = np.array([text.partition("-")[0] for text in processed.tolist()], str)
+        groups = {"primary": primary, "processed": processed, "tier": tier, "campaign": campaign}
+        self.groups = {name: np.unique(values, return_inverse=True)[1] for name, values in groups.items()}
+        self.columns: list[str] = []
+        flags = []
+        for name in ("tier", "campaign"):
+            values, counts = np.unique(groups[name], return_counts=True)
+            for value in values[counts >= _COMMON].tolist():
+                self.columns.append(f"is_{name}_{value}")
+                flags.append(groups[name] == value)
+        self.flags = np.stack(flags, axis=1).astype(float) if flags else np.zeros((len(datasets), 0))
+
+
+def features(past: Series, names: Names) -> tuple[list[str], Array]:
+    """(names of columns, float64 [datasets, columns]) on the day after the last one of ``past``.
+
+    Windows that reach before the first day hold what there is, scaled to their length. Sums are log(1 + x); shares are
+    0 to 1; ages in days, log(1 + x). A dataset that was never used has the length of the series as its recency and 0 as
+    its age.
+    """
+    columns: dict[str, Array] = {}
+    used = past.accesses > 0
+    length, count = used.shape
+    for days in _DAYS:
+        window = past.accesses[max(length - days, 0) :]
+        columns[f"accesses_{days}d"] = np.log1p(window.sum(0) / max(len(window), 1) * days)
+        columns[f"active_share_{days}d"] = (window > 0).mean(0)
+        columns[f"mean_log_accesses_{days}d"] = np.log1p(window).mean(0)
+    for number, measure in enumerate(MEASURES[1:], 1):
+        for days in (7, 28):
+            columns[f"{measure}_{days}d"] = np.log1p(past.values[number, max(length - days, 0) :].sum(0))
+    ever = used.any(0)
+    columns["recency_days"] = np.log1p(np.where(ever, np.argmax(used[::-1], 0), length))
+    columns["age_days"] = np.log1p(np.where(ever, length - np.argmax(used, 0), 0))
+    week = past.accesses[max(length - 7, 0) :]
+    last, before = np.log1p(week.sum(0)), np.log1p(past.accesses[max(length - 14, 0) : max(length - 7, 0)].sum(0))
+    columns["trend_week"] = last - before
+    columns["spread_week"] = week.std(0) / (1 + week.mean(0))
+    columns["peak_week"] = np.log1p(week.max(0))
+    for name, group in names.groups.items():
+        columns[f"siblings_{name}"] = _of_siblings(last, group)
+    columns["all_datasets"] = np.full(count, last.mean())
+    return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
+
+
+def _of_siblings(values: Array, group: Array) -> Array:
+    """The mean of the others in the group; of all where there are none."""
+    totals, counts = np.bincount(group, values), np.bincount(group)
+    others = counts[group] - 1
+    return np.where(others > 0, (totals[group] - values) / np.maximum(others, 1), values.mean())

@@ -1,0 +1,196 @@
+"""Predictions of popularity: labels, features, guards that fail, metrics by hand, commands."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from cmsspark import errors
+from cmsspark.commands.popularity import command
+from cmsspark.popularity import evaluate as evaluation
+from cmsspark.popularity import features as feature_code
+from cmsspark.popularity.evaluate import Label, Weeks, check_guards, evaluate, predict, strata
+from cmsspark.popularity.features import Names, features
+from cmsspark.popularity.models import ABOUT, MODELS
+from cmsspark.popularity.scores import area_under_curve, average_precision, metrics
+from cmsspark.popularity.series import MEASURES, Series, read_series
+
+FIRST = date(2026, 1, 1)  # a Thursday
+
+
+def made_series(days: int = 45, datasets: int = 60, seed: int = 1) -> Series:
+    """Datasets of different popularity, which changes slowly, with quiet weekends."""
+    generator = np.random.default_rng(seed)
+    level = generator.normal(0, 2, datasets) + np.cumsum(generator.normal(0, 0.25, (days, datasets)), axis=0)
+    values = np.zeros((len(MEASURES), days, datasets))
+    values[0] = generator.poisson(np.exp(level))
+    values[1] = np.minimum(values[0], generator.poisson(3, (days, datasets)))
+    names = tuple(sorted(f"/P{i % 7}/C{i % 3}-v{i}/{'AOD' if i % 2 else 'RAW'}" for i in range(datasets)))
+    return Series(tuple(FIRST + timedelta(days=i) for i in range(days)), names, values)
+
+
+def write(series: Series, path: Path) -> Path:
+    lines = ["day,dataset,accesses,users"]
+    for number, day in enumerate(series.days):
+        for item, name in enumerate(series.datasets):
+            lines.append(f"{day},{name},{int(series.values[0, number, item])},{int(series.values[1, number, item])}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_average_precision_and_area_by_hand() -> None:
+    labels = np.array([1.0, 0, 1, 0])
+    assert average_precision(labels, np.array([4.0, 3, 2, 1])) == pytest.approx((1 + 2 / 3) / 2)
+    assert average_precision(labels, np.array([1.0, 1, 1, 1])) == pytest.approx(0.5), "ties are taken together"
+    assert area_under_curve(labels, np.array([4.0, 3, 2, 1])) == pytest.approx(0.75)
+    assert area_under_curve(labels, np.array([1.0, 1, 1, 1])) == pytest.approx(0.5)
+    assert (
+        average_precision(np.zeros(3), np.arange(3.0)) is None and area_under_curve(np.ones(3), np.arange(3.0)) is None
+    )
+
+
+def test_metrics_have_an_interval_and_nulls_where_nothing_is() -> None:
+    row = metrics(np.array([1.0, 0, 1, 0] * 20), np.array([0.9, 0.2, 0.6, 0.4] * 20))
+    low, high = row["average_precision_interval"]
+    assert low <= row["average_precision"] <= high and (row["tpr"], row["tnr"]) == (1, 1)
+    assert row["brier"] == pytest.approx((0.01 + 0.04 + 0.16 + 0.16) / 4)
+    nothing = metrics(np.zeros(0), np.zeros(0))
+    assert nothing["rows"] == 0 and nothing["average_precision"] is None and nothing["brier"] is None
+
+
+def test_labels_count_the_coming_weeks_only() -> None:
+    values = np.zeros((len(MEASURES), 21, 2))
+    values[0, 7:14] = [[1, 2]] * 7  # 7 and 14 accesses in the second week
+    values[1, 7] = [9, 2]
+    series = Series(tuple(FIRST + timedelta(days=i) for i in range(21)), ("/a/b/C", "/a/c/C"), values)
+    assert Label(7).of(series, 7).tolist() == [0, 1]
+    assert Label(6, users=5).of(series, 7).tolist() == [1, 0]
+    assert Label(10, weeks=2).of(series, 0).tolist() == [0, 1]
+    assert Label(1).of(series, 14).tolist() == [0, 0]
+
+
+def test_features_of_a_day_by_hand() -> None:
+    values = np.zeros((len(MEASURES), 10, 2))
+    values[0, 2, 0], values[0, 8, 0] = 5, 3
+    past = Series(tuple(FIRST + timedelta(days=i) for i in range(10)), ("/a/b/C", "/d/e/F"), values)
+    columns, rows = features(past, Names(past.datasets))
+    of = {name: rows[:, number] for number, name in enumerate(columns)}
+    assert of["accesses_1d"].tolist() == [0, 0] and of["accesses_2d"][0] == pytest.approx(np.log1p(3))
+    assert of["accesses_28d"][0] == pytest.approx(np.log1p(8 / 10 * 28)), "a longer window is scaled to its length"
+    assert of["recency_days"].tolist() == [pytest.approx(np.log1p(1)), pytest.approx(np.log1p(10))]
+    assert of["age_days"].tolist() == [pytest.approx(np.log1p(8)), 0]
+    assert of["active_share_7d"][0] == pytest.approx(1 / 7)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_beats_guessing_and_its_seed_is_fixed(name: str) -> None:
+    series = made_series()
+    weeks, day = Weeks(series, Label(10)), 32
+    labels, scores = Label(10).of(series, day), predict(weeks, day, name)
+    precision = average_precision(labels, scores)
+    assert precision is not None and precision > labels.mean() + 0.15
+    assert ((scores >= 0) & (scores <= 1)).all() and (predict(weeks, day, name) == scores).all()
+    assert name in ABOUT
+
+
+def test_later_days_change_no_prediction() -> None:
+    series = made_series()
+    whole = predict(Weeks(series, Label(10)), 32, "blend")
+    cut = predict(Weeks(series.until(32), Label(10)), 32, "blend")
+    assert (whole == cut).all()
+
+
+def test_a_feature_that_looks_ahead_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = made_series()
+    days = series.mondays()[-2:]
+    check_guards(Weeks(series, Label(10)), days)
+    real = feature_code.features
+
+    def with_leak(past: Series, names: Names) -> tuple[list[str], Any]:
+        columns, rows = real(past, names)
+        day = len(past.days)
+        week = series.accesses[day : day + 7].sum(0)
+        return [*columns, "leak"], np.concatenate([rows, week[:, None]], axis=1)
+
+    monkeypatch.setattr(evaluation, "features", with_leak)
+    with pytest.raises(errors.DataError, match="leak"):
+        check_guards(Weeks(series, Label(10)), days)
+
+
+def test_a_feature_that_changes_with_later_days_fails_the_run() -> None:
+    series = made_series()
+
+    class Careless(Weeks):
+        def rows(self, day: int) -> Any:
+            return super().rows(day) + self.series.accesses.mean()
+
+    class Cut(Careless):
+        pass
+
+    weeks = Careless(series, Label(10))
+    with pytest.raises(errors.DataError, match="later days are deleted"):
+        check_guards(weeks, series.mondays()[-1:])
+
+
+def test_strata_part_the_datasets() -> None:
+    series = made_series()
+    parts = strata(series, 30)
+    assert (sum(part.astype(int) for part in parts.values()) == 1).all() and set(parts) == {"active", "dormant", "new"}
+
+
+def test_evaluation_has_a_row_for_each_week_and_model() -> None:
+    rows = evaluate(made_series(), Label(10), ["persistence", "logistic"], weeks=2)
+    assert [(row["week"].weekday(), row["model"]) for row in rows] == [(0, "persistence"), (0, "logistic")] * 2
+    with pytest.raises(errors.InputMissing, match="no week can be predicted"):
+        evaluate(made_series(days=15), Label(10), ["persistence"])
+
+
+def ask(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_commands_on_a_file(tmp_path: Path) -> None:
+    file = write(made_series(), tmp_path / "a.csv")
+    assert read_series(file).datasets == made_series().datasets
+    rows = json.loads(ask("predict", "--accesses", file, "--model", "logistic", "--json").stdout)
+    assert [row["rank"] for row in rows] == list(range(1, 61)) and rows[0]["probability"] >= rows[-1]["probability"]
+    table = ask("evaluate", "--accesses", file, "--model", "persistence", "--last", "1").stdout
+    assert "mean" in table and "average precision" in table
+    assert ask("features", "--accesses", file, "-o", tmp_path / "f.parquet").exit_code == 0
+    page = tmp_path / "r.html"
+    assert ask("report", "--accesses", file, "--model", "logistic", "--last", "1", "-o", page).exit_code == 0
+    assert page.read_text().count("<svg") == 2 and "<script" not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("day,dataset\n2026-01-01,a\n", "no column accesses"),
+        ("day,dataset,accesses\n2026-01-01,a,-3\n", "negative"),
+        ("day,dataset,accesses\n2026-01-01,,3\n", "nulls"),
+        ("day,dataset,accesses\nnever,a,3\n", "no dates"),
+        ("day,dataset,accesses\n", "no rows"),
+    ],
+)
+def test_bad_series_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(text)
+    with pytest.raises(errors.DataError) as caught:
+        read_series(file)
+    assert message in caught.value.text()
+
+
+def test_wrong_words_end_in_2(tmp_path: Path) -> None:
+    file = write(made_series(days=20, datasets=3), tmp_path / "a.csv")
+    for arguments in (
+        ("predict", "--accesses", file, "--model", "oracle"),
+        ("predict",),
+        ("predict", "--accesses", file, "--date", "2025-01-01"),
+    ):
+        assert isinstance(ask(*arguments).exception, errors.UsageError), arguments
