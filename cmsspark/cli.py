@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from cmsspark import __version__, errors
+from cmsspark.signals import interruptible
 from cmsspark.spelling import suggestion
 
 #: name → (module, attribute, one line of help)
@@ -69,7 +70,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        subcommand = getattr(importlib.import_module(module), attribute)
+        with interruptible():
+            subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
         return subcommand
 

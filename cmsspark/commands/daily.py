@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -32,10 +32,23 @@ if TYPE_CHECKING:
     from cmsspark.settings import Settings
 
 
+#: What ``--date latest`` stands for until the inputs are looked at.
+_LATEST: Final[frozenset[date]] = frozenset({date.max})
+
+
+class DaysOrLatest(DaysType):
+    """As :class:`DaysType`; or ``latest``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
+        return _LATEST if value == "latest" else super().convert(value, param, ctx)
+
+
 @click.group("daily", invoke_without_command=True)
 @click.option("--from", "first", type=DayType(), help="First day. [default: as many days back as the settings say]")
 @click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
-@click.option("--date", "only", type=DaysType(), metavar="DAYS", help="These days: 20260101..20260131, 20260205")
+@click.option(
+    "--date", "only", type=DaysOrLatest(), metavar="DAYS", help="These days: 20260101..20260131, 20260205; latest."
+)
 @click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. May be repeated.")
 @click.option("--parallel", type=click.IntRange(1, 16), help="Days to do at once.")
 @click.option("--publish/--no-publish", "publish", default=None, help="Publish what is stored, or only store it.")
@@ -73,14 +86,19 @@ def command(
             parallel=parallel or config.parallel,
             publish=config.publish if publish is None else publish,
         )
-        until = max(only) if only else last or days.today() - timedelta(days=1)
-        since = min(only) if only else first or until - timedelta(days=config.days - 1)
-        if since > until:
-            raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
         store = store_of(fout, settings)
         argv = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
         files = _files(settings, root, store)
-        return Daily(settings, config, store, files, argv, root, only, force), since, until
+        chosen = only
+        if only == _LATEST:
+            yesterday = days.today() - timedelta(days=1)
+            latest = Daily(settings, config, store, files, argv, root, None, force).latest_day(yesterday)
+            chosen = frozenset({latest})
+        until = max(chosen) if chosen else last or days.today() - timedelta(days=1)
+        since = min(chosen) if chosen else first or until - timedelta(days=config.days - 1)
+        if since > until:
+            raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
+        return Daily(settings, config, store, files, argv, root, chosen, force), since, until
 
     if dry_run:
         daily, since, until = prepare(settings_of(settings_file))

@@ -38,6 +38,8 @@ class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         text = str(value)
         if text in self._BACK:
             return days.today() - timedelta(days=self._BACK[text])
+        if text == "latest":
+            self.fail("latest is for jobs on logs and dumps, and for cmsspark daily; give a date here", param, ctx)
         if re.search(r"\.\.|,|:|\d{8}-\d{8}", text):
             self.fail(
                 f"{text!r} is more than one day; cmsspark daily --date 20260101..20260131 takes several", param, ctx

@@ -18,6 +18,7 @@ from cmsspark import clock, progress_line
 from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, Period, first_day
+from cmsspark.pipeline import failure_report
 from cmsspark.storage import Files
 from cmsspark.store import lease, process_identity, results, run_history
 from cmsspark.store.lease import Lease
@@ -110,9 +111,13 @@ def running(
         try:
             yield run_context
         except BaseException as error:
-            run_context.record(_failed(run, error))
+            failed = _failed(run, error)
+            run_context.record(failed)
+            if failed.state is State.FAILED:
+                failure_report.write(settings.state_dir, failed, error)
             raise
         run_context.record(_done(run, run_context.manifest))
+        failure_report.remove(settings.state_dir, run)
 
 
 def _begun(run_context: RunContext) -> Run:

@@ -50,6 +50,11 @@ def page(
     """
     title = title or _run_of(report)
     body = "\n".join([*([f"<nav>{links}</nav>"] if links else []), *_body(report, title, facts, pictures)])
+    return document(title, body)
+
+
+def document(title: str, body: str) -> str:
+    """A whole page; ``body`` is HTML."""
     return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
 
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from cmsspark.errors import CmssparkError, NotReady
+from cmsspark.errors import NotReady, as_ours
 from cmsspark.kernel.pre_aggregate import StreamAggregator
 from cmsspark.memory import trim
 from cmsspark.progress_line import ProgressLine
@@ -239,7 +239,5 @@ def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
         pipe.send("end")
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except CmssparkError as error:
-        _send(pipe, error)
-    except Exception:
-        _send(pipe, WorkerFailed(traceback.format_exc()))
+    except Exception as error:
+        _send(pipe, as_ours(error) or WorkerFailed(traceback.format_exc()))

@@ -13,14 +13,14 @@ from typing import Any, NoReturn
 
 import click
 
-from cmsspark import __version__, errors, pseudonyms
+from cmsspark import __version__, errors, kerberos, pseudonyms
 from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import class_archive, cmsspark_jobs, cmsspark_lines, several_days, spark_avro, yarn
+from cmsspark.submit import class_archive, cmsspark_jobs, cmsspark_lines, latest_date, several_days, spark_avro, yarn
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -81,6 +81,8 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
     """Build the command, and show or run it."""
+    if job is not None:
+        request = latest_date.resolved(request, job, environ, functools.partial(job_options, job))
     options = {} if job is None else job_options(job, request.arguments)
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)
@@ -98,6 +100,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode != "python":
         check_java(java, host.spark, environ)
         check_yarn(command, host)
+        check_kerberos(command, host)
         check_kubernetes(command, host)
         if command.is_on_yarn:
             yarn.check_nodes(environ)
@@ -212,6 +215,15 @@ def check_yarn(command: Command, host: Host) -> None:
         found="neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
         next_step="set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml",
     )
+
+
+def check_kerberos(command: Command, host: Host) -> None:
+    """Raises NotAllowed (77) at once where YARN wants Kerberos and there is neither a ticket nor a keytab."""
+    if command.options.get("spark.master") == "yarn":
+        defaults = cluster_defaults(host.spark.home, host.environ)
+        names = ("spark.kerberos.principal", "spark.kerberos.keytab")
+        principal, keytab = (command.options.get(name) or defaults.get(name) for name in names)
+        kerberos.check(host.environ, principal, keytab)
 
 
 def check_kubernetes(command: Command, host: Host) -> None:
