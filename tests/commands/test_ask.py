@@ -264,7 +264,11 @@ def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path)
     assert [row["present_bytes"] for row in told(place, "could-go", "T2_CH_CERN", "--kind", "tape")["rows"]] == [9_000]
     assert "T2_CH_CERN" in fails(InputMissing, place, "could-go", "T2_CH_CENR")
     unread = told(place, "unused", "--weeks", "1")["rows"]
-    assert {row["dataset_name"]: row["last_access"] for row in unread} == {"/nobody/reads/MINIAOD": None}
+    assert {row["dataset_name"]: row["last_access"] for row in unread} == {
+        "/nobody/reads/MINIAOD": None,
+        "/ZMM/Run2026A-v1/AOD": "2024-05-06",
+        "/ttH/c/AOD": None,
+    }
 
 
 def test_replicas_come_from_rucio_where_its_table_is_newer(place: Path) -> None:
