@@ -59,6 +59,7 @@ SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: File → keys of its users: a row for each combination and user.
 USER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dataset_people": ("dataset_name",),
     "dataset_totals_users": ("dataset_name", "stream", "site_tier"),
     "dataset_users": ("dataset_name", "day", "stream", "site_tier"),
 }

@@ -17,8 +17,8 @@ FILTERS: Final[Mapping[str, str]] = {
     "site_tier": "Site tier",
     "campaign": "Campaign",
 }
-#: The period in days where the address names none.
-DEFAULT_DAYS: Final = 90
+#: The period where the address names none: the newest month and so many before it, which are whole segments.
+DEFAULT_MONTHS: Final = 2
 #: Name → (label, DuckDB's part of a date).
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "day": ("Days", "day"),
@@ -101,11 +101,12 @@ def day_parameter(parameters: Mapping[str, str], name: str, default: date) -> da
 def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selection:
     """The period and filters of an address, for a store that holds these days.
 
-    Without a period it is the last 90 days up to the newest stored one. Raises UsageError (2) for wrong values.
+    Without a period it is the month of the newest stored day up to that day, and the two months before it. Raises
+    UsageError (2) for wrong values.
     """
     newest, oldest = stored[-1], stored[0]
     last = day_parameter(parameters, "to", newest)
-    default = max(oldest, last - timedelta(days=DEFAULT_DAYS - 1)) if last >= oldest else last
+    default = max(oldest, _months_before(last, DEFAULT_MONTHS)) if last >= oldest else last
     first = day_parameter(parameters, "from", default)
     if first > last:
         raise UsageError(f"the period begins on {first} and ends before it, on {last}", next_step="exchange them")
@@ -113,6 +114,12 @@ def selection_of(parameters: Mapping[str, str], stored: Sequence[date]) -> Selec
         raise UsageError("a period has ten years at most", found=f"{first} to {last}")
     filters = tuple((name, value) for name in FILTERS if (value := _filter(parameters, name)) is not None)
     return Selection(first, last, filters, _step(parameters, (last - first).days + 1))
+
+
+def _months_before(day: date, months: int) -> date:
+    """The first day of the month that is so many months before the day's."""
+    number = day.year * 12 + day.month - 1 - months
+    return date(number // 12, number % 12 + 1, 1)
 
 
 def _filter(parameters: Mapping[str, str], name: str) -> str | None:

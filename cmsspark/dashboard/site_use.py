@@ -148,7 +148,7 @@ def _accesses(snapshot: Snapshot, first: date, last: date) -> dict[str, int]:
     from cmsspark.dashboard.use import datasets
 
     ranking = datasets(snapshot, Selection(first, last), "nacc")
-    return {name: count or 0 for name, count in zip(ranking.names, ranking.sums["nacc"], strict=True)}
+    return dict(zip(ranking.names(), ranking.nacc, strict=True))
 
 
 def users_of_site(snapshot: Snapshot, chosen: Selection, site: str) -> int | None:

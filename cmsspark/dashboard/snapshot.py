@@ -150,7 +150,8 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     segments = state.segments
     con.execute("SET parquet_metadata_cache = true")
     names = {name: _values(con, segments, name) for name in DIMENSIONS}
-    for name, values in (*names.items(), ("dataset_name", _values(con, segments, "dataset_name"))):
+    datasets = _values(con, segments, "dataset_name")
+    for name, values in (*names.items(), ("dataset_name", datasets)):
         con.register("enum_values", pa.table({"value": pa.array(values or [""], pa.string())}))
         con.execute(f"CREATE TYPE {name}_enum AS ENUM (SELECT value FROM enum_values)")
         con.unregister("enum_values")
@@ -158,6 +159,7 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     _load_datasets(con, segments)
     _load_sites(con, segments)
     users, tables = _load_users(con, segments, names)
+    names["dataset_name"] = datasets
     return Snapshot(state, con, names, users, tables, clock.now_ms())
 
 

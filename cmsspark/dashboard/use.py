@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from cmsspark.dashboard import user_sets
 from cmsspark.dashboard.segment_build import SUMS, derived
 from cmsspark.dashboard.selection import FILTERS, Selection
 from cmsspark.dashboard.snapshot import Snapshot, day_number, day_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Measure → (label, unit, factor from the stored value).
 MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
@@ -24,6 +30,8 @@ MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
 #: Groups that a chart shows by name; the rest is one more group.
 SHOWN: Final = 7
 OTHER: Final = "other"
+#: Names of a condition that stand in it as constants.
+_FEW: Final = 500
 
 
 @dataclass(frozen=True)
@@ -167,55 +175,112 @@ def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> li
 
 @dataclass(frozen=True)
 class DatasetRanking:
-    """Datasets by a measure: names and sums in order, for all datasets of a selection."""
+    """Datasets by a measure, the largest first: their numbers in the snapshot's names, accesses and the measure."""
 
-    names: list[str]
-    sums: dict[str, list[int | None]]
+    snapshot: Snapshot
+    chosen: Selection
+    measure: str
+    codes: npt.NDArray[np.int64]
+    nacc: list[int]
+    values: list[int | None]
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.codes)
+
+    def names(self, positions: Sequence[int] | None = None) -> list[str]:
+        """The names at some positions, by default at all."""
+        every = self.snapshot.names["dataset_name"]
+        return [every[self.codes[n]] for n in (range(len(self)) if positions is None else positions)]
+
+    @cached_property
+    def total(self) -> int:
+        """The accesses of all datasets."""
+        return sum(self.nacc)
+
+    def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
+        """Column of ``SUMS`` → its values for some of the datasets."""
+        sql, parameters = _dataset_rows(self.snapshot, self.chosen, SUMS, names)
+        rows = {row[0]: row[1:] for row in self.snapshot.query(sql, parameters)}
+        return {column: [_whole(rows[name][n]) for name in names] for n, column in enumerate(SUMS)}
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
     """All datasets that the selection read, the largest first."""
 
     def make() -> DatasetRanking:
-        rows = _dataset_rows(snapshot, chosen)
-        order = f"{measure} DESC NULLS LAST, dataset_name"
-        table = snapshot.query(
-            f"SELECT dataset_name::VARCHAR AS dataset_name, {', '.join(SUMS)} FROM ({rows[0]}) ORDER BY {order}",
-            rows[1],
+        columns = list(dict.fromkeys(("nacc", measure)))
+        sql, parameters = _dataset_rows(snapshot, chosen, columns)
+        rows = snapshot.arrow(sql, parameters)
+        codes = _enum_codes(rows.column(0), snapshot.names["dataset_name"])
+        nacc = [int(value or 0) for value in _integers(rows.column(1))]
+        values = _integers(rows.column(len(columns)))
+        # Names are in order, so their numbers decide between equal values.
+        order = sorted(range(len(codes)), key=lambda n: (values[n] is None, -(values[n] or 0), codes[n]))
+        return DatasetRanking(
+            snapshot, chosen, measure, codes[order], [nacc[n] for n in order], [values[n] for n in order]
         )
-        columns = list(zip(*table, strict=True)) or [()] * (len(SUMS) + 1)
-        sums = {name: [_whole(value) for value in column] for name, column in zip(SUMS, columns[1:], strict=True)}
-        return DatasetRanking(list(columns[0]), sums)
 
     return snapshot.cached(("datasets", chosen, measure), make)
 
 
-def _dataset_rows(snapshot: Snapshot, chosen: Selection) -> tuple[str, list[object]]:
-    """SQL for the sums of each dataset: whole segments from memory, days of cut segments from files."""
+def _enum_codes(column: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The numbers of names in a column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(column.type):
+        return pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy().astype(np.int64)
+    codes = [
+        pc.index_in(chunk.dictionary, value_set=pa.array(names, pa.string())).to_numpy()[chunk.indices.to_numpy()]
+        for chunk in column.chunks
+    ]
+    return np.concatenate(codes).astype(np.int64) if codes else np.zeros(0, np.int64)
+
+
+def _integers(column: pa.ChunkedArray) -> list[int | None]:
+    """Whole numbers, of 64 bits where they fit: those are made much faster."""
+    import pyarrow as pa
+
+    with suppress(pa.ArrowInvalid):
+        return list(column.cast(pa.int64()).to_pylist())
+    return [_whole(value) for value in column.to_pylist()]
+
+
+def _dataset_rows(
+    snapshot: Snapshot, chosen: Selection, columns: Sequence[str], names: Sequence[str] | None = None
+) -> tuple[str, list[object]]:
+    """SQL for sums of each dataset, of some or all: whole segments from memory, days of cut segments from files."""
     inside, cut = snapshot.split(chosen.first, chosen.last)
     where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
     facts, of_facts = chosen.where(("data_tier", "campaign"), days_too=False)
     numbers = ", ".join(map(str, inside)) or "-1"
-    sums = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
-    parts = [f"SELECT dataset_name, {', '.join(SUMS)} FROM datasets WHERE segment IN ({numbers}) AND {where}"]
-    values: list[object] = [*parameters]
+    plain, sums = ", ".join(columns), ", ".join(f"sum({name}) AS {name}" for name in columns)
+    own, of_names = _named(names)
+    is_same = own.replace("dataset_name", "dataset_name::VARCHAR") if names is not None and len(names) > _FEW else own
+    parts = [f"SELECT dataset_name, {plain} FROM datasets WHERE segment IN ({numbers}) AND {where} AND {is_same}"]
+    values: list[object] = [*parameters, *of_names]
     if cut:
-        files = [one.file("detail") for one in cut]
         edge = where.replace("site_tier", derived("site_tier"))
         parts.append(
-            f"SELECT dataset_name::dataset_name_enum AS dataset_name, {', '.join(SUMS)} "
+            f"SELECT dataset_name::dataset_name_enum AS dataset_name, {plain} "
             f"FROM (SELECT dataset_name, {sums} FROM read_parquet(?, union_by_name = true) "
-            f"WHERE day BETWEEN ? AND ? AND {edge} GROUP BY 1)"
+            f"WHERE day BETWEEN ? AND ? AND {edge} AND {own} GROUP BY 1)"
         )
-        values += [files, chosen.first, chosen.last, *parameters]
+        values += [[one.file("detail") for one in cut], chosen.first, chosen.last, *parameters, *of_names]
     sql = f"SELECT dataset_name, {sums} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1"
     if of_facts:
         sql = f"SELECT one.* FROM ({sql}) one JOIN dataset_facts USING (dataset_name) WHERE {facts}"
         values += of_facts
     return sql, values
+
+
+def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
+    """The condition that a dataset is one of some. A few are constants, so that other parts of files are not read."""
+    if names is None:
+        return "true", []
+    if len(names) <= _FEW:
+        return f"dataset_name IN ({', '.join('?' * len(names)) or 'NULL'})", list(names)
+    return "dataset_name IN (SELECT unnest(?::VARCHAR[]))", [list(names)]
 
 
 def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str]) -> list[int | None]:
@@ -228,28 +293,29 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
         if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
             return [None] * len(names)
         wanted = pa.array(names, pa.string())
+        own, of_names = _named(names)
         counter = user_sets.DistinctCounter(len(names), snapshot.pseudonyms)
         for number, segment in enumerate(snapshot.segments):
             if segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
                 continue
             is_whole = chosen.first <= segment.days[0] and segment.days[-1] <= chosen.last
             where, parameters = chosen.where(("stream", "site_tier"), days_too=not is_whole)
+            file = "dataset_users" if not is_whole else "dataset_totals_users" if parameters else "dataset_people"
             rows = snapshot.arrow(
-                "SELECT dataset_name, user_id FROM read_parquet(?) "
-                f"WHERE dataset_name IN (SELECT unnest(?::VARCHAR[])) AND {where}",
-                [segment.file("dataset_totals_users" if is_whole else "dataset_users"), list(names), *parameters],
+                f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
+                [segment.file(file), *of_names, *parameters],
             )
             table = user_sets.of_rows(rows, snapshot.user_tables["tier_users"][number].global_ids)
-            own = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy().astype(np.int32)
-            counter.add(table, np.arange(len(own)), own)
+            groups = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy().astype(np.int32)
+            counter.add(table, np.arange(len(groups)), groups)
         return [int(count) for count in counter.counts()]
 
     return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
 
 
-def concentration(ranking: DatasetRanking, measure: str) -> list[tuple[int, int, float]]:
+def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
     """(N, sum of the N largest datasets, its share of the sum of all), for N of 1, 2, 5, 10, 20, 50 … and all."""
-    values = sorted((value for value in ranking.sums[measure] if value), reverse=True)
+    values = sorted((value for value in ranking.values if value), reverse=True)
     total = sum(values)
     if not total:
         return []

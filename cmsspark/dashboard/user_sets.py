@@ -77,7 +77,8 @@ class DistinctCounter:
 
     def counts(self) -> npt.NDArray[np.int64]:
         """The distinct users of each group."""
-        return self._flags.sum(axis=1, dtype=np.int64)
+        counts: npt.NDArray[np.int64] = self._flags.sum(axis=1, dtype=np.int64)
+        return counts
 
 
 def of_bits(rows: pa.Table, keys: Mapping[str, Codes], global_ids: npt.NDArray[np.int64]) -> UserTable:

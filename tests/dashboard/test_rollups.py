@@ -128,7 +128,7 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     chosen = Selection(LAST, LAST)
     assert use.totals(loaded, chosen)["read_bytes"] == len(unique) * ((1 << 62) + 1)
     ranking = use.datasets(loaded, chosen, "read_bytes")
-    assert sum(value or 0 for value in ranking.sums["read_bytes"]) == len(unique) * ((1 << 62) + 1)
+    assert sum(value or 0 for value in ranking.values) == len(unique) * ((1 << 62) + 1)
 
 
 def test_people_of_two_pseudonym_keys_have_no_number_together(tmp_path: Path) -> None:

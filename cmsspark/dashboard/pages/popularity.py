@@ -102,14 +102,16 @@ def _about_top(measure: str, text: str) -> str:
 
 def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str) -> Table:
     limit = number_parameter(request.parameters, "top", 20, 1, 500)
-    positions = search.matching(ranking.names, text)
-    users = use.users_of_datasets(request.snapshot, chosen, [ranking.names[number] for number in positions[:limit]])
+    positions = search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
+    names = ranking.names(positions[:limit])
+    users = use.users_of_datasets(request.snapshot, chosen, names)
+    sums = ranking.sums(names)
     period = {"from": chosen.first, "to": chosen.last}
     rows = []
-    total = sum(value or 0 for value in ranking.sums["nacc"])
-    for number, count in zip(positions[:limit], users, strict=True):
-        name = ranking.names[number]
-        rows.append((Cell(name, request.link("dataset", name=name, **period)), *_values(ranking, number, count, total)))
+    for number, (name, count) in enumerate(zip(names, users, strict=True)):
+        link = Cell(name, request.link("dataset", name=name, **period))
+        own = {column: values[number] for column, values in sums.items()}
+        rows.append((link, *_values(own, count, ranking.total)))
     return Table(
         "datasets",
         _COLUMNS,
@@ -122,37 +124,28 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
     )
 
 
-def _values(ranking: DatasetRanking, number: int, users: int | None, total: int) -> tuple[Any, ...]:
-    nacc = ranking.sums["nacc"][number] or 0
-    remote, known = ranking.sums["remote_nacc"][number], ranking.sums["remote_known_nacc"][number]
-    return (
-        nacc,
-        nacc / total if total else None,
-        users,
-        ranking.sums["read_bytes"][number],
-        ranking.sums["cpu_ms"][number],
-        remote / known if remote is not None and known else None,
-    )
+def _values(sums: dict[str, int | None], users: int | None, total: int) -> tuple[Any, ...]:
+    nacc, remote, known = sums["nacc"] or 0, sums["remote_nacc"], sums["remote_known_nacc"]
+    share = remote / known if remote is not None and known else None
+    return nacc, nacc / total if total else None, users, sums["read_bytes"], sums["cpu_ms"], share
 
 
 def _download(request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int]) -> pa.Table:
     import pyarrow as pa
 
-    names = [ranking.names[number] for number in positions]
+    names = ranking.names(positions)
     users = use.users_of_datasets(request.snapshot, chosen, names) if names else []
     columns: dict[str, Any] = {
-        "dataset_name": pa.array(names, pa.string()),
-        "distinct_users": pa.array(users, pa.int64()),
-    }
-    for name, values in ranking.sums.items():
-        chosen_values = [values[number] for number in positions]
-        fits = all(value is None or value < 1 << 63 for value in chosen_values)
-        columns[name] = pa.array(chosen_values, pa.int64() if fits else pa.decimal128(38, 0))
+        "dataset_name": pa.array(names, pa.string()), "distinct_users": pa.array(users, pa.int64())
+    }  # fmt: skip
+    for name, values in ranking.sums(names).items():
+        fits = all(value is None or value < 1 << 63 for value in values)
+        columns[name] = pa.array(values, pa.int64() if fits else pa.decimal128(38, 0))
     return pa.table(columns)
 
 
 def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
-    rows = use.concentration(ranking, measure)
+    rows = use.concentration(ranking)
     label, unit, _ = MEASURES[measure]
     kind = {"B": "bytes", "h": "ms"}.get(unit, "count")
     table = Table(
