@@ -49,7 +49,7 @@ def complete_if_asked() -> None:
         sys.exit(shell_complete(stand_in(), {}, "run_spark", VARIABLE, instruction))
 
 
-class _Jobs(click.Group):
+class _JobCompletion(click.Group):
     """A command for each job; loaded when its options are needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -66,7 +66,7 @@ class _Jobs(click.Group):
 
 def stand_in() -> click.Group:
     """The group whose completions are those of ``run_spark``."""
-    return _Jobs("run_spark", params=_wrapper_options(set()))
+    return _JobCompletion("run_spark", params=_wrapper_options(set()))
 
 
 def _wrapper_options(taken: set[str]) -> list[click.Parameter]:
