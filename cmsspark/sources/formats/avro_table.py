@@ -95,7 +95,7 @@ class TableReader:
         if container is None:
             return
         fields = self._fields(container.schema, file)
-        if container.codec in CODECS and isinstance(container.schema, dict):
+        if container.codec in CODECS:
             blocks = avro_ranges.blocks_of_range(stream, container, file, first, last)
             yield from self._pieces(blocks, container, fields, file)
         elif first == 0:
@@ -204,7 +204,8 @@ class TableReader:
 
         stream.seek(0)
         try:
-            for block in fastavro.block_reader(stream, handle_unicode_errors="surrogateescape"):  # type: ignore[call-overload]
+            blocks: Any = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
+            for block in blocks:
                 begin, count = block.offset, block.num_records
                 rows = _rows(block.bytes_.getvalue(), count, container.schema)
                 left = [(f"block at byte {begin}, row {row}", values) for row, values in enumerate(rows)]
