@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from flask import Flask, Response, abort, redirect, render_template, request
+from flask import Flask, Response, abort, current_app, redirect, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from cmsspark import clock
@@ -200,15 +200,8 @@ def _failed(services: Services, error: Exception) -> Any:
         if status == 503:
             answer.headers["Retry-After"] = "5"
         return answer
-    request.environ["cmsspark.error"] = error
-    Flask.logger.__get__(_app()).error("a page failed", exc_info=error)
+    current_app.logger.error("a page failed", exc_info=error)
     return _error_page(services, 500, "This page failed: a bug in cmsspark.", type(error).__name__)
-
-
-def _app() -> Flask:
-    from flask import current_app
-
-    return current_app._get_current_object()  # type: ignore[attr-defined, no-any-return]
 
 
 def _kind_of(item: object) -> str:

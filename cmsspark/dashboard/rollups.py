@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.dashboard import segment_build
+from cmsspark.dashboard.coded_rows import TABLE
 from cmsspark.dashboard.segment_build import SegmentIndex
 from cmsspark.errors import CmssparkError, OutputError
 from cmsspark.query.database import Database
@@ -107,7 +108,7 @@ class Rollups:
 
     def stored(self) -> dict[date, StoredInterval]:
         """The stored days, as the store has them now."""
-        intervals = self._database.stored(segment_build.TABLE)
+        intervals = self._database.stored(TABLE)
         return {one.interval: one for one in intervals if isinstance(one.interval, date)}
 
     def _segment(self, name: str, days: list[StoredInterval], faults: dict[date, str]) -> Segment | None:
