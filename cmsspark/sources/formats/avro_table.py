@@ -162,7 +162,7 @@ class TableReader:
         """The compiled reader of these fields; None where it is unavailable or the schema is not plain."""
         types = [[_base(branch) for branch in (one["type"] if isinstance(one["type"], list) else [one["type"]])]
                  for one in schema["fields"]]  # fmt: skip
-        if _columns is None or not all(isinstance(kind, str) and kind in _PLAIN for kinds in types for kind in kinds):
+        if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
         slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
         described = [([_columns.KINDS[kind] for kind in kinds], slots.get(one["name"], -1))
