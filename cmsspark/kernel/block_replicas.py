@@ -85,7 +85,9 @@ def block_replicas(
     np.save(folder / "block-files.npy", whole.files)
     np.save(folder / "block-bytes.npy", whole.bytes)
     _save_names(folder, partitions.blocks)
-    parts = [partial(_tables_of, folder, tuple(rses), one) for one in ranges(runs, rows)]
+    parts: list[Callable[[], Iterator[pa.Table]]] = [
+        partial(_tables_of, folder, tuple(rses), one) for one in ranges(runs, rows)
+    ]
     return BlockReplicas(parts, _summed_again(no_block, ("rse",)), whole, partitions.blocks)
 
 

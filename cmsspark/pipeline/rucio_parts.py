@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
@@ -119,7 +119,7 @@ def read_rucio(
     replica_runs: list[PartitionedRun] = []
     access_runs: list[PartitionedRun] = []
     datasets, accessed = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-    work = {"CONTENTS": partial(_read_contents, folder, rows, opened),
+    work: dict[str, Callable[[Any], Any]] = {"CONTENTS": partial(_read_contents, folder, rows, opened),
             "REPLICAS": partial(_read_replicas, folder, rows, opened, rses),
             "DIDS": partial(_read_dids, folder, rows, opened)}  # fmt: skip
     for table in (name for name in work if name in dump.tables):

@@ -133,7 +133,7 @@ def _batch(rows: Arrays | dict[str, Any]) -> pa.RecordBatch:
     columns = []
     for name in _COLUMNS:
         if name == "text":
-            columns.append(array(rows["text"] if "text" in rows else [None] * count, "string"))
+            columns.append(array(list(rows["text"]) if "text" in rows else [None] * count, "string"))
             continue
         values = rows.get(name, np.zeros(count, np.int64) if name == "kind" else np.full(count, -1, np.int64))
         values = np.ascontiguousarray(values).view(np.int64)
@@ -223,7 +223,7 @@ class RucioTables:
 
         attached = self.totals.where(F.col("kind") == ATTACHMENT).select("hash")
         blocks = self.totals.where(F.col("kind") == FILE).select("block_name")
-        return blocks.mapInArrow(_attachments, "hash bigint").join(attached, "hash", "left_anti").count()
+        return int(blocks.mapInArrow(_attachments, "hash bigint").join(attached, "hash", "left_anti").count())
 
     def close(self) -> None:
         """Unpersist the rows."""

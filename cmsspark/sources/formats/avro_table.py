@@ -95,7 +95,7 @@ class TableReader:
         if container is None:
             return
         fields = self._fields(container.schema, file)
-        if container.codec in CODECS and isinstance(container.schema, dict):
+        if container.codec in CODECS:
             blocks = avro_ranges.blocks_of_range(stream, container, file, first, last)
             yield from self._pieces(blocks, container, fields, file)
         elif first == 0:
@@ -162,7 +162,7 @@ class TableReader:
         """The compiled reader of these fields; None where it is unavailable or the schema is not plain."""
         types = [[_base(branch) for branch in (one["type"] if isinstance(one["type"], list) else [one["type"]])]
                  for one in schema["fields"]]  # fmt: skip
-        if _columns is None or not all(isinstance(kind, str) and kind in _PLAIN for kinds in types for kind in kinds):
+        if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
         slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
         described = [([_columns.KINDS[kind] for kind in kinds], slots.get(one["name"], -1))
@@ -204,7 +204,8 @@ class TableReader:
 
         stream.seek(0)
         try:
-            for block in fastavro.block_reader(stream, handle_unicode_errors="surrogateescape"):  # type: ignore[call-overload]
+            blocks: Any = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
+            for block in blocks:
                 begin, count = block.offset, block.num_records
                 rows = _rows(block.bytes_.getvalue(), count, container.schema)
                 left = [(f"block at byte {begin}, row {row}", values) for row, values in enumerate(rows)]
