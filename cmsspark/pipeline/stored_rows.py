@@ -51,8 +51,9 @@ def _parquet_rows(stream: IO[bytes], part: str, table: Table) -> Iterator[Row]:
 def _csv_rows(stream: IO[bytes], part: str, table: Table) -> Iterator[Row]:
     kinds = {column.name: _FROM_TEXT[column.type] for column in table.columns}
     try:
-        for texts in csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8", newline=""), strict=True):
-            yield {name: kinds[name](text) if text else None for name, text in texts.items()}
+        with io.TextIOWrapper(stream, encoding="utf-8", newline="") as lines:
+            for texts in csv.DictReader(lines, strict=True):
+                yield {name: kinds[name](text) if text else None for name, text in texts.items()}
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise unreadable(part, error) from None
 
