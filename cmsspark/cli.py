@@ -8,6 +8,8 @@ from typing import NoReturn
 import click
 
 from cmsspark import __version__, errors
+from cmsspark.signals import interruptible
+from cmsspark.spelling import suggestion
 
 #: name → (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -51,6 +53,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),
+    "doctor": ("cmsspark.submit.doctor", "command", "Look at what cmsspark needs on this host, with what mends it."),
+    "completion": ("cmsspark.submit.completion", "command", "Print a script that completes both commands in a shell."),
+    "man": ("cmsspark.submit.man_pages", "command", "Write manual pages of all commands and jobs into a folder."),
     "demo": ("cmsspark.commands.demo", "command", "Create a small simulated CMS, process one day, show the results."),
 }
 
@@ -65,9 +70,18 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        subcommand = getattr(importlib.import_module(module), attribute)
+        with interruptible():
+            subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
         return subcommand
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            hint = suggestion(args[0], COMMANDS) or "cmsspark --help lists all commands."
+            ctx.fail(f"No such command {args[0]!r}. {hint[0].upper()}{hint[1:]}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

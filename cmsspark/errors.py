@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import resource
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from typing import NoReturn, Self
+from typing import Final, NoReturn, Self
 
 import click
 
+from cmsspark.memory import is_shortage
 from cmsspark.readable import readable
 
 
@@ -176,6 +179,7 @@ def debugging() -> bool:
     return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
 
 
+_SHORT_WRITE: Final = re.compile(r"\d+ requested and \d+ written")
 #: Errors of disks and permissions, which are not bugs wherever they occur.
 _OS_ERRORS: dict[int, type[CmssparkError]] = {
     errno.ENOSPC: OutputError,
@@ -219,16 +223,43 @@ def as_ours(error: BaseException) -> CmssparkError | None:
             found=error.strerror,
             next_step="raise the limit (ulimit -n 1024), then run it again",
         )
+    if is_shortage(error):
+        return _no_memory(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
         return UsageError("the working folder was deleted", next_step="cd to a folder that exists, then run it again")
-    if isinstance(error, OSError) and error.errno in _OS_ERRORS:
-        return _OS_ERRORS[error.errno](
+    number = os_error_number(error)
+    if isinstance(error, OSError) and number in _OS_ERRORS:
+        return _OS_ERRORS[number](
             "a file cannot be written or read",
             where=error.filename,
-            found=error.strerror,
+            found=os.strerror(number),
             next_step="make room or get permission there, then run it again",
         )
     return None
+
+
+def os_error_number(error: BaseException) -> int:
+    """The number of an error of the system, or 0; numpy reports a full disk without one."""
+    if isinstance(error, OSError) and error.errno is None and _SHORT_WRITE.search(str(error)):
+        return errno.ENOSPC
+    return getattr(error, "errno", None) or 0
+
+
+def _no_memory(error: BaseException) -> CmssparkError:
+    """A limit of this process (77) stays until somebody raises it; a host that is full (75) may have room later."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    found = " ".join(str(error).split())[:200] or type(error).__name__
+    if limit != resource.RLIM_INFINITY:
+        return NotAllowed(
+            "more memory is needed than this process may use",
+            found=f"a limit of {limit // 1_000_000:,} MB; {found}",
+            next_step="raise the limit (ulimit -v), then run it again",
+        )
+    return NotReady(
+        "the host has too little memory, or lets this user start no more processes",
+        found=found,
+        next_step="run it again when there is more room, or with fewer cores",
+    )
 
 
 def _is_working_folder_gone() -> bool:

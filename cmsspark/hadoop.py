@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark import kerberos
 from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError
 from cmsspark.storage import Entry
 
@@ -218,6 +219,8 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
     except Py4JJavaError as error:
         name = str(error.java_exception.getClass().getName())
         reason = (str(error.java_exception.getMessage()) or name).splitlines()[0]
+        if (refused := kerberos.refused(f"{name}: {error.java_exception.getMessage()}")) is not None:
+            raise refused from None
         if name.endswith("AccessControlException"):
             raise NotAllowed("access is refused", where=path, found=reason) from None
         if name.endswith("FileNotFoundException"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def tools(folder: Path) -> Path:
     place = folder / "tools"
     if not place.exists():
         place.mkdir()
-        for name in ("dirname", "readlink", "sed", "head", "id", "cat", "env", "sha256sum", "cut"):
+        for name in ("dirname", "readlink", "sed", "head", "id", "cat", "env", "sha256sum", "cut", "df", "find"):
             (place / name).symlink_to(next(p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()))
     return place
 
@@ -39,12 +40,100 @@ def program(folder: Path, name: str, body: str) -> Path:
     return file
 
 
-def test_a_python_that_is_too_old_is_reported_with_the_next_step(tmp_path: Path) -> None:
+def apt(folder: Path, packages: str, os_release: str) -> None:
+    """A distribution whose package lists have these packages."""
+    program(folder, "apt-get", "exit 1")
+    program(
+        folder,
+        "apt-cache",
+        f'case "$1" in pkgnames) echo some;; show) case " {packages} " in *" $3 "*) exit 0;; esac; exit 100;; esac',
+    )
+    (folder / "os-release").write_text(os_release)
+
+
+DEBIANS = {
+    "12": ("ID=debian\nVERSION_ID=12\n", "openjdk-17-jre-headless python3-venv", "openjdk-17-jre-headless"),
+    "13": ("ID=debian\nVERSION_ID=13\n", "openjdk-21-jre-headless python3-venv", "openjdk-21-jre-headless"),
+}
+
+
+@pytest.mark.parametrize("version", DEBIANS)
+def test_all_that_lacks_is_told_at_once_in_one_line_with_packages_of_this_distribution(
+    version: str, tmp_path: Path
+) -> None:
+    os_release, packages, java = DEBIANS[version]
+    apt(tmp_path, packages, os_release)
     program(tmp_path, "python3", 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac')
-    run = setup("find_python || no_python", tmp_path)
+    program(tmp_path, "id", "echo 1000")
+    environ = {"OS_RELEASE": str(tmp_path / "os-release"), "CMSSPARK_VENV": str(tmp_path / "venv")}
+    run = setup('check_room() { :; }; find_java() { return 1; }; prepare "" java', tmp_path, **environ)
     assert run.returncode == 78
     assert "Python 3.11, 3.12 or 3.13" in run.stderr and "found: Python 3.9.2" in run.stderr
-    assert "apt-get install python3" in run.stderr
+    (line,) = [line for line in run.stderr.splitlines() if "next:" in line]
+    assert line.startswith("  next: sudo apt-get install -y python3") and java in line and "gcc" in line
+    assert "Installing" not in run.stderr, "this account may not"
+
+
+def test_a_python_that_is_named_and_does_not_fit_is_refused(tmp_path: Path) -> None:
+    old = program(tmp_path / "old", "python3", 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac')
+    program(tmp_path, "python3", "exit 0")
+    run = setup('prepare ""', tmp_path, PYTHON=str(old))
+    assert run.returncode == 78
+    assert f"PYTHON={old} does not fit: it is Python 3.9.2" in run.stderr
+    without = program(tmp_path / "bare", "python3", 'case "$1" in --version) echo Python 3.12.1;; *) exit 1;; esac')
+    assert "Python 3.12.1 without its venv module" in setup('prepare ""', tmp_path, PYTHON=str(without)).stderr
+
+
+def test_what_is_installed_already_asks_for_nothing(tmp_path: Path) -> None:
+    program(tmp_path, "python3", "exit 0")
+    folder = tmp_path / "venv"
+    folder.mkdir()
+    run = setup(
+        f"stamp_of {tmp_path}/python3 {REPO}/constraints.txt >{folder}/.stamp.base\n"
+        'install_packages() { echo installs; }; make_venv() { echo makes; }; prepare "" && echo $VENV',
+        tmp_path,
+        CMSSPARK_VENV=str(folder),
+    )
+    assert (run.returncode, run.stdout.split()) == (0, [str(folder)]), run.stderr
+
+
+def test_a_disk_without_room_ends_in_73_before_anything_is_installed(tmp_path: Path) -> None:
+    run = setup(f"VENV_MB=99999999; check_disk {tmp_path}/a/b", tmp_path)
+    assert run.returncode == 73
+    assert f"{tmp_path} has" in run.stderr and "CMSSPARK_VENV=" in run.stderr
+    run = setup(f"TMP_MB=99999999; check_disk {tmp_path}", tmp_path, TMPDIR=str(tmp_path))
+    assert run.returncode == 73 and "TMPDIR=" in run.stderr
+
+
+def test_an_index_that_does_not_answer_ends_in_75(tmp_path: Path) -> None:
+    words = f"check_index {sys.executable}"
+    run = setup(words, tmp_path, PIP_INDEX_URL="http://127.0.0.1:9/simple", http_proxy="")
+    assert run.returncode == 75
+    assert "http://127.0.0.1:9/simple does not answer" in run.stderr and "PIP_INDEX_URL" in run.stderr
+    assert setup(words, tmp_path, PIP_NO_INDEX="1", PIP_INDEX_URL="http://127.0.0.1:9").returncode == 0
+
+
+def test_a_checkout_that_cannot_be_written_has_its_environment_elsewhere(tmp_path: Path) -> None:
+    words = f"HERE={tmp_path}/none; venv_folder"
+    assert setup(words, tmp_path).stdout.startswith(f"{tmp_path}/.local/share/cmsspark/venv-")
+    assert setup(words, tmp_path, CMSSPARK_VENV="/x/y").stdout.strip() == "/x/y"
+    assert setup("venv_folder", tmp_path).stdout.strip() == f"{REPO}/.venv"
+
+
+@pytest.mark.parametrize("way", ["symlink", "sh"])
+def test_scripts_start_by_a_symlink_and_by_sh(way: str, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout" / "bin"
+    checkout.mkdir(parents=True)
+    for name in ("run_spark", "needs"):
+        (checkout / name).write_bytes((REPO / "bin" / name).read_bytes())
+        (checkout / name).chmod(0o755)
+    (checkout / "setup").write_text(f"HERE={tmp_path}\nprepare() {{ VENV=$HERE/venv; }}\n")
+    program(tmp_path / "venv" / "bin", "run_spark", 'echo "$@"')
+    link = tmp_path / "run_spark"
+    link.symlink_to(checkout / "run_spark")
+    command = ["sh", str(checkout / "run_spark")] if way == "sh" else [str(link)]
+    run = subprocess.run([*command, "job", "--x"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "job --x\n"), run.stderr
 
 
 def test_a_newer_python_beside_the_old_one_is_found(tmp_path: Path) -> None:
@@ -56,9 +145,11 @@ def test_a_newer_python_beside_the_old_one_is_found(tmp_path: Path) -> None:
 
 
 def test_no_java_is_reported_with_the_exact_command(tmp_path: Path) -> None:
-    run = setup("no_java ' 17 21 '", tmp_path)
+    apt(tmp_path, *DEBIANS["13"][1::-1])
+    run = setup("find_java() { return 1; }; use_java 17", tmp_path, OS_RELEASE=str(tmp_path / "os-release"))
     assert run.returncode == 78
-    assert "Java 17 or 21 is wanted" in run.stderr and "sudo apt-get install openjdk-17-jre-headless" in run.stderr
+    assert "Java 17 or 21 is wanted" in run.stderr
+    assert "apt-get install -y openjdk-21-jre-headless" in run.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,12 +198,12 @@ def test_every_script_is_sound_shell() -> None:
 def test_cron_daily_passes_its_options_on_with_crons_short_path(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "cron_daily").write_bytes((REPO / "bin" / "cron_daily").read_bytes())
-    stub = f"HERE={tmp_path}\nsetup_venv() {{ :; }}\nuse_java() {{ echo java; }}\n"
+    stub = f"HERE={tmp_path}\nprepare() {{ VENV=$HERE/.venv; }}\n"
     (tmp_path / "bin" / "setup").write_text(stub)
     program(tmp_path / ".venv" / "bin", "cmsspark", 'echo "$@" in $TZ')
     command = ["/bin/bash", f"{tmp_path}/bin/cron_daily", "--to", "20260115", "--job", "a b"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
-    assert run.stdout.splitlines() == ["java", "daily --to 20260115 --job a b in UTC"], run.stderr
+    assert run.stdout.splitlines() == ["daily --to 20260115 --job a b in UTC"], run.stderr
 
 
 def test_the_example_for_cron_names_programs_that_are_there_and_no_percent_sign() -> None:

@@ -38,6 +38,8 @@ FLOORS = {
     "jobs": 6,
     **dict.fromkeys(("commands", "submit", "notebook"), 7),
     "cli": 8,
+    "__main__": 9,
+    "entry": 9,
 }
 #: Imports between rooms of one floor, with the reason. None is needed.
 BESIDE: dict[tuple[str, str], str] = {}

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,7 +22,7 @@ from cmsspark import clock, days, errors
 from cmsspark.errors import CmssparkError, UsageError, as_ours
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
-from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
+from cmsspark.pipeline.options import DaysType, DayType, quiet_option, settings_of, store_of, store_options
 from cmsspark.storage import Files, LocalFiles
 
 if TYPE_CHECKING:
@@ -33,35 +32,30 @@ if TYPE_CHECKING:
     from cmsspark.settings import Settings
 
 
-class DaysType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """A day, a range ``20260101..20260131``, or several of both, separated by commas."""
+#: What ``--date latest`` stands for until the inputs are looked at.
+_LATEST: Final[frozenset[date]] = frozenset({date.max})
 
-    name = "days"
+
+class DaysOrLatest(DaysType):
+    """As :class:`DaysType`; or ``latest``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
-        if isinstance(value, frozenset):
-            return value
-        one_day, chosen = DayType(), set()
-        for part in str(value).split(","):
-            first, dots, last = re.sub(r"(?<=\d{8})-(?=\d{8})|:", "..", part).partition("..")
-            since = one_day.convert(first.strip(), param, ctx)
-            until = one_day.convert(last.strip(), param, ctx) if dots else since
-            if since > until:
-                self.fail(f"{part!r} ends before it begins; swap the days", param, ctx)
-            chosen |= {since + timedelta(days=number) for number in range((until - since).days + 1)}
-        return frozenset(chosen)
+        return _LATEST if value == "latest" else super().convert(value, param, ctx)
 
 
 @click.group("daily", invoke_without_command=True)
 @click.option("--from", "first", type=DayType(), help="First day. [default: as many days back as the settings say]")
 @click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
-@click.option("--date", "only", type=DaysType(), metavar="DAYS", help="These days: 20260101..20260131, 20260205")
+@click.option(
+    "--date", "only", type=DaysOrLatest(), metavar="DAYS", help="These days: 20260101..20260131, 20260205; latest."
+)
 @click.option("--job", "job_names", multiple=True, metavar="JOB", help="Only this job. May be repeated.")
 @click.option("--parallel", type=click.IntRange(1, 16), help="Days to do at once.")
 @click.option("--publish/--no-publish", "publish", default=None, help="Publish what is stored, or only store it.")
 @click.option("--force", is_flag=True, help="Run the days again, also done or given up ones. Needs --date or --from.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--root", metavar="URI", help="Put before every default input folder (else CMSSPARK_ROOT).")
+@quiet_option
 @store_options
 @click.pass_context
 def command(
@@ -92,14 +86,19 @@ def command(
             parallel=parallel or config.parallel,
             publish=config.publish if publish is None else publish,
         )
-        until = max(only) if only else last or days.today() - timedelta(days=1)
-        since = min(only) if only else first or until - timedelta(days=config.days - 1)
-        if since > until:
-            raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
         store = store_of(fout, settings)
         argv = ("--settings", str(Path(settings_file).absolute())) if settings_file else ()
         files = _files(settings, root, store)
-        return Daily(settings, config, store, files, argv, root, only, force), since, until
+        chosen = only
+        if only == _LATEST:
+            yesterday = days.today() - timedelta(days=1)
+            latest = Daily(settings, config, store, files, argv, root, None, force).latest_day(yesterday)
+            chosen = frozenset({latest})
+        until = max(chosen) if chosen else last or days.today() - timedelta(days=1)
+        since = min(chosen) if chosen else first or until - timedelta(days=config.days - 1)
+        if since > until:
+            raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
+        return Daily(settings, config, store, files, argv, root, chosen, force), since, until
 
     if dry_run:
         daily, since, until = prepare(settings_of(settings_file))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.errors import CmssparkError, OutputError
-from cmsspark.pipeline.options import DayType
+from cmsspark.pipeline.options import DayType, quiet_option
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class DemoPaths:
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random numbers.")
 @click.option("--keep", is_flag=True, help="Reuse existing logs and dumps if they were made with the same options.")
+@quiet_option
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool) -> int:
     """Create a small simulated CMS (one day of logs and dumps), run the main jobs, publish the day, show the results.
@@ -157,6 +158,8 @@ def _settings(paths: DemoPaths) -> str:
     # JSON is valid YAML, with any character in the path.
     values = {"root": paths.cms, "store": paths.store, "state_dir": paths.out / "state"}
     lines = [f"{key}: {json.dumps(str(path.absolute()))}" for key, path in values.items()]
+    # As the demo itself publishes: to the same place nothing is sent twice.
+    lines.append(f"publishing: {{sink: file, spool: {json.dumps(str(paths.documents.absolute()))}}}")
     return "\n".join(
         ["# Settings of the demo: export CMSSPARK_SETTINGS to this file to work with its results.", *lines, ""]
     )

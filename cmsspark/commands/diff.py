@@ -1,17 +1,17 @@
-"""``cmsspark diff A B``: what appeared, vanished or changed most between two days, or two runs of one day."""
+"""``cmsspark diff A B``: what appeared, vanished or changed most between two days or periods, or two runs of one."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cmsspark import days
 from cmsspark.errors import UsageError
-from cmsspark.pipeline.job_index import find_job
+from cmsspark.periods import Interval, Period, named
+from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.reports.terminal import NOTHING, number, table, terminal_width
 
@@ -27,18 +27,33 @@ MEASURES: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
 
 @dataclass(frozen=True)
 class Side:
-    """One side of the comparison: the current result of a day, or one of its runs."""
+    """One side of the comparison: the current result of a day or period, or one of its runs."""
 
-    day: date
+    interval: Interval
     run: str | None
 
     @classmethod
     def of(cls, text: str) -> Side:
-        """``20260115`` or ``20260115@RUN``. Raises UsageError (2)."""
-        day, at, run = text.partition("@")
+        """A day, a period by its name, each also with ``@RUN``. Raises UsageError (2)."""
+        name, at, run = text.partition("@")
         if at and not run:
             raise UsageError(f"a run is needed after the @ of {text!r}", next_step="cmsspark runs lists them")
-        return cls(days.parse_day(day), run or None)
+        try:
+            return cls(named(name), run or None)
+        except ValueError:
+            pass
+        try:
+            return cls(days.parse_day(name), run or None)
+        except UsageError as error:
+            raise UsageError(
+                error.wanted, next_step="give a day (20260115), a week (2026-W46), a month (2026-11) or a range "
+                "(2026-11-01--2026-11-10)",
+            ) from None  # fmt: skip
+
+    @property
+    def is_period(self) -> bool:
+        """Whether it is a period, not a day."""
+        return isinstance(self.interval, Period)
 
 
 _BY: Final = "Group by this column. Can be given several times. [default: dataset, site, stream]"
@@ -47,7 +62,7 @@ _BY: Final = "Group by this column. Can be given several times. [default: datase
 @click.command("diff")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--job", "job_name", default="data_aggregation", show_default=True, help="Compare results of this job.")
+@click.option("--job", "job_name", help="Compare results of this job. [default: data_aggregation; of periods: period]")
 @click.option(
     "--by",
     type=click.Choice(list(COLUMNS)),
@@ -56,25 +71,25 @@ _BY: Final = "Group by this column. Can be given several times. [default: datase
 )
 @click.option("--measure", type=click.Choice(MEASURES), default="nacc", show_default=True, help="Measure to compare.")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Number of largest changes.")
-@click.option("--publish-impact", is_flag=True, help="Also count changed documents (two runs of one day).")
+@click.option("--publish-impact", is_flag=True, help="Also count changed documents (two runs of one day or period).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def command(
-    before: str, after: str, job_name: str, by: tuple[str, ...], measure: str, top: int, publish_impact: bool,
+    before: str, after: str, job_name: str | None, by: tuple[str, ...], measure: str, top: int, publish_impact: bool,
     as_json: bool, fout: str | None, settings_file: str | None,
 ) -> None:  # fmt: skip
-    """Compare results A and B. Each is a day (20260115) or a run of a day (20260115@RUN; RUN can be abbreviated).
+    """Compare results A and B: two days (20260115), or two periods (2026-W46, 2026-11, 2026-11-01--2026-11-10).
+
+    @RUN after one of them names a run of it (20260115@RUN; RUN can be abbreviated).
 
     Prints the sums of all measures and, by dataset, site and stream, groups that appeared, vanished or changed most.
     """
     from cmsspark.checks import differences
     from cmsspark.schemas import stored_table
 
-    job = find_job(job_name)
-    if not job.streams:
-        raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
     sides = Side.of(before), Side.of(after)
-    if publish_impact and sides[0].day != sides[1].day:
+    job = _job_of(job_name, sides)
+    if publish_impact and sides[0].interval != sides[1].interval:
         raise UsageError("documents of two days cannot be compared", next_step="give two runs of one day: DAY@RUN")
     schema = stored_table(job.tables[0])
     store = store_of(fout, settings_of(settings_file))
@@ -92,6 +107,20 @@ def command(
         _print(names, sums, groups, measure, impact)
 
 
+def _job_of(name: str | None, sides: tuple[Side, Side]) -> Job:
+    """The job whose results are compared. Raises UsageError (2) for a day and a period, or a job of the other kind."""
+    is_period = sides[0].is_period
+    if is_period != sides[1].is_period:
+        raise UsageError("a day and a period cannot be compared", next_step="give two days, or two periods")
+    job = find_job(name or ("period" if is_period else "data_aggregation"))
+    if job.of_periods != is_period:
+        kind = "periods" if job.of_periods else "days"
+        raise UsageError(f"results of {job.name} are of {kind}", next_step=f"give two {kind}")
+    if not (job.streams or job.of_periods):
+        raise UsageError(f"{job.name} counts no accesses", next_step="give a job on log streams")
+    return job
+
+
 def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.DataFrame]:
     """The name of a run, and the columns that are compared or published. Raises DataError (65) for a damaged part."""
     import polars as pl
@@ -101,19 +130,19 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.Data
 
     files = files_of(store, "cmsspark diff")
     if side.run is None:
-        result = results.current(files, store, job, schema.name, side.day)
+        result = results.current(files, store, job, schema.name, side.interval)
     else:
-        result = results.run_table(files, store, job, schema.name, side.day, side.run)
+        result = results.run_table(files, store, job, schema.name, side.interval, side.run)
     rows = pl.from_arrow(table_rows(files, result, schema.name, schema.names))
     assert isinstance(rows, pl.DataFrame)
-    return f"{side.day}@{result.manifest.run}", rows
+    return f"{side.interval.isoformat()}@{result.manifest.run}", rows
 
 
 def _impact(rows: list[pl.DataFrame], schema: Table) -> Impact:
     from cmsspark.checks import differences
     from cmsspark.publish.documents import key_columns
 
-    published = [frame.drop("day") for frame in rows]
+    published = [frame.drop("day", strict=False) for frame in rows]
     return differences.impact(published[0], published[1], key_columns(schema))
 
 

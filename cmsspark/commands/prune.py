@@ -8,7 +8,8 @@ from cmsspark import clock
 from cmsspark.days import DAY_MS
 from cmsspark.errors import NotReady, UsageError
 from cmsspark.file_systems import files_for
-from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.options import quiet_option, settings_of, store_of, store_options
+from cmsspark.progress_line import counted
 from cmsspark.settings import Settings
 from cmsspark.storage import Files, LocalFiles, is_local, join
 from cmsspark.store import lease, leftovers, retention
@@ -19,6 +20,7 @@ from cmsspark.store.retention import OldRun
 @click.option("--older-than", "age", type=click.IntRange(1), default=30, show_default=True, metavar="DAYS", help="Age.")
 @click.option("--yes", is_flag=True, help="Remove; without this option only list.")
 @click.option("--dry-run", is_flag=True, help="Only list. This is the default.")
+@quiet_option
 @store_options
 def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file: str | None) -> None:
     """Remove replaced runs, leftovers of killed runs, old leases and damaged run histories.
@@ -68,8 +70,8 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
 def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
     """List, and with ``remove`` delete, runs last written before ``before_ms``. Returns the number of these runs."""
     total = 0
-    runs = list(retention.old_runs(files, fout, before_ms))
-    for run in runs:
+    runs = list(counted(retention.old_runs(files, fout, before_ms), "looking for old runs", None, "found"))
+    for run in counted(runs, "removing old runs" if remove else "listing old runs", len(runs), "runs"):
         text = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.why})"
         if not remove:
             click.echo(f"would remove: {text}")

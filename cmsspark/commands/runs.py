@@ -13,6 +13,7 @@ import click
 from cmsspark import clock
 from cmsspark.file_systems import files_for
 from cmsspark.manifests import Manifest
+from cmsspark.pipeline import failure_report
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.run_context import from_manifest
@@ -114,8 +115,12 @@ def of(run: Run) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_options
 def show_command(run: str, as_json: bool, fout: str | None, settings_file: str | None) -> None:
-    """Show the details of RUN: inputs, counts, warnings, documents, error. RUN can be abbreviated."""
-    with history_of(settings_of(settings_file), fout) as history:
+    """Show the details of RUN: inputs, counts, warnings, documents, error.
+
+    RUN is the beginning of an id that cmsspark runs lists, or latest.
+    """
+    settings = settings_of(settings_file)
+    with history_of(settings, fout) as history:
         record = history.find(run)
         published = [
             entry for entry in history.published(record.day, record.day) if entry.stored_run == record.stored_run
@@ -128,6 +133,8 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
     click.echo(f"{record.job} of {of(record)}: {state}{', partial' if record.is_partial else ''}")
     for label, value in _facts(record):
         click.echo(f"  {label:<12}{value}")
+    if (failed := failure_report.page_path(settings.state_dir, record)).is_file():
+        click.echo(f"  {'page':<12}{failed}")
     if record.error:
         click.echo(f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14))
     for entry in published:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Final
 
 import click
@@ -12,10 +13,13 @@ import click
 from cmsspark import clock, days
 from cmsspark.commands.runs import history_of
 from cmsspark.daily.state import DailyState, DayRecord, split_key
+from cmsspark.periods import spans
+from cmsspark.pipeline import failure_report
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
-from cmsspark.reports.terminal import Coloured, echo_table
+from cmsspark.reports.terminal import Coloured, echo_table, printable
 from cmsspark.store.day_states import WORDS, Cell, cell, is_lost, table
+from cmsspark.store.run_history import Run, State
 
 #: Words of days without a result, which a day that is skipped shows no more.
 _NO_RESULT: Final = ("-", "waiting", "interrupted", "failed", "lost")
@@ -35,6 +39,9 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         # Runs of periods have no single day: cmsspark periods lists them.
         runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
         published = history.published(span[0], until)
+        stored = history.stored_days()
+    if not runs and not (fout or settings.store):
+        click.echo("no store is named: give --fout URI, or `store: URI` in cmsspark.yaml", err=True)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
     records = DailyState(settings.state_dir, fout or settings.store).read().days
     jobs += [job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)]
@@ -47,8 +54,33 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         click.echo(json.dumps(states, indent=1))
         return
     _print(span, jobs, cells)
-    for line in remarks(records, span):
+    for line in (*failures(runs, cells, settings.state_dir), *outside(stored, span), *remarks(records, span)):
         click.echo(line)
+
+
+def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[str]:
+    """A line for each job with stored days outside the window, with the option that shows the last of them."""
+    lines = []
+    for job, stored_days in stored.items():
+        if job in JOBS and not JOBS[job].of_periods and (others := [day for day in stored_days if day not in span]):
+            count = "1 day" if len(others) == 1 else f"{len(others):,} days"
+            lines.append(f"{job}: also stored: {count}, {spans(others)}; --to {others[-1]} shows the last")
+    return ["", *lines] if lines else []
+
+
+def failures(runs: Iterable[Run], cells: Mapping[tuple[date, str], Cell], state_dir: Path) -> list[str]:
+    """A line for each day whose last run failed: the code, the reason, and the page that says more."""
+    lines, seen = [], set()
+    for run in runs:  # the latest start first
+        key = run.day, run.job
+        if key in seen or key not in cells:
+            continue
+        seen.add(key)
+        page = failure_report.page_path(state_dir, run)
+        if run.state is State.FAILED and cells[key].word != "skipped" and page.is_file():
+            reason = (run.error or "").partition("\n")[0]
+            lines.append(f"{run.day} {run.job}: {run.exit_code}: {printable(reason)}\n  {page}")
+    return ["", *lines] if lines else []
 
 
 def remarks(records: Mapping[str, DayRecord], span: Sequence[date]) -> list[str]:

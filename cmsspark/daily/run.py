@@ -78,6 +78,12 @@ class Daily:
         tasks = [self._plan(planner, job, day) for day in chosen for job in self.config.jobs]
         return [task for task in tasks if task is not None]
 
+    def latest_day(self, until: date) -> date:
+        """The newest day up to ``until`` whose inputs are complete for all jobs. Raises NotReady (75)."""
+        from cmsspark.daily.latest import latest_day
+
+        return latest_day(self._planner(until, until), self.config.jobs, until)
+
     def _planner(self, first: date, last: date) -> Planner:
         from cmsspark.pipeline.planner import Planner
         from cmsspark.sources.folders import Layout

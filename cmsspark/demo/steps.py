@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import IO
 
 import click
+
+from cmsspark import progress_line
 
 #: Seconds between updates of the clock on a terminal.
 TICK = 1.0
@@ -57,18 +60,27 @@ class Steps:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, **environment},
+            env={**os.environ, **self._progress(), **environment},
         ) as process:
             assert process.stdout is not None
             began = time.monotonic()
             for line in _lines(process.stdout):
-                if line is not None:
+                if line is not None and line.startswith(progress_line.MARK):
+                    _clear()
+                    width = shutil.get_terminal_size().columns - 1
+                    click.echo(f"      {line[1:].rstrip()}"[:width], nl=False)
+                elif line is not None:
                     _clear()
                     self.echo(line.rstrip())
                 elif sys.stdout.isatty():
                     click.echo(f"\r      … {time.monotonic() - began:.0f} s", nl=False)
             _clear()
         return process.returncode
+
+    @staticmethod
+    def _progress() -> dict[str, str]:
+        """The environment that has a child report its progress to the terminal of this process."""
+        return {progress_line.MODE: "stream"} if sys.stdout.isatty() and not progress_line.is_quiet() else {}
 
 
 def _lines(stream: IO[str]) -> Iterator[str | None]:

@@ -10,6 +10,7 @@ from cmsspark import periods as calendar
 from cmsspark.periods import Period
 from cmsspark.pipeline.crab_days import CrabDays, check_sums, store_report, sum_or_null
 from cmsspark.pipeline.job_index import JOBS
+from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.schemas import stored_table
@@ -28,13 +29,23 @@ _COLUMNS: Final = ["input", "dataset_name", *_DISTINCT.values(), *_COUNTS, *_MEA
 @period_options
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
 @store_options
+@output_options
 @click.option("--verbose", is_flag=True, help="Print more progress messages.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
-    period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, verbose: bool, debug: bool
+    period: Period | None,
+    allow_missing: bool,
+    fout: str | None,
+    settings_file: str | None,
+    as_json: bool,
+    verbose: bool,
+    debug: bool,
 ) -> None:
     settings = settings_of(settings_file)
-    store_report(NAME, needed(period), store_of(fout, settings), settings, build, allow_missing=allow_missing)
+    wanted, store = needed(period), store_of(fout, settings)
+    print_outcome(
+        NAME, wanted, as_json, lambda: store_report(NAME, wanted, store, settings, build, allow_missing=allow_missing)
+    )
 
 
 def build(days: CrabDays) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from cmsspark import periods as calendar
 from cmsspark.periods import Period
 from cmsspark.pipeline.crab_days import CrabDays, store_report
 from cmsspark.pipeline.job_index import JOBS
+from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.schemas import stored_table
@@ -26,11 +27,15 @@ _COLUMNS: Final = ["user", "is_analysis", "job_count"]
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @period_options
 @store_options
+@output_options
 @click.option("--verbose", is_flag=True, help="Print more progress messages.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-def command(period: Period | None, fout: str | None, settings_file: str | None, verbose: bool, debug: bool) -> None:
+def command(
+    period: Period | None, fout: str | None, settings_file: str | None, as_json: bool, verbose: bool, debug: bool
+) -> None:
     settings = settings_of(settings_file)
-    store_report(NAME, needed(period), store_of(fout, settings), settings, build, allow_missing=True)
+    wanted, store = needed(period), store_of(fout, settings)
+    print_outcome(NAME, wanted, as_json, lambda: store_report(NAME, wanted, store, settings, build, allow_missing=True))
 
 
 def build(days: CrabDays) -> pl.DataFrame:

@@ -47,5 +47,5 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return dump_frames.as_table(rows, JOB.name, day)
 
 
-JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build)
+JOB: Final = DumpJob("dbs_events", DBS, replicas=False, build=build, by_dataset=True)
 command = JOB.command()

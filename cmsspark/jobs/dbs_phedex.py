@@ -38,5 +38,5 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return dump_frames.as_table(rows, JOB.name, day)
 
 
-JOB: Final = DumpJob("dbs_phedex", DBS, replicas=True, build=build)
+JOB: Final = DumpJob("dbs_phedex", DBS, replicas=True, build=build, by_dataset=True)
 command = JOB.command()

@@ -24,7 +24,9 @@ def find_stderr() -> None:
 
 def main() -> None:
     find_stderr()
-    from cmsspark import errors
+    from cmsspark import errors, memory
+
+    memory.check_room()
     from cmsspark.pipeline.job_index import find_job, load_command
 
     job = find_job(sys.argv[1])

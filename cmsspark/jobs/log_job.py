@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cmsspark import progress_line
 from cmsspark.pipeline.job_index import Job
-from cmsspark.pipeline.options import StreamsType, engine_option, job_options, settings_of, store_of
+from cmsspark.pipeline.job_output import output_options, print_outcome
+from cmsspark.pipeline.options import StreamsType, engine_option, job_options, settings_of, store_of, with_sources
 from cmsspark.sources.epochs import Epochs
 from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     from cmsspark.pipeline.request import DayRequest
     from cmsspark.settings import Settings
+    from cmsspark.store.results import CurrentTable
 
 #: Options of the command that are no part of a request.
-_NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "verbose", "debug")
+_NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "verbose", "debug", "source", "as_json")
 
 
 def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:
@@ -33,6 +36,7 @@ def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: 
 
     day = options["day"]
     rest = {name: value for name, value in options.items() if name not in _NOT_OF_A_REQUEST}
+    settings = with_sources(settings, options.get("source", ()))
     epochs = Epochs.load(settings.sources, settings.where)
     rest["streams"] = options.get("streams") or epochs.streams_of_day(day, job.streams) or job.streams
     has_jobs = bool({*rest["streams"]} & {*STREAMS_OF_JOBS})
@@ -45,6 +49,7 @@ def command_of(job: Job) -> click.Command:
 
     @click.command(job.name, help=f"{job.about}. Exit codes: cmsspark help exit-codes.")
     @job_options
+    @output_options
     @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
     @click.option(
         "--allow-missing", is_flag=True, help="Leave out streams that are not there; marks the result partial."
@@ -72,14 +77,20 @@ def command_of(job: Job) -> click.Command:
     )
     @click.option("--feed", type=click.Choice(["auto", "direct", "spark"]), default="auto", hidden=True)
     @engine_option
-    def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
+    def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
         # Not at import: `--help` must answer at once.
         from cmsspark.pipeline import run_report
         from cmsspark.pipeline.log_day import run
 
         settings = settings_of(settings_file)
         request = day_request(job, options, settings, store_of(fout, settings))
-        run_report.write_page(request.fout, job.name, run(request), lambda text: click.echo(text, err=True))
+
+        def work() -> CurrentTable:
+            done = run(request)
+            run_report.write_page(request.fout, job.name, done, progress_line.log)
+            return done
+
+        print_outcome(job.name, request.day, as_json, work)
 
     if "partials" not in job.tables:
         command = click.option(

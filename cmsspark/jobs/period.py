@@ -15,6 +15,7 @@ from cmsspark import periods as calendar
 from cmsspark.periods import Period
 from cmsspark.pipeline import stored_days as stored
 from cmsspark.pipeline.job_index import JOBS
+from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.pipeline.provenance import versions
@@ -49,13 +50,16 @@ class PeriodResult:
 @period_options
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
 @store_options
+@output_options
 @click.option("--verbose", is_flag=True, help="Print more progress messages.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
-    period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, verbose: bool, debug: bool
-) -> None:
-    settings = settings_of(settings_file)
-    run(needed(period), store_of(fout, settings), settings, allow_missing=allow_missing)
+    period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool,
+    verbose: bool, debug: bool,
+) -> None:  # fmt: skip
+    settings, wanted = settings_of(settings_file), needed(period)
+    store = store_of(fout, settings)
+    print_outcome(NAME, wanted, as_json, lambda: run(wanted, store, settings, allow_missing=allow_missing))
 
 
 def run(

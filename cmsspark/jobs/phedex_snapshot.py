@@ -21,5 +21,5 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
     return dump_frames.as_table(rows, JOB.name, day)
 
 
-JOB: Final = DumpJob("phedex", {}, replicas=True, build=build)
+JOB: Final = DumpJob("phedex", {}, replicas=True, build=build, by_dataset=True)
 command = JOB.command()

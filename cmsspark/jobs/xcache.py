@@ -18,14 +18,14 @@ from cmsspark.pipeline.run_context import running
 from cmsspark.schemas import stored_table
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
-from cmsspark.sources.xcache import FEED
 from cmsspark.storage import Files, LocalFiles, is_local
 from cmsspark.store import results
 
 if TYPE_CHECKING:
     from cmsspark.settings import Settings
-    from cmsspark.sources.xcache import CacheDecoder, CacheSums
+    from cmsspark.sources.cache_records import CacheDecoder, CacheSums
 
+#: The job, its table, and the feed in etc/sources.yaml.
 NAME: Final = "xcache"
 #: As for log streams: more malformed records than this share and this number fail the run.
 _SHARE, _RECORDS = 0.001, 10
@@ -55,14 +55,14 @@ def run(
     """
     with running(settings, fout, NAME, day, log) as run_context:
         layout = Layout.of(settings, root)
-        locations = [location.folder for location in layout.locations[FEED]]
+        locations = [location.folder for location in layout.locations[NAME]]
         files: Files = LocalFiles()
         if not all(is_local(location) for location in (*locations, fout)):
             from cmsspark.runners.session import small_session
 
             files = files_for("hdfs://", small_session(f"cmsspark {NAME}"))
         run_context.lock(files)
-        source = resolve_day(files, layout, FEED, day, allow_tmp=allow_tmp)
+        source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
         decoder, bins = _read(files, source, day, settings)
         _check(source, bins)
         with run_context.staged(files) as staged:
@@ -111,9 +111,9 @@ def _table(rows: list[dict[str, Any]]) -> Any:
 
 def _read(files: Files, source: DayInput, day: date, settings: Settings) -> tuple[CacheDecoder, dict[str, int]]:
     """The sums of all files, and the number of records by bin."""
+    from cmsspark.sources.cache_records import CacheDecoder
     from cmsspark.sources.fields import Apps
     from cmsspark.sources.formats import lines
-    from cmsspark.sources.xcache import CacheDecoder
     from cmsspark.store.part_files import open_part
 
     decoder = CacheDecoder(day, Apps.load())
@@ -136,14 +136,14 @@ def _check(source: DayInput, bins: dict[str, int]) -> None:
     """Raises DataError (65) for too many malformed records, NotReady (75) for no record at all."""
     if not bins["read"]:
         raise NotReady(
-            f"{FEED} is there but has no data",
+            f"{NAME} is there but has no data",
             where=source.folder,
             found=f"{len(source.files)} files without any record",
             next_step="run again when the day is written",
         )
     if bins["malformed"] > _RECORDS and bins["malformed"] > _SHARE * bins["read"]:
         raise DataError(
-            f"{FEED}: {bins['malformed']:,} of {bins['read']:,} records are malformed, tolerated are {100 * _SHARE} %",
+            f"{NAME}: {bins['malformed']:,} of {bins['read']:,} records are malformed, tolerated are {100 * _SHARE} %",
             where=source.folder,
             next_step="compare the records with schemas/inputs/xcache/json.yaml",
         )
@@ -152,7 +152,7 @@ def _check(source: DayInput, bins: dict[str, int]) -> None:
 def _manifest(source: DayInput, bins: dict[str, int], day: date, seconds: float) -> dict[str, Any]:
     return {
         "records": bins,
-        "inputs": [{**input_summary(source), "stream": None, "table": FEED}],
+        "inputs": [{**input_summary(source), "stream": None, "table": NAME}],
         "partial": source.is_tmp,
         "warnings": list(source.warnings),
         "versions": versions(),

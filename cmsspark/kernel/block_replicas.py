@@ -17,7 +17,7 @@ import numpy as np
 
 from cmsspark.buffers import array, from_numpy, to_numpy
 from cmsspark.kernel.exact_integers import Longs, joined, sums_by_group
-from cmsspark.kernel.file_partitions import Arrays, FilePartitions, Files, column_of, files_of, numbered
+from cmsspark.kernel.file_partitions import Arrays, FilePartitions, RucioFiles, column_of, files_of, numbered
 from cmsspark.kernel.partitions import PARTITIONS, ROWS, PartitionedRun, PartitionRange, ranges
 from cmsspark.kernel.parts import Each
 from cmsspark.names import block_dataset
@@ -32,7 +32,7 @@ LARGEST: Final = ("created_ms", "accessed_ms")
 
 
 @dataclass(frozen=True)
-class Totals:
+class BlockTotals:
     """Of each block: how many files CONTENTS has of it, and their bytes; and the largest last access of its files in
     DIDS (-1: null).
     """
@@ -50,7 +50,7 @@ class BlockReplicas:
 
     parts: list[Callable[[], Iterator[pa.Table]]]
     no_block: Arrays
-    totals: Totals
+    totals: BlockTotals
     blocks: pa.Array
 
 
@@ -81,7 +81,7 @@ def block_replicas(
         for name in totals:
             totals[name][of_range.blocks] += of_range.totals[name]
         accessed[of_range.accessed[0]] = np.maximum(accessed[of_range.accessed[0]], of_range.accessed[1])
-    whole = Totals(totals["files"], joined(totals["upper"], totals["lower"], "the files of a block"), accessed)
+    whole = BlockTotals(totals["files"], joined(totals["upper"], totals["lower"], "the files of a block"), accessed)
     np.save(folder / "block-files.npy", whole.files)
     np.save(folder / "block-bytes.npy", whole.bytes)
     _save_names(folder, partitions.blocks)
@@ -120,7 +120,7 @@ def _of_range(
     return _RangeSums(runs, no_block, blocks, totals, _accesses(partitions, files, task))
 
 
-def _accesses(partitions: FilePartitions, files: Files, task: PartitionRange) -> tuple[Longs, Longs]:
+def _accesses(partitions: FilePartitions, files: RucioFiles, task: PartitionRange) -> tuple[Longs, Longs]:
     """The blocks of files with a last access in DIDS, and its largest value."""
     rows = PartitionRange(partitions.accesses, task.first, task.last)
     hashes, checks, accessed = (column_of(rows, name) for name in ("hash", "check", "accessed_ms"))
@@ -134,7 +134,7 @@ def _accesses(partitions: FilePartitions, files: Files, task: PartitionRange) ->
     return blocks, largest
 
 
-def _sums_of(files: Files, day_ms: tuple[int, int]) -> Arrays:
+def _sums_of(files: RucioFiles, day_ms: tuple[int, int]) -> Arrays:
     """The sums of the file replicas by (block, RSE); block -1 for files in none."""
     block = files.block[files.file]
     is_new = (files.created_ms >= day_ms[0]) & (files.created_ms < day_ms[1])

@@ -28,7 +28,7 @@ import xxhash
 
 from cmsspark.buffers import texts_of
 from cmsspark.compiled import compiled
-from cmsspark.errors import DataError, OutputError
+from cmsspark.errors import DataError, OutputError, os_error_number
 from cmsspark.kernel.exact_integers import Longs
 
 if TYPE_CHECKING:
@@ -253,13 +253,15 @@ def open_or_build(cache: Path, kind: str, fingerprint: str, build: Callable[[Pat
     try:
         try:
             build(aside)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        except (OSError, OutputError) as error:
+            # Processes of the pool hand it over as an error of ours.
+            number = os_error_number(error)
+            if isinstance(error, OSError) and number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise OutputError(
                 "there is no room for the catalogue's snapshot",
                 where=cache,
-                found=error.strerror,
+                found=error.found if isinstance(error, OutputError) else os.strerror(number),
                 next_step="free 40 bytes for each file in DBS, or name another folder in the settings, as cache_dir",
             ) from None
         try:

@@ -54,7 +54,7 @@ class FilePartitions:
 
 
 @dataclass(frozen=True)
-class Files:
+class RucioFiles:
     """The files of some partitions. ``ids`` of rows number the files from 0 on."""
 
     #: Of each file: its block (-1: in none), and its size by CONTENTS, else by its largest replica (-1: unknown).
@@ -97,7 +97,7 @@ write_contents = partial(write_runs, columns=_CONTENT_COLUMNS)
 write_accesses = partial(write_runs, columns=("hash", "check", "accessed_ms"))
 
 
-def files_of(partitions: FilePartitions, first: int, last: int) -> Files:
+def files_of(partitions: FilePartitions, first: int, last: int) -> RucioFiles:
     """The files of the partitions from ``first`` to before ``last``."""
     contents = PartitionRange([one.run for one in partitions.contents], first, last)
     replicas = PartitionRange(partitions.replicas, first, last)
@@ -117,7 +117,7 @@ def files_of(partitions: FilePartitions, first: int, last: int) -> Files:
     largest = np.full(count, -1, np.int64)
     np.maximum.at(largest, file, values["bytes"])
     size = np.where(size < 0, largest, size)
-    return Files(block, size, file, rse, **values, hash=hashes[firsts], check=checks[firsts])
+    return RucioFiles(block, size, file, rse, **values, hash=hashes[firsts], check=checks[firsts])
 
 
 def numbered(hashes: Hashes, checks: Hashes) -> tuple[Longs, Longs]:

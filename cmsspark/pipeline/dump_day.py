@@ -7,7 +7,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,10 @@ from cmsspark.compiled import unavailable_reason
 from cmsspark.errors import InputMissing
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import JOBS, Job
+from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.job_run import begin
-from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of
+from cmsspark.pipeline.name_patterns import NamePatterns, pattern_options
+from cmsspark.pipeline.options import engine_option, job_options, settings_of, store_of, with_sources
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, versions
 from cmsspark.pipeline.request import JobRequest
 from cmsspark.pipeline.run_context import RunContext
@@ -70,6 +72,14 @@ class DumpJob:
     manifest: Callable[[Frames], dict[str, Any]] | None = None
     options: tuple[Callable[[Any], Any], ...] = ()
     configured: Callable[[Mapping[str, Any], Settings], DumpJob] | None = None
+    #: Whether a row is of one dataset, so that ``--patterns`` can choose.
+    by_dataset: bool = False
+
+    def only(self, patterns: NamePatterns | None) -> DumpJob:
+        """The job with the datasets that the patterns choose."""
+        if patterns is None:
+            return self
+        return replace(self, build=lambda frames, day: patterns.select(self.build(frames, day)))
 
     def choose(self, files: Files, layout: Layout, day: date) -> list[Dump]:
         """The dumps for the day. Raises InputMissing (66), also where Rucio does not serve the day and the job needs
@@ -104,13 +114,15 @@ class DumpJob:
 
         @click.command(self.name, help=f"{JOBS[self.name].about}. Exit codes: cmsspark help exit-codes.")
         @job_options
+        @output_options
         @engine_option
-        def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
+        def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
             settings = settings_of(settings_file)
             job = self if self.configured is None else self.configured(options, settings)
-            run(job, dump_request(JOBS[self.name], options, settings, store_of(fout, settings)))
+            request = dump_request(JOBS[self.name], options, settings, store_of(fout, settings))
+            print_outcome(self.name, request.day, as_json, lambda: run(job, request))
 
-        for option in self.options:
+        for option in (*self.options, *((pattern_options,) if self.by_dataset else ())):
             command = option(command)
         return command
 
@@ -118,8 +130,10 @@ class DumpJob:
 def dump_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> JobRequest:
     """The request that the parsed ``options`` of a job on dumps make (click's names and values)."""
     return JobRequest(
-        job.name, options["day"], fout, settings, options["root"], fmt=options["fmt"], engine=options["engine"]
-    )
+        job.name, options["day"], fout, with_sources(settings, options.get("source", ())), options["root"],
+        fmt=options["fmt"], engine=options["engine"],
+        datasets=NamePatterns.of(options.get("patterns"), options.get("antipatterns")),
+    )  # fmt: skip
 
 
 def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = None) -> results.CurrentTable:
@@ -132,7 +146,7 @@ def run(job: DumpJob, request: JobRequest, log: Callable[[str], None] | None = N
         # Missing local input is an error before a JVM starts.
         dumps = job.choose(LocalFiles(), job_run.layout, request.day) if job_run.is_local else []
         start = _run_by_processes if job_run.engine == PROCESSES else _run_in_spark
-        done = start(_Work(job, request, job_run.layout, job_run.run_context), dumps)
+        done = start(_Work(job.only(request.datasets), request, job_run.layout, job_run.run_context), dumps)
         job_run.run_context.manifest = done.manifest
         return done
 
@@ -160,6 +174,8 @@ class _Work:
             check_unchanged(files, dumps)
             epochs = self.layout.epochs.of_day(day, [dump.kind for dump in dumps])
             manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
+            if self.request.datasets is not None:
+                manifest |= {"partial": True, "datasets": self.request.datasets.as_dict()}
             done = staged.commit({**manifest, "epochs": epochs, **more})
         log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.run_context.seconds():.1f} s")
         return done
@@ -185,15 +201,18 @@ def _run_by_processes(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
 def _run_in_spark(work: _Work, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.pipeline.dump_spark import write_by_spark
     from cmsspark.runners.session import cause_of, session
+    from cmsspark.runners.spark_progress import log_page, spark_progress
 
     spark = session(f"cmsspark {work.job.name}")
+    log_page(spark, work.run_context.log)
     files = LocalFiles() if dumps else files_for("hdfs://", spark)
     work.run_context.lock(files)
     chosen = dumps or work.job.choose(files, work.layout, work.request.day)
 
     def write(staged: results.StagedRun) -> Written:
         more = work.job.more(files, work.request) if work.job.more else {}
-        return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
+        with spark_progress(spark, "reading dumps in Spark"):
+            return write_by_spark(work.job, work.request, spark, files, chosen, staged, more)
 
     try:
         return work.store(files, chosen, SPARK, write)

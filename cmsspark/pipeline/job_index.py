@@ -11,6 +11,7 @@ import click
 from cmsspark.errors import UsageError
 from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import JOB_TABLES, STREAMS, STREAMS_BY_NAME
+from cmsspark.spelling import suggestion
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,12 @@ def find_job(name: str) -> Job:
     for job in JOBS.values():
         if plain in (job.name, *job.aliases):
             return job
+    hint = suggestion(plain, [name for job in JOBS.values() for name in (job.name, *job.aliases)])
+    next_step = "run_spark --list shows what each does"
     raise UsageError(
-        f"there is no job {name!r}", found=", ".join(sorted(JOBS)), next_step="run_spark --list shows what each does"
+        f"there is no job {name!r}",
+        found=f"the jobs are {', '.join(sorted(JOBS))}",
+        next_step=f"{hint} {next_step}" if hint else next_step,
     )
 
 
@@ -115,7 +120,8 @@ def job_of_table(table: str) -> Job:
         if table in (*job.tables, *job.aliases):
             return job
     tables = sorted(table for job in JOBS.values() for table in job.tables)
-    raise UsageError(f"there is no table {table!r}", found=", ".join(tables))
+    hint = suggestion(table, tables)
+    raise UsageError(f"there is no table {table!r}", found=", ".join(tables), next_step=hint or None)
 
 
 def load_command(job: Job) -> click.Command:

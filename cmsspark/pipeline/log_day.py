@@ -27,6 +27,7 @@ from cmsspark.runners.job_work import JobWork
 from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
+from cmsspark.runners.spark_progress import log_page
 from cmsspark.runners.tasks import StreamFiles, TaskContext
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
@@ -63,7 +64,8 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
             )
             return Work(request, inputs, None, run_context).take(earlier)
         engine.check_index(request, inputs)
-        work = Work(request, inputs, _snapshots(request, inputs, run_context.log, pool.map), run_context)
+        each = partial(pool.map, what="building the catalogue")
+        work = Work(request, inputs, _snapshots(request, inputs, run_context.log, each), run_context)
         return work.count(local.LocalRunner(pool))
 
 
@@ -85,6 +87,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             with ThreadPoolExecutor(FETCHES) as fetching:
                 opened = _snapshots(request, inputs, run_context.log, fetching.map, has_index=has_index)
         spark = starting.result()
+        log_page(spark, run_context.log)
     work = Work(request, inputs, opened, run_context)
     rses = None
     if not has_index and inputs.replicas is not None and inputs.replicas.kind == "rucio":

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import date, timedelta
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import click
 
-from cmsspark import days
+from cmsspark import days, progress_line
 from cmsspark.errors import UsageError
 from cmsspark.settings import Settings, load_settings
-from cmsspark.sources.registry import STREAMS
+from cmsspark.sources.registry import DUMPS, STREAMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: Help of ``--settings``.
@@ -35,6 +38,8 @@ class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         text = str(value)
         if text in self._BACK:
             return days.today() - timedelta(days=self._BACK[text])
+        if text == "latest":
+            self.fail("latest is for jobs on logs and dumps, and for cmsspark daily; give a date here", param, ctx)
         if re.search(r"\.\.|,|:|\d{8}-\d{8}", text):
             self.fail(
                 f"{text!r} is more than one day; cmsspark daily --date 20260101..20260131 takes several", param, ctx
@@ -43,6 +48,33 @@ class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 
             return days.parse_day(text, latest=days.today())
         except UsageError as error:
             self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
+
+
+class DaysType(click.ParamType):  # type: ignore[type-arg]
+    """A day, a range ``20260101..20260131``, or several of both, separated by commas."""
+
+    name = "days"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[date]:
+        if isinstance(value, frozenset):
+            return value
+        one_day, chosen = DayType(), set()
+        for part in str(value).split(","):
+            first, dots, last = re.sub(r"(?<=\d{8})-(?=\d{8})|:", "..", part).partition("..")
+            since = one_day.convert(first.strip(), param, ctx)
+            until = one_day.convert(last.strip(), param, ctx) if dots else since
+            if since > until:
+                self.fail(f"{part!r} ends before it begins; swap the days", param, ctx)
+            chosen |= {since + timedelta(days=number) for number in range((until - since).days + 1)}
+        return frozenset(chosen)
+
+    @classmethod
+    def parse(cls, text: str) -> frozenset[date]:
+        """The days of a text. Raises UsageError (2)."""
+        try:
+            return cls().convert(text, None, None)
+        except click.UsageError as error:
+            raise UsageError(error.message, where="--date") from None
 
 
 class StreamsType(click.ParamType):  # type: ignore[type-arg]
@@ -60,9 +92,45 @@ class StreamsType(click.ParamType):  # type: ignore[type-arg]
         return tuple(stream for stream in STREAMS if stream in named)
 
 
+class SourceType(click.ParamType):  # type: ignore[type-arg]
+    """``SOURCE.NAME=FOLDER``, as a tuple of the three."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, str]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\w+)\.([\w-]+)=(.+)", str(value))
+        if match is None or match[1] not in (*STREAMS, *DUMPS):
+            self.fail(
+                f"{value!r} is not SOURCE.NAME=FOLDER with a source of {', '.join((*STREAMS, *DUMPS))}", param, ctx
+            )
+        return match[1], match[2], match[3]
+
+
+def with_sources(settings: Settings, sources: Iterable[tuple[str, str, str]]) -> Settings:
+    """The settings with folders of the command line (``--source``), which come before those of the file."""
+    merged = {name: dict(locations) for name, locations in settings.sources.items()}
+    for source, name, folder in sources:
+        merged.setdefault(source, {})[name] = folder
+    return replace(settings, sources=MappingProxyType(merged))
+
+
 def date_option(command: Command) -> Command:
     """``--date``: the day to work on."""
     return click.option("--date", "day", type=DayType(), required=True, help=DATE_HELP)(command)
+
+
+def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    # Also for the processes that the command starts.
+    if value:
+        os.environ[progress_line.QUIET] = "1"
+
+
+#: ``--quiet`` of commands that take long.
+quiet_option = click.option(
+    "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Print no progress and no notes of runs."
+)
 
 
 def store_options(command: Command) -> Command:
@@ -81,6 +149,14 @@ def job_options(command: Command) -> Command:
         click.option("--debug", is_flag=True, help="Show tracebacks."),
         click.option("--verbose", is_flag=True, help="Print more progress messages."),
         click.option("--format", "fmt", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True),
+        click.option(
+            "--source",
+            "source",
+            type=SourceType(),
+            multiple=True,
+            metavar="NAME=FOLDER",
+            help="Folder of a source, such as aaa.enr=/my/aaa; etc/sources.yaml has the names. May be repeated.",
+        ),
         click.option("--root", metavar="URI", help="Root of the default input folders. [default: CMSSPARK_ROOT]"),
     ):
         command = option(command)

@@ -73,6 +73,13 @@ class Planner:
             return PlannedTask(day, job, "cannot be looked at", error=error)
         return None
 
+    def is_complete(self, job: Job, day: date) -> bool:
+        """Whether the day's inputs are all there and ready to be read, whatever is stored of it."""
+        try:
+            return self._ready(job, day, None)[0].is_ready
+        except CmssparkError:
+            return False
+
     def _manifest(self, job: Job, day: date) -> Manifest | None:
         try:
             return results.current(self.files, self.fout, job.name, job.tables[0], day).manifest

@@ -13,6 +13,7 @@ from cmsspark.storage import Files
 
 if TYPE_CHECKING:
     from cmsspark.pipeline.earlier_jobs import EarlierDay
+    from cmsspark.pipeline.name_patterns import NamePatterns
     from cmsspark.settings import Settings
 
 
@@ -28,6 +29,8 @@ class JobRequest:
     fmt: str = "parquet"
     #: ``processes`` of this host, ``spark``, or ``auto``: processes where they can and nothing requests Spark.
     engine: str = "auto"
+    #: Which datasets are in the result of a job on dumps; None: all.
+    datasets: NamePatterns | None = None
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -14,12 +14,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from cmsspark import clock
+from cmsspark import clock, progress_line
 from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, Period, first_day
+from cmsspark.pipeline import failure_report
 from cmsspark.storage import Files
 from cmsspark.store import lease, process_identity, results, run_history
 from cmsspark.store.lease import Lease
@@ -100,26 +99,25 @@ class RunContext:
             self.log(f"warning: {note}")
 
 
-def log_to_stderr(text: str) -> None:
-    """Print a message of a run on stderr; stdout is for results."""
-    click.echo(text, err=True)
-
-
 @contextmanager
 def running(
     settings: Settings, fout: str, job: str, interval: Interval, log: Callable[[str], None] | None = None
 ) -> Iterator[RunContext]:
     """Run the block as a run of ``job`` for ``interval``, and record in the run history how it ended."""
     with ExitStack() as stack:
-        run_context = RunContext(settings, fout, job, interval, log or log_to_stderr, stack)
+        run_context = RunContext(settings, fout, job, interval, log or progress_line.log, stack)
         run = _begun(run_context)
         run_context.record(run)
         try:
             yield run_context
         except BaseException as error:
-            run_context.record(_failed(run, error))
+            failed = _failed(run, error)
+            run_context.record(failed)
+            if failed.state is State.FAILED:
+                failure_report.write(settings.state_dir, failed, error)
             raise
         run_context.record(_done(run, run_context.manifest))
+        failure_report.remove(settings.state_dir, run)
 
 
 def _begun(run_context: RunContext) -> Run:

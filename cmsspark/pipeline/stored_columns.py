@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cmsspark.errors import CmssparkError, InputMissing
 from cmsspark.file_systems import files_for
+from cmsspark.memory import is_shortage
 from cmsspark.periods import Period
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.schemas import Table, stored_table
@@ -53,6 +54,8 @@ def part_rows(files: Files, part: str | CurrentTable, schema: Table, columns: Se
     except CmssparkError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
+        if is_shortage(error):
+            raise
         raise unreadable(part, error) from None
 
 

@@ -14,6 +14,7 @@ from cmsspark.errors import DataError, InputMissing
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Period, spans
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
+from cmsspark.progress_line import ProgressLine
 from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import STREAMS_BY_NAME
 from cmsspark.storage import Files, is_local, join
@@ -93,17 +94,23 @@ class StoredDays:
 
     def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
         """The partials' rows, some days at a time. Raises DataError (65) where a day's are damaged or not all there."""
+        with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
+            for batch in self._batched():
+                yield self._read(batch, columns)
+                line.add(len(batch))
+
+    def _batched(self) -> Iterator[list[tuple[date, CurrentTable]]]:
         batch: list[tuple[date, CurrentTable]] = []
         rows = 0
         for day, table in self.partials.items():
             count = table.manifest.tables[TABLE].rows
             if batch and rows + count > BATCH_ROWS:
-                yield self._read(batch, columns)
+                yield batch
                 batch, rows = [], 0
             batch.append((day, table))
             rows += count
         if batch:
-            yield self._read(batch, columns)
+            yield batch
 
     def _read(self, batch: list[tuple[date, CurrentTable]], columns: Sequence[str]) -> list[tuple[date, pa.Table]]:
         with ExitStack() as stack:

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from cmsspark.errors import DataError
 from cmsspark.file_systems import files_for
+from cmsspark.memory import is_shortage
 from cmsspark.schemas import Table
 from cmsspark.storage import Files, LocalFiles, is_local
 from cmsspark.store.part_files import open_part, parts_of
@@ -45,6 +46,8 @@ def _parquet_rows(stream: IO[bytes], part: str, table: Table) -> Iterator[Row]:
             for batch in file.iter_batches(batch_size=2_000, columns=table.names):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError) as error:
+        if is_shortage(error):
+            raise
         raise unreadable(part, error) from None
 
 

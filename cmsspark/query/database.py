@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from cmsspark.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.query import statements
 from cmsspark.query.stored_parts import StoredInterval, StoredParts, tables
 from cmsspark.schemas import Table, described_table, stored_table
-from cmsspark.storage import Files, LocalFiles
+from cmsspark.storage import Files, LocalFiles, is_local, local_path
 
 if TYPE_CHECKING:
     import duckdb
@@ -80,7 +81,7 @@ class Database:
         self._files = files or LocalFiles()
         self._max_age_s = max_age_s
         self._tables = {name: job for name, job in tables().items() if is_private or not stored_table(name).is_private}
-        self._parts = StoredParts(self._files, fout)
+        self._parts = StoredParts(self._files, os.path.abspath(local_path(fout)) if is_local(fout) else fout)
         self._refreshed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._connection, self._system = _connect(self._files, memory, threads)

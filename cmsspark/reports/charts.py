@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from html import escape
+from itertools import cycle
 from typing import Final
 
 from cmsspark.reports.terminal import middle, printable
@@ -219,7 +220,7 @@ def _column(
     """The stacked parts of one day; ``place``: its left side, its width, and the number at the top of the chart."""
     x, width, top = place
     parts, base = [], 0.0
-    for kind, (name, values) in zip(SERIES, series.items(), strict=False):
+    for kind, (name, values) in zip(cycle(SERIES), series.items(), strict=False):
         value = values[index] or 0
         high = _DAYS_HEIGHT * value / top
         y = _DAYS_HEIGHT - base - high + 8
@@ -243,7 +244,7 @@ def _day_labels(days: Sequence[date], left: float, step: float) -> str:
 
 def _legend(names: Sequence[str], x: float, y: float, classes: Sequence[str] = SERIES) -> str:
     parts = []
-    for index, (name, kind) in enumerate(zip(names, classes, strict=False)):
+    for index, (name, kind) in enumerate(zip(names, cycle(classes), strict=False)):
         at, line = x + 110 * (index % 4), y + 20 * (index // 4)
         parts.append(f'<rect class="{kind}" x="{at}" y="{line - 9}" width="10" height="10" rx="2"/>')
         parts.append(f'<text class="soft" x="{at + 15}" y="{line}">{_text(middle(printable(name), 15))}</text>')

@@ -50,6 +50,11 @@ def page(
     """
     title = title or _run_of(report)
     body = "\n".join([*([f"<nav>{links}</nav>"] if links else []), *_body(report, title, facts, pictures)])
+    return document(title, body)
+
+
+def document(title: str, body: str) -> str:
+    """A whole page; ``body`` is HTML."""
     return _PAGE.format(title=escape(title), style=read_text("etc/report.css"), body=body)
 
 
@@ -103,7 +108,7 @@ def _body(
 def _picture(picture: Picture) -> str:
     return (
         f'<section class="picture" id="{escape(picture.name)}"><h2>{_text(picture.title)}</h2>'
-        f'<p>{_text(picture.about)}</p><div class="scroll">{picture.chart.svg()}</div></section>'
+        f'<p>{_text(picture.about)}</p><div class="scroll" tabindex="0">{picture.chart.svg()}</div></section>'
     )
 
 
@@ -167,7 +172,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[i
 
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
     head = f"<tr>{line('th', [escape(head) for head in heads])}</tr>"
-    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll" tabindex="0"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
 def _bars(streams: Sequence[Mapping[str, Any]]) -> str:
@@ -199,7 +204,7 @@ def _bins(streams: Sequence[Mapping[str, Any]]) -> str:
             shown = [f"{cell['records']:,}<small>{percent(cell['share'])}</small>" if cell else "" for cell in cells]
             rows.append([f'<span title="{name}">{about}</span>', *shown])
     rows.append(["<b>read</b>", *(f"<b>{stream['read']:,}</b>" for stream in streams)])
-    return _table(["", *(stream["stream"] for stream in streams)], rows)
+    return _table(["bin", *(stream["stream"] for stream in streams)], rows)
 
 
 def _trends(report: Mapping[str, Any]) -> str:
@@ -250,7 +255,7 @@ def _joins(joins: Sequence[Mapping[str, Any]]) -> str:
         ]
         for join in joins
     ]
-    return _table(["stream", "join", "rows in", "rows out", ""], rows, (0, 1))
+    return _table(["stream", "join", "rows in", "rows out", "result"], rows, (0, 1))
 
 
 def _inputs(streams: Sequence[Mapping[str, Any]]) -> str:

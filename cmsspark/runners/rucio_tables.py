@@ -163,7 +163,7 @@ class RucioTables:
     weight: int
 
     def source(self) -> TableSource:
-        """Return the replicas of blocks as a table of ``REPLICA_COLUMNS``, with ``created_ms`` in the place of seconds."""
+        """Return the replicas of blocks as a table of ``REPLICA_COLUMNS``, with ``created_ms`` instead of seconds."""
         import pyarrow as pa
         from pyspark.sql import functions as F
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cmsspark import errors
+from cmsspark import errors, kerberos
 from cmsspark.resources import resource
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Detai
 #: What file systems say when there is no room, and where Spark could not write.
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException")
 _UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to (\S+?)\.?(?:\s|$)")
+#: Where Spark was when it wrote a result, and not shuffled rows.
+_WRITING = re.compile(
+    r"FileFormatWriter|FileFormatDataWriter|FileOutputCommitter|OutputWriter|WriteFilesExec|of /\S+ is exceeded"
+)
 _CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
@@ -89,6 +93,8 @@ def cause_of(error: Exception) -> Exception:
     """The error of ours that a task raised, taken out of what Spark wraps around it, or that one of Spark's own comes
     to; else ``error`` itself.
     """
+    if (ours := errors.as_ours(error)) is not None:
+        return ours
     text = str(error)
     for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing):
         marker = f"{kind.__module__}.{kind.__name__}: "
@@ -106,7 +112,7 @@ def cause_of(error: Exception) -> Exception:
     unread = _UNREAD.search(text)
     if unread:
         return _not_read(unread[1], text)
-    return _not_done(text) or error
+    return kerberos.refused(text) or _not_done(text) or error
 
 
 def _not_done(text: str) -> errors.CmssparkError | None:
@@ -115,11 +121,13 @@ def _not_done(text: str) -> errors.CmssparkError | None:
     unwritten = _UNWRITTEN.search(text)
     if full or unwritten:
         causes = _CAUSE.findall(text)
+        is_store = bool(unwritten or _WRITING.search(text))
+        place = "in the store" if is_store else "in spark.local.dir, where shuffled rows lie"
         return errors.OutputError(
-            "the result cannot be written" if unwritten else "there is no room for what Spark keeps on disk",
+            "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
             where=unwritten[1] if unwritten else None,
             found=full[0] if full else f"{causes[-1][0]}: {causes[-1][1]}".strip(": ") if causes else None,
-            next_step="make room or get permission there (shuffled rows lie in spark.local.dir), then run it again",
+            next_step=f"make room or get permission {place}, then run it again",
         )
     lost = _LOST.findall(text)
     if "Python worker exited unexpectedly" in text or lost:
@@ -140,6 +148,8 @@ def _not_done(text: str) -> errors.CmssparkError | None:
 
 def why_not_started(text: str) -> errors.CmssparkError | None:
     """What it means that there is no session; None where Spark's own words must do."""
+    if (refused := kerberos.refused(text)) is not None:
+        return refused
     unreached = _UNREACHED.search(text)
     if unreached:
         return errors.SettingsError(

@@ -21,6 +21,7 @@ from cmsspark.runners.job_work import JobTables
 from cmsspark.runners.merge_task import MERGED_COLUMNS, PARTIALS, REPORT, MergeTask, decode_batches, decode_rows
 from cmsspark.runners.session import static_plans
 from cmsspark.runners.shipped import ship
+from cmsspark.runners.spark_progress import spark_progress
 from cmsspark.runners.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.schemas import Table, stored_table
 from cmsspark.sources.dumps import Dump
@@ -145,7 +146,8 @@ class SparkResult:
 
         This job reads the logs; later jobs use the persisted rows.
         """
-        rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
+        with spark_progress(self.rows.sparkSession, "reading logs in Spark"):
+            rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
         return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in rows]
 
     @cached_property

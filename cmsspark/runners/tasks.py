@@ -65,6 +65,8 @@ class Task:
     format: str
     paths: tuple[str, ...]
     earlier_day: date | None = None
+    #: Decompressed bytes of the files, about.
+    weight: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,20 +156,20 @@ def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> l
     """Pack the files into tasks of about even size, the largest first. A task has files of one stream."""
     weighed = [(stream, [(path, weight_of(path, size)) for path, size in stream.files]) for stream in streams]
     limit = max(1, min(task_bytes, total_weight(stream for stream, _ in weighed) // max(1, cores * ROUNDS)))
-    packed: list[tuple[int, Task]] = []
+    packed: list[Task] = []
     for stream, files in weighed:
         paths: list[str] = []
         weight = 0
         make = partial(Task, stream.stream, stream.format, earlier_day=stream.earlier_day)
         for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
             if paths and weight + size > limit:
-                packed.append((weight, make(tuple(paths))))
+                packed.append(make(tuple(paths), weight=weight))
                 paths, weight = [], 0
             paths.append(path)
             weight += size
         if paths:
-            packed.append((weight, make(tuple(paths))))
-    return [task for _, task in sorted(packed, key=lambda pair: -pair[0])]
+            packed.append(make(tuple(paths), weight=weight))
+    return sorted(packed, key=lambda task: -task.weight)
 
 
 def read_task(

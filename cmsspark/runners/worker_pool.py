@@ -17,9 +17,10 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from cmsspark.errors import CmssparkError, NotReady
+from cmsspark.errors import NotReady, as_ours
 from cmsspark.kernel.pre_aggregate import StreamAggregator
 from cmsspark.memory import trim
+from cmsspark.progress_line import ProgressLine
 from cmsspark.runners.tasks import Task, TaskContext, TaskReader, read_task
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ class _Call:
     item: Any
 
 
+@dataclass(frozen=True)
+class _TaskDone:
+    """A process finished a task and wants another. ``records``: all that it has read so far."""
+
+    records: int
+
+
 class WorkerFailed(Exception):
     """An unexpected exception in a worker process. Its text is the traceback of that process."""
 
@@ -63,6 +71,11 @@ class WorkerState:
             self._open[key] = (self.context.reader(task), aggregator)
         reader, aggregator = self._open[key]
         yield from read_task(task, self.context, reader, aggregator)
+
+    @property
+    def records(self) -> int:
+        """Records that this process has read."""
+        return sum(aggregator.bins["read"] for _, aggregator in self._open.values())
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the aggregated rows of all streams."""
@@ -104,12 +117,16 @@ class WorkerPool:
     ) -> None:
         self.close()
 
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    def map(self, function: Callable[[T], R], items: Iterable[T], what: str = "reading dumps") -> list[R]:
         """Return ``function`` of each item, in order. Both must pickle. Not available after :meth:`scan`.
 
-        Raises the exceptions of the function.
+        ``what`` names the work in its progress. Raises the exceptions of the function.
         """
         waiting = deque(enumerate(items))
+        with ProgressLine(what, len(waiting)) as line:
+            return self._map(function, waiting, line)
+
+    def _map(self, function: Callable[[T], R], waiting: deque[tuple[int, T]], line: ProgressLine) -> list[R]:
         results: dict[int, R] = {}
         busy: dict[Connection, int] = {}
         free = [pipe for _, pipe in self._members]
@@ -122,6 +139,7 @@ class WorkerPool:
             for pipe in [pipe for pipe in busy if pipe in ready]:
                 results[busy.pop(pipe)] = self._recv(pipe)
                 free.append(pipe)
+                line.add()
         return [results[number] for number in range(len(results))]
 
     def scan(self, tasks: Sequence[Task], context: TaskContext) -> Iterator[pa.RecordBatch]:
@@ -131,19 +149,29 @@ class WorkerPool:
         """
         waiting = deque(tasks)
         busy = [pipe for _, pipe in self._members]
+        doing: dict[Connection, Task | None] = {}
+        records: dict[Connection, int] = {}
+
+        def send_task(pipe: Connection) -> None:
+            doing[pipe] = waiting.popleft() if waiting else None
+            _send(pipe, doing[pipe])
+
         for pipe in busy:
             _send(pipe, context)
-            _send(pipe, waiting.popleft() if waiting else None)
-        while busy:
-            ready = wait(busy)
-            for pipe in [pipe for pipe in busy if pipe in ready]:
-                message = self._recv(pipe)
-                if message == "next":
-                    _send(pipe, waiting.popleft() if waiting else None)
-                elif message == "end":
-                    busy.remove(pipe)
-                else:
-                    yield message
+            send_task(pipe)
+        with ProgressLine(f"reading logs of {context.day}", sum(task.weight for task in tasks), "bytes") as line:
+            while busy:
+                ready = wait(busy)
+                for pipe in [pipe for pipe in busy if pipe in ready]:
+                    message = self._recv(pipe)
+                    if isinstance(message, _TaskDone):
+                        task, records[pipe] = doing[pipe], message.records
+                        line.update(line.done + (task.weight if task else 0), sum(records.values()))
+                        send_task(pipe)
+                    elif message == "end":
+                        busy.remove(pipe)
+                    else:
+                        yield message
 
     def _recv(self, pipe: Connection) -> Any:
         """Return the next message of a process. Raises the error that it sends, and NotReady (75) if it is gone."""
@@ -205,13 +233,11 @@ def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
         while (task := pipe.recv()) is not None:
             for batch in state.read(task):
                 pipe.send(batch)
-            pipe.send("next")
+            pipe.send(_TaskDone(state.records))
         for batch in state.end():
             pipe.send(batch)
         pipe.send("end")
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except CmssparkError as error:
-        _send(pipe, error)
-    except Exception:
-        _send(pipe, WorkerFailed(traceback.format_exc()))
+    except Exception as error:
+        _send(pipe, as_ours(error) or WorkerFailed(traceback.format_exc()))

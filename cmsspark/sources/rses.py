@@ -24,7 +24,7 @@ UNKNOWN_RSE, TEST_RSE = -1, -2
 DEFAULT_FILE: Final = "etc/rses.yaml"
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _RseFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A file of exceptions: the site of each RSE."""
 
     sites: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def load_sites(file: str | None = None) -> dict[str, str]:
 
 def _sites(content: bytes, name: str) -> dict[str, str]:
     parsed = config_files.parse(content, name, is_text=lambda key: key[0] == "sites")
-    sites = parsed.convert(_File).sites
+    sites = parsed.convert(_RseFile).sites
     for rse, site in sites.items():
         if not isinstance(site, str) or not site:
             raise parsed.error(f"sites.{rse} is a site, a text that is not empty", "sites", rse, found=site)

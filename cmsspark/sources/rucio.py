@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cmsspark.errors import DataError
 from cmsspark.names import is_block
-from cmsspark.sources.formats.avro_table import CODE, DID, ID, NAME, NUMBER, Piece, TableReader
+from cmsspark.sources.formats.avro_table import CODE, DID, ID, NAME, NUMBER, TablePiece, TableReader
 from cmsspark.sources.rses import TEST_RSE, UNKNOWN_RSE, Rses
 
 #: The columns that are read of each table, and their kinds.
@@ -58,7 +58,7 @@ class TableCounts:
         self.examples = (self.examples + other.examples)[:_EXAMPLES]
         self.ignored.update(other.ignored)
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: TablePiece) -> None:
         """Count the rows of a piece."""
         self.records += piece.records
         self.damaged += piece.damaged_count
@@ -93,7 +93,7 @@ class RucioReader:
         self._reader = TableReader(TABLES[table])
         self._known: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
 
-    def pieces(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[Piece]:
+    def pieces(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[TablePiece]:
         """The rows of a range of a file. Raises DataError (65)."""
         for piece in self._reader.read(stream, file, first, last):
             self.counts.take(piece)
@@ -103,7 +103,7 @@ class RucioReader:
         """The texts (ids in hex) of a column by their numbers."""
         return list(self._reader.texts[column])
 
-    def rse_rows(self, pieces: Iterable[Piece]) -> Iterator[tuple[str | None, str | None, str | None, int | None]]:
+    def rse_rows(self, pieces: Iterable[TablePiece]) -> Iterator[tuple[str | None, str | None, str | None, int | None]]:
         """Id, RSE, RSE_TYPE and DELETED_AT of each row of RSES."""
         for piece in pieces:
             columns = [
@@ -115,7 +115,7 @@ class RucioReader:
             deleted = [int(value) if has else None for value, has in times]
             yield from zip(*columns, deleted, strict=True)
 
-    def replica_rows(self, piece: Piece, rses: Rses) -> Arrays:
+    def replica_rows(self, piece: TablePiece, rses: Rses) -> Arrays:
         """The file replicas that count (rule 24): ``hash``, ``check``, ``rse``, ``bytes``, ``created_ms``,
         ``accessed_ms`` (-1: null).
         """
@@ -137,7 +137,7 @@ class RucioReader:
         }
         return {name: values[stays] for name, values in columns.items()}
 
-    def content_rows(self, piece: Piece) -> tuple[Arrays, Arrays]:
+    def content_rows(self, piece: TablePiece) -> tuple[Arrays, Arrays]:
         """The files of blocks: ``hash``, ``check``, ``parent`` (its number among the texts of NAME), ``bytes`` (-1:
         null). The blocks of datasets: ``hash`` of the block, ``parent``.
         """
@@ -157,7 +157,7 @@ class RucioReader:
             {"hash": hashes[of_dataset], "parent": parent[of_dataset]},
         )
 
-    def did_rows(self, piece: Piece) -> tuple[Arrays, Arrays]:
+    def did_rows(self, piece: TablePiece) -> tuple[Arrays, Arrays]:
         """Last accesses in DIDS that are in use: of files ``hash``, ``check``, ``accessed_ms``; of blocks and datasets
         ``dataset`` (the hash of the dataset's name), ``accessed_ms``.
         """
@@ -177,7 +177,7 @@ class RucioReader:
              "accessed_ms": np.concatenate((accessed[blocks], accessed[datasets]))},
         )  # fmt: skip
 
-    def _of_scope(self, piece: Piece, *columns: str) -> npt.NDArray[np.bool_]:
+    def _of_scope(self, piece: TablePiece, *columns: str) -> npt.NDArray[np.bool_]:
         """The rows whose scopes are those of CMS."""
         stays = np.ones(len(piece.words), np.bool_)
         for column in columns:
@@ -185,7 +185,7 @@ class RucioReader:
         self.counts.ignored["other_scope"] += int((~stays).sum())
         return stays
 
-    def _is(self, piece: Piece, column: str, wanted: str) -> npt.NDArray[np.bool_]:
+    def _is(self, piece: TablePiece, column: str, wanted: str) -> npt.NDArray[np.bool_]:
         """Whether each text is the one that is wanted, case aside."""
         return self._by_text(column, wanted, lambda text: text.upper() == wanted, 0)[piece.numbers(column, -1)] > 0
 

@@ -230,17 +230,17 @@ def current(files: Files, fout: str, job: str, table: str, interval: Interval) -
     return CurrentTable(join(path, table), manifest)
 
 
-def run_table(files: Files, fout: str, job: str, table: str, day: Interval, run: str) -> CurrentTable:
-    """The result of ``table`` in a run of ``day``, current or not; ``run`` is the beginning of its id.
+def run_table(files: Files, fout: str, job: str, table: str, interval: Interval, run: str) -> CurrentTable:
+    """The result of ``table`` in a run of a day or period, current or not; ``run`` is the beginning of its id.
 
     Raises InputMissing (66) with the stored runs where none or several match; DataError (65) for a damaged one.
     """
-    runs = join(_interval_folder(fout, job, day), "runs")
+    runs = join(_interval_folder(fout, job, interval), "runs")
     ids = [entry.name for entry in files.list_dir(runs)] if files.stat(runs) is not None else []
     matches = [name for name in ids if name.startswith(run)]
     if len(matches) != 1:
         raise InputMissing(
-            f"a run of {job} of {day} whose id begins with {run} is wanted", where=runs, found=", ".join(ids)
+            f"a run of {job} of {interval} whose id begins with {run} is wanted", where=runs, found=", ".join(ids)
         )
     path = join(runs, matches[0])
     manifest = _read_manifest(files, join(path, "manifest.json"), "compare another run")

@@ -167,8 +167,26 @@ class RunHistory(StateDatabase):
             ).fetchall()
         return [_run(row) for row in rows]
 
+    def stored_days(self) -> dict[str, list[date]]:
+        """The days with a stored result by job, in order; periods are left out."""
+        stored: dict[str, list[date]] = {}
+        with self._guard():
+            query = "SELECT DISTINCT job, day FROM runs WHERE state = ? ORDER BY job, day"
+            rows = self._db.execute(query, (State.DONE,)).fetchall()
+        for job, day in rows:
+            stored.setdefault(job, []).append(date.fromisoformat(day))
+        return stored
+
     def find(self, name: str) -> Run:
-        """The run whose id, here or in the store, begins with ``name``. Raises UsageError (2) for none or several."""
+        """The run whose id, here or in the store, begins with ``name``; ``latest``: the run that began last.
+
+        Raises UsageError (2) for none or several.
+        """
+        if name == "latest":
+            runs = self.runs(limit=1)
+            if not runs:
+                raise UsageError("no run is recorded yet", next_step="run_spark --list names the jobs")
+            return runs[0]
         pattern = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         with self._guard():
             rows = self._db.execute(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cmsspark.errors import UsageError
+from cmsspark.spelling import suggestion
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ class Request:
     job: str | None = None
     arguments: list[str] = field(default_factory=list)
     given: dict[str, list[str]] = field(default_factory=dict)
+    #: The whole line, without the program's name.
+    argv: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """True when the flag or option was given."""
@@ -134,8 +137,10 @@ def split(words: Sequence[str], signature_of: Callable[[str], Signature | None])
         elif _take(word, rest, request, signature):
             continue
         elif request.job is None:
+            name = word.split("=")[0]
             raise UsageError(
-                f"run_spark has no option {word.split('=')[0]!r}",
+                f"run_spark has no option {name!r}",
+                found=suggestion(name, _BY_NAME) or None,
                 next_step="a job's own options come after its name: run_spark JOB …; run_spark --help lists ours",
             )
         else:

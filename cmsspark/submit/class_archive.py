@@ -1,8 +1,9 @@
 """The JVM's class-data archive: Spark's classes, loaded and checked once, so that each start saves some seconds.
 
 An archive belongs to one build of Java, one Spark and one set of jars; its name is a digest of them.
-``run_spark --warm-up`` makes it (``bin/demo`` does so when it installs). Where there is none, or it does not fit, Java
-starts as ever.
+It takes about a minute of CPU time to make and saves some seconds at each start: ``run_spark`` makes it in the
+background once it has started Java :data:`WORTH` times without one, and ``run_spark --warm-up`` makes it at once. Where
+there is none, or it does not fit, Java starts as ever.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,10 @@ from cmsspark.submit.host import Host, Java
 
 _KEPT: Final = 2
 _DEADLINE_S: Final = 300
+#: Starts of a JVM after which an archive has been worth its making.
+WORTH: Final = 10
+#: ``0`` in this variable: no archive is made in the background.
+SWITCH: Final = "CMSSPARK_WARM_UP"
 
 
 def archive_path(host: Host, java: Java, cache_dir: Path) -> Path:
@@ -71,6 +76,38 @@ def make(host: Host, java: Java, cache_dir: Path) -> Path:
         aside.unlink(missing_ok=True)
     _forget_old(target)
     return target
+
+
+def note_start(host: Host, java: Java | None, cache_dir: Path, warm_up: Callable[[], None]) -> bool:
+    """Count a start of Java without an archive; call ``warm_up`` at every :data:`WORTH` of them. True when it did.
+
+    A failure is ignored: the job that starts needs none of this.
+    """
+    if java is None or java.major < 13 or _has_folders(host.environ) or host.environ.get(SWITCH) == "0":
+        return False
+    starts = archive_path(host, java, cache_dir).with_suffix(".starts")
+    try:
+        starts.parent.mkdir(parents=True, exist_ok=True)
+        with starts.open("ab") as stream:
+            stream.write(b".")
+            if stream.tell() < WORTH:
+                return False
+        # One that fails is tried again after as many starts.
+        starts.unlink()
+        warm_up()
+    except OSError:
+        return False
+    return True
+
+
+def warm_up_in_background(python: str, settings: str | None, environ: Mapping[str, str]) -> None:
+    """Start ``run_spark --warm-up`` as a process of its own, with the least priority."""
+    options = ["--settings", settings] if settings else []
+    code = "import os; os.nice(19); from cmsspark.submit import main; main()"
+    subprocess.Popen(
+        [python, "-c", code, "--warm-up", *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True, env=dict(environ),
+    )  # fmt: skip
 
 
 def _command(host: Host, aside: Path) -> list[str]:

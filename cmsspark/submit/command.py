@@ -163,7 +163,10 @@ def _layered(
     options = Options()
     if job is not None:
         options.set_option("spark.app.name", f"cmsspark-{job.name}", BUILT_IN)
-    options.set_option("spark.ui.showConsoleProgress", "true" if host.is_terminal else "false", BUILT_IN)
+    # Built-in jobs show their own progress.
+    options.set_option(
+        "spark.ui.showConsoleProgress", "true" if host.is_terminal and job is None else "false", BUILT_IN
+    )
     master = profile.settled("master")
     if master:
         options.set_option("spark.master", master, profile.origin)

@@ -57,6 +57,11 @@ def shuffle_partitions(host: Host) -> str:
     return str(host.cores)
 
 
+def page(host: Host) -> str:
+    """Whether Spark's page is there: where somebody sits at a terminal, who is told its address."""
+    return "true" if host.is_terminal else "false"
+
+
 def pod_template(host: Host) -> str:
     """The pod template of this installation: inside the package, or beside it in a checkout."""
     inside = host.package / "etc"
@@ -66,6 +71,7 @@ def pod_template(host: Host) -> str:
 COMPUTED: Final[Mapping[str, Callable[[Host], str]]] = {
     "driver_memory": driver_memory,
     "shuffle_partitions": shuffle_partitions,
+    "page": page,
     "pod_template": pod_template,
 }
 

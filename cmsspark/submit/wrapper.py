@@ -7,19 +7,20 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from cmsspark import __version__, errors, pseudonyms
+from cmsspark import __version__, errors, kerberos, pseudonyms
 from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import class_archive, deprecated_options, spark_avro, yarn
+from cmsspark.submit import class_archive, cmsspark_jobs, cmsspark_lines, latest_date, several_days, spark_avro, yarn
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -32,12 +33,16 @@ USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
 
 def main() -> NoReturn:
     """Entry point of the ``run_spark`` script."""
+    if "_RUN_SPARK_COMPLETE" in os.environ:
+        from cmsspark.submit.completion import complete_if_asked
+
+        complete_if_asked()
     errors.run_and_exit(lambda: run_spark(sys.argv[1:], os.environ))
 
 
 def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command line, without the program's name, and return its exit code."""
-    request = split(argv, signature_of)
+    request = _parsed(argv, environ)
     if request.has("--version"):
         return _echo(f"run_spark, version {__version__}")
     if request.has("--list"):
@@ -51,13 +56,33 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     job = built_in(request.job)
     if request.has("--help"):
         return _echo(job_help(request.job, job))
+    if (days := several_days.days_of(request, job)) is not None:
+        return several_days.run(request, days, environ)
     if job is None and spark_avro.declares_avro(Path(request.job)):
         request.given.setdefault("--avro", [])
     return submit(request, job, environ)
 
 
+def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
+    """The request of a command line, today's or one of CMSSpark."""
+    request = split(argv, signature_of)
+    job = built_in(request.job) if request.job is not None else None
+    if job is None or request.has("--help"):
+        return replace(request, argv=list(argv))
+
+    def has_root() -> bool:
+        return bool(load_settings(request.last("--settings"), environ).root)
+
+    translation = cmsspark_lines.translate(argv, job, signature_of(job.name) or {}, has_root)
+    for note in translation.notes:
+        sys.stderr.write(f"run_spark: {note}\n")
+    return replace(split(translation.argv, signature_of), argv=translation.argv)
+
+
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
     """Build the command, and show or run it."""
+    if job is not None:
+        request = latest_date.resolved(request, job, environ, functools.partial(job_options, job))
     options = {} if job is None else job_options(job, request.arguments)
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)
@@ -75,6 +100,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode != "python":
         check_java(java, host.spark, environ)
         check_yarn(command, host)
+        check_kerberos(command, host)
         check_kubernetes(command, host)
         if command.is_on_yarn:
             yarn.check_nodes(environ)
@@ -82,6 +108,9 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             store_of(options["fout"], settings)
     for note in command.notes:
         sys.stderr.write(f"run_spark: {note}\n")
+    if command.mode == "client" and archive is None:
+        start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
+        class_archive.note_start(host, java, settings.cache_dir, start)
     return run(command, environ)
 
 
@@ -121,10 +150,10 @@ def built_in(name: str) -> Job | None:
     except UsageError as error:
         if Path(name).is_file():
             return None
+        if (note := cmsspark_jobs.successor(name)) is not None:
+            raise UsageError(f"{name} is a job of CMSSpark that is not one here", next_step=note) from None
         raise UsageError(
-            error.wanted,
-            found=f"the built-in jobs are {error.found}; and there is no file {name!r} here",
-            next_step="run_spark --list shows what each does",
+            error.wanted, found=f"{error.found}; and there is no file {name!r} here", next_step=error.next_step
         ) from None
 
 
@@ -152,8 +181,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         return load_command(job).make_context(f"run_spark {job.name}", list(arguments)).params
     except click.UsageError as error:
         message = error.format_message()
-        next_step = deprecated_options.advice(message) or f"run_spark {job.name} --help"
-        raise UsageError(message, where=f"run_spark {job.name}", next_step=next_step) from None
+        raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
 def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
@@ -187,6 +215,15 @@ def check_yarn(command: Command, host: Host) -> None:
         found="neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
         next_step="set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml",
     )
+
+
+def check_kerberos(command: Command, host: Host) -> None:
+    """Raises NotAllowed (77) at once where YARN wants Kerberos and there is neither a ticket nor a keytab."""
+    if command.options.get("spark.master") == "yarn":
+        defaults = cluster_defaults(host.spark.home, host.environ)
+        names = ("spark.kerberos.principal", "spark.kerberos.keytab")
+        principal, keytab = (command.options.get(name) or defaults.get(name) for name in names)
+        kerberos.check(host.environ, principal, keytab)
 
 
 def check_kubernetes(command: Command, host: Host) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -246,8 +246,11 @@ def used(dataset: str, last: date | None, *, is_candidate: bool, state: str = "u
 
 def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path) -> None:
     assert "run_spark dataset_last_access" in fails(InputMissing, place, "could-go", "T2_CH_CERN")
-    rows = [used("/ZMM/Run2026A-v1/AOD", date(2024, 5, 6), is_candidate=True), used("/ttH/c/AOD", None, is_candidate=False),
-            used("/nobody/reads/MINIAOD", None, is_candidate=True, state="never")]  # fmt: skip
+    rows = [
+        used("/ZMM/Run2026A-v1/AOD", date(2024, 5, 6), is_candidate=True),
+        used("/ttH/c/AOD", None, is_candidate=False),
+        used("/nobody/reads/MINIAOD", None, is_candidate=True, state="never"),
+    ]
     store_table(place, "dataset_last_access", "dataset_last_access", WEEK.last, rows)
     found = told(place, "could-go", "T2_*")
     assert [
@@ -261,7 +264,11 @@ def test_what_could_go_are_candidates_at_the_site_the_largest_first(place: Path)
     assert [row["present_bytes"] for row in told(place, "could-go", "T2_CH_CERN", "--kind", "tape")["rows"]] == [9_000]
     assert "T2_CH_CERN" in fails(InputMissing, place, "could-go", "T2_CH_CENR")
     unread = told(place, "unused", "--weeks", "1")["rows"]
-    assert {row["dataset_name"]: row["last_access"] for row in unread} == {"/nobody/reads/MINIAOD": None}
+    assert {row["dataset_name"]: row["last_access"] for row in unread} == {
+        "/nobody/reads/MINIAOD": None,
+        "/ZMM/Run2026A-v1/AOD": "2024-05-06",
+        "/ttH/c/AOD": None,
+    }
 
 
 def test_replicas_come_from_rucio_where_its_table_is_newer(place: Path) -> None:

@@ -22,7 +22,10 @@ from cmsspark.query.database import Database
 from cmsspark.reports.charts import si
 from cmsspark.settings import load_settings
 from tests.browsers import installed_chromium
+from tests.pipeline.places import Place, write_streams
 from tests.query.stores import FIRST, HISTORY, KEY, days, make_store
+
+TOP = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +48,16 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a day that was counted from logs."""
+    place = Place(tmp_path_factory.mktemp("day"))
+    write_streams(place.tree)
+    assert place.run("data_aggregation") == 0
+    (page,) = Path(place.fout).glob("data_aggregation/*/runs/*/report.html")
+    return page
 
 
 def run(*words: str) -> Result:
@@ -199,6 +212,18 @@ def test_a_browser_shows_it_without_overflow_or_errors(
         boxes = view.evaluate("[...document.querySelectorAll('.scroll')].map(e => getComputedStyle(e).overflowX)")
         assert set(boxes) == {"auto"}
         assert errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_accessible(counted: Path, chromium: Browser, scheme: Any) -> None:
+    """As axe checks it: names, contrasts, headings, keyboards. The page of a counted day has all its tables."""
+    with chromium.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 390, "height": 800}) as context:
+        view = context.new_page()
+        view.goto(f"file://{counted}")
+        (script,) = (TOP / "tests" / "dashboard").glob("axe-*.js")
+        view.evaluate(script.read_text(encoding="utf-8"))
+        found = view.evaluate("axe.run()")["violations"]
+        assert [(entry["id"], entry["nodes"][0]["html"]) for entry in found] == []
 
 
 def test_on_paper_it_is_a_few_pages(store: str, tmp_path: Path, chromium: Browser) -> None:

@@ -210,7 +210,7 @@ def test_a_surprise_of_one_day_is_70_for_it_and_the_others_are_done(
 
     def runner(argv: list[str]) -> int:
         if days.compact(DAYS[3]) in argv:
-            raise RuntimeError("can't start new thread")
+            raise RuntimeError("no such day")
         return started(argv)
 
     daily.runner = runner

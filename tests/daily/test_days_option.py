@@ -8,8 +8,7 @@ import click
 import pytest
 
 from cmsspark import days
-from cmsspark.commands.daily import DaysType
-from cmsspark.pipeline.options import DayType
+from cmsspark.pipeline.options import DaysType, DayType
 
 FIRST = date(2026, 1, 1)
 

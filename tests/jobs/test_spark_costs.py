@@ -19,13 +19,14 @@ from cmsspark.runners import dump_scan
 from cmsspark.runners import spark as spark_runner
 from cmsspark.runners.tasks import StreamFiles, total_weight
 from cmsspark.settings import load_settings
-from cmsspark.sources.registry import STREAMS
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
 from tests.corpus.json_lines import aaa
 from tests.pipeline.places import Place, write_streams
 
-DAY = date(2026, 1, 15)
+#: Of the PhEDEx snapshots: later replicas are those of Rucio.
+DAY = date(2019, 6, 15)
+STREAMS = ("aaa", "eos", "cmssw", "crab")
 
 
 @dataclass

@@ -68,6 +68,12 @@ def test_days_are_stacked_and_a_missing_day_is_a_gap() -> None:
     assert {"aaa", "eos", "2026-01-01", "2026-01-05"} <= set(words(chart).replace(",", " ").split())
 
 
+def test_no_series_is_left_out_however_many_there_are() -> None:
+    series: dict[str, list[float | None]] = {f"stream{number}": [1.0] for number in range(9)}
+    chart = stacked_days(DAYS[:1], series, what="x")
+    assert all(f"2026-01-01, {name}: 1" in words(chart) for name in series)
+
+
 @pytest.mark.parametrize("top", [1, 3, 9.5, 870, 1e6, 4.2e15, 0.3])
 def test_ticks_are_round_and_reach_the_top(top: float) -> None:
     ticks = charts._ticks(top)

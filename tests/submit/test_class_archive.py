@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import OutputError
-from cmsspark.submit.class_archive import make, place, usable
+from cmsspark.submit.class_archive import SWITCH, WORTH, archive_path, make, note_start, usable
 from cmsspark.submit.host import Host, Java, Spark
 from tests.submit.hosts import HOST
 
@@ -44,10 +44,10 @@ def test_it_is_made_once_and_then_used(tmp_path: Path) -> None:
 
 def test_another_java_or_other_jars_have_another_archive(tmp_path: Path) -> None:
     here = host(tmp_path)
-    first = place(here, JAVA, tmp_path)
-    assert place(here, replace(JAVA, version="17.0.16+1"), tmp_path) != first
+    first = archive_path(here, JAVA, tmp_path)
+    assert archive_path(here, replace(JAVA, version="17.0.16+1"), tmp_path) != first
     (here.spark.home / "jars" / "b.jar").write_text("b")
-    assert place(here, JAVA, tmp_path) != first
+    assert archive_path(here, JAVA, tmp_path) != first
 
 
 @pytest.mark.parametrize("name", ["HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH"])
@@ -63,3 +63,20 @@ def test_a_failure_is_reported_and_leaves_nothing(submit: str, tmp_path: Path) -
     with pytest.raises(OutputError, match="it broke"):
         make(host(tmp_path, submit), JAVA, tmp_path / "cache")
     assert list((tmp_path / "cache" / "jvm").iterdir()) == []
+
+
+def test_it_is_made_once_java_has_started_often_enough_to_be_worth_it(tmp_path: Path) -> None:
+    made: list[int] = []
+    machine = replace(host(tmp_path), environ={})
+    starts = [note_start(machine, JAVA, tmp_path / "cache", lambda: made.append(1)) for _ in range(2 * WORTH + 1)]
+    assert [number for number, is_called in enumerate(starts, start=1) if is_called] == [WORTH, 2 * WORTH]
+    assert len(made) == 2
+
+
+def test_nothing_is_counted_where_an_archive_would_not_be_used(tmp_path: Path) -> None:
+    machine = replace(host(tmp_path), environ={})
+    for java, environ in ((None, {}), (JAVA, {SWITCH: "0"}), (JAVA, {"HADOOP_CONF_DIR": "/etc/hadoop"})):
+        for _ in range(WORTH):
+            assert not note_start(replace(machine, environ=environ), java, tmp_path / "cache", lambda: None)
+    (tmp_path / "file").touch()
+    assert not note_start(machine, JAVA, tmp_path / "file", lambda: None), "a cache that cannot be written"

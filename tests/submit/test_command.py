@@ -166,4 +166,6 @@ def test_our_own_jobs_need_no_spark_avro() -> None:
 def test_the_progress_bar_is_for_terminals() -> None:
     name = "spark.ui.showConsoleProgress"
     assert command("dbs_aaa").options.get(name) == "false"
-    assert command("dbs_aaa", host=replace(HOST, is_terminal=True)).options.get(name) == "true"
+    # A built-in job shows its own progress.
+    assert command("dbs_aaa", host=replace(HOST, is_terminal=True)).options.get(name) == "false"
+    assert command("./own.py", host=replace(HOST, is_terminal=True)).options.get(name) == "true"

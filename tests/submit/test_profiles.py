@@ -9,7 +9,7 @@ import pytest
 
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.resources import read_yaml
-from cmsspark.submit.profiles import driver_memory, load_profile
+from cmsspark.submit.profiles import driver_memory, load_profile, page
 from cmsspark.submit.spark_options import check_name
 from tests.submit.hosts import GIB, HOST, command
 
@@ -67,3 +67,7 @@ def test_an_unknown_profile_is_reported_with_those_there_are() -> None:
         load_profile("mars")
     with pytest.raises(UsageError, match="no such file"):
         load_profile("./mars.yaml")
+
+
+def test_sparks_page_is_there_where_somebody_sits_at_a_terminal() -> None:
+    assert [page(replace(HOST, is_terminal=is_terminal)) for is_terminal in (True, False)] == ["true", "false"]

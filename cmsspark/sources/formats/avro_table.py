@@ -46,7 +46,7 @@ _WORDS: Final = 4
 
 
 @dataclass(frozen=True)
-class Piece:
+class TablePiece:
     """Some rows: ``words`` (row, column, word) has a flag for each value (1: not null; 3: a block's name) and then the
     value: a number; or a name's two hashes and the hash of its dataset. ``damaged``: reasons with the rows' places.
     """
@@ -89,7 +89,7 @@ class TableReader:
     def __post_init__(self) -> None:
         self.texts = {name: {} for name, kind in self.kinds.items() if kind in (CODE, ID)}
 
-    def read(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[Piece]:
+    def read(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[TablePiece]:
         """The rows of the blocks in a range of bytes. Raises DataError (65) for damage and for another schema."""
         container = avro_ranges.open_container(stream, file)
         if container is None:
@@ -123,7 +123,7 @@ class TableReader:
 
     def _pieces(
         self, blocks: Iterator[PlainBlock], container: Container, fields: Mapping[str, str], file: str
-    ) -> Iterator[Piece]:
+    ) -> Iterator[TablePiece]:
         fast = self._fast(container.schema, fields)
         left: list[tuple[str, Mapping[str, Any]]] = []
         held = 0
@@ -145,7 +145,7 @@ class TableReader:
 
     def _piece(
         self, fast: Any, left: Sequence[tuple[str, Mapping[str, Any]]], fields: Mapping[str, str], file: str, count: int
-    ) -> Piece:
+    ) -> TablePiece:
         words = [] if fast is None else [fast.take()]
         rows, damaged = [], []
         for where, values in left:
@@ -156,7 +156,7 @@ class TableReader:
         if rows or not words:
             words.append(np.array(rows, np.int64).reshape(-1, len(self.kinds), _WORDS))
         merged = np.concatenate(words) if len(words) > 1 else words[0]
-        return Piece(tuple(self.kinds), merged, count, len(damaged), tuple(damaged[:_TOLD]))
+        return TablePiece(tuple(self.kinds), merged, count, len(damaged), tuple(damaged[:_TOLD]))
 
     def _fast(self, schema: Any, fields: Mapping[str, str]) -> Any:
         """The compiled reader of these fields; None where it is unavailable or the schema is not plain."""
@@ -199,7 +199,7 @@ class TableReader:
 
     def _slow_pieces(
         self, stream: IO[bytes], container: Container, fields: Mapping[str, str], file: str
-    ) -> Iterator[Piece]:
+    ) -> Iterator[TablePiece]:
         import fastavro
 
         stream.seek(0)

@@ -7,13 +7,14 @@ a line only where its result certainly equals that of the decoder: one JSON obje
 twice, plain values of the right types. Other lines are returned to the caller. This module is optional.
 """
 
-from cmsspark.sources.formats.packed cimport Columns, Keys, day_of, is_plain, is_same, past_scalar
+from cmsspark.sources.formats.packed cimport Columns, Keys, day_of, is_plain, is_same, more, past_scalar
 from cmsspark.sources.values cimport Text, past_digits, past_long
-from cmsspark.xxh64 cimport Bytes
+from cmsspark.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp
+from libc.stdlib cimport free
+from libc.string cimport memchr, memcmp, memcpy
 
 include "cmsspark/source_digest.pxi"
 
@@ -25,6 +26,13 @@ cdef enum:
     DEEPEST = 60  # open containers of a value that nobody needs
     HOUR_DIGITS = 12  # before the point; so many hours fit 64 bits of milliseconds
     WHOLE_DIGITS = 18
+    # Learned keys, a table of their hashes, and the bytes of all of them.
+    LEARNED = 4096
+    HASHES = 16384
+    LEARNED_BYTES = 262144
+    # The entries of the begin of an object, and of a record without ``data``.
+    BEGIN_OF_DATA = 0
+    BEGIN_OF_RECORD = 1
 
 cdef enum:
     IS_TEXT, IS_LONG, IS_HOURS, IS_WHOLE
@@ -46,13 +54,23 @@ cdef struct Found:
 cdef struct Member:
     Bytes key
     Py_ssize_t size
-    Bytes value
+    int place  # of the needed key, -1 for another
+
+
+cdef struct Learned:
+    # A key with its quotes and what stands before its value, the needed key that it is (-1: none), and the key that came
+    # behind it last (-1: none yet).
+    Py_ssize_t begin, size, key_size
+    int place, after
 
 
 cdef class KeyLines:
     """Reads the needed members of lines. ``texts``, ``hours``, ``wholes`` and ``longs`` are keys of a record's ``data``.
 
     ``may_be_flat``: where a record has no ``data``, its fields are the record's own; the first text must be among them.
+
+    Most keys come behind the same key as in the lines before. So each key that was seen knows which one came behind it
+    last; where that one stands there again, nothing is searched.
     """
 
     cdef Key keys[KEYS]
@@ -63,6 +81,16 @@ cdef class KeyLines:
     cdef int64_t day
     cdef int64_t lines_taken
     cdef list out_of_day
+    cdef Learned* learned
+    cdef int* hashes
+    cdef unsigned char* learned_bytes
+    cdef int learned_count
+    cdef Py_ssize_t learned_size
+
+    def __dealloc__(self):
+        free(self.learned)
+        free(self.hashes)
+        free(self.learned_bytes)
 
     def __cinit__(self, texts, hours, wholes, longs, bint may_be_flat, int64_t day, *rest):
         cdef int place
@@ -80,6 +108,13 @@ cdef class KeyLines:
             self._add(name.encode(), kind, place)
         for place, name in enumerate(longs):
             self._add(name.encode(), IS_LONG, place)
+        self.learned = <Learned*>more(NULL, LEARNED * sizeof(Learned))
+        self.hashes = <int*>more(NULL, HASHES * sizeof(int))
+        self.learned_bytes = <unsigned char*>more(NULL, LEARNED_BYTES)
+        for place in range(HASHES):
+            self.hashes[place] = -1
+        self.learned[BEGIN_OF_DATA].after = self.learned[BEGIN_OF_RECORD].after = -1
+        self.learned_count, self.learned_size = 2, 0
         self.may_be_flat = may_be_flat
         self.day = day
         self.lines_taken = 0
@@ -157,6 +192,7 @@ cdef class KeyLines:
         """1 where the needed values are in ``of_data``, 2 where they are in ``of_record``, 0 where that is uncertain."""
         cdef Member member
         cdef bint has_data = False, has_metadata = False
+        cdef int last = BEGIN_OF_RECORD
         timestamp[0] = -1
         self._forget(of_data)
         if self.may_be_flat:
@@ -165,7 +201,7 @@ cdef class KeyLines:
             return 0
         at += 1
         while True:
-            at = _member(at, end, &member)
+            at = self._next(at, end, &member, &last)
             if at == NULL:
                 return 0
             if member.size == 4 and not memcmp(member.key, b"data", 4):
@@ -210,11 +246,12 @@ cdef class KeyLines:
     cdef Bytes _object(self, Bytes at, Bytes end, Found* found) noexcept nogil:
         """The end of the object at ``at``, whose needed values are kept; NULL where it is not plain."""
         cdef Member member
+        cdef int last = BEGIN_OF_DATA
         at = _past_spaces(at + 1, end)
         if at < end and at[0] == b"}":
             return at + 1
         while True:
-            at = _member(at, end, &member)
+            at = self._next(at, end, &member, &last)
             if at == NULL:
                 return NULL
             at = self._value(at, end, &member, found)
@@ -229,19 +266,72 @@ cdef class KeyLines:
                 return NULL
             at += 1
 
+    cdef inline Bytes _next(self, Bytes at, Bytes end, Member* member, int* last) noexcept nogil:
+        """The begin of the value of the member at ``at``, whose key is kept; NULL where there is none.
+
+        ``last``: the learned key before it, -1 for none; it becomes that of this member.
+        """
+        cdef int number = self.learned[last[0]].after if last[0] >= 0 else -1
+        cdef Learned* learned
+        cdef Bytes begin
+        at = _past_spaces(at, end)
+        if number >= 0:
+            learned = &self.learned[number]
+            if end - at > learned.size and is_same(at, self.learned_bytes + learned.begin, learned.size):
+                member.key, member.size, member.place = at + 1, learned.key_size, learned.place
+                last[0] = number
+                return _past_spaces(at + learned.size, end)
+        begin = at
+        at = _member(begin, end, member)
+        if at == NULL:
+            return NULL
+        member.place = self._place_of(member)
+        number = self._learn(begin, at - begin, member)
+        if last[0] >= 0:
+            self.learned[last[0]].after = number
+        last[0] = number
+        return at
+
+    cdef int _place_of(self, Member* member) noexcept nogil:
+        """The place of a needed key, -1 for another."""
+        cdef int place = self.first[_bucket(member.key, member.size)]
+        while place >= 0:
+            if self.keys[place].size == member.size and is_same(self.keys[place].at, member.key, member.size):
+                return place
+            place = self.keys[place].after
+        return -1
+
+    cdef int _learn(self, Bytes at, Py_ssize_t size, Member* member) noexcept nogil:
+        """The number of a key with all that stands before its value, -1 where there is no room for another one."""
+        cdef Py_ssize_t place = hash64(at, size, 0) & (HASHES - 1)
+        cdef Learned* learned
+        while self.hashes[place] >= 0:
+            learned = &self.learned[self.hashes[place]]
+            if learned.size == size and is_same(self.learned_bytes + learned.begin, at, size):
+                return self.hashes[place]
+            place = (place + 1) & (HASHES - 1)
+        if self.learned_count == LEARNED or LEARNED_BYTES - self.learned_size < size:
+            return -1
+        learned = &self.learned[self.learned_count]
+        memcpy(self.learned_bytes + self.learned_size, at, size)
+        learned.begin, learned.size, learned.key_size = self.learned_size, size, member.size
+        learned.place, learned.after = member.place, -1
+        self.learned_size += size
+        self.hashes[place] = self.learned_count
+        self.learned_count += 1
+        return self.learned_count - 1
+
     cdef inline Bytes _value(self, Bytes at, Bytes end, Member* member, Found* found) noexcept nogil:
         """The end of a member's value, which is kept where its key is needed; NULL where it is not plain."""
-        cdef int place = self.first[_bucket(member.key, member.size)]
+        cdef int place = member.place
         cdef Key* key
         cdef Bytes begin
         cdef uint32_t bit
-        while place >= 0:
-            key = &self.keys[place]
-            if key.size == member.size and is_same(key.at, member.key, key.size):
-                break
-            place = key.after
+        if at == end:
+            return NULL
         if place < 0:
             return _past_value(at, end)
+        key = &self.keys[place]
         bit = <uint32_t>1 << place
         if found.seen & bit:
             return NULL
@@ -415,7 +505,6 @@ cdef inline Bytes _member(Bytes at, Bytes end, Member* member) noexcept nogil:
     if at == end or at[0] != b":":
         return NULL
     at = _past_spaces(at + 1, end)
-    member.value = at
     return at if at < end else NULL
 
 

@@ -1,0 +1,87 @@
+"""Kerberos: whether there is a usable ticket or keytab, before anything starts, and what its errors mean later."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from cmsspark.errors import NotAllowed, SettingsError
+from cmsspark.secrets import open_private
+
+_PROPERTY: Final = re.compile(
+    r"<property>\s*<name>\s*hadoop\.security\.authentication\s*</name>\s*<value>\s*(\w+)\s*</value>"
+)
+#: What Java and Hadoop say where there is no ticket, or one that expired.
+_REFUSED: Final = re.compile(
+    r"No valid credentials provided[^\n|;]{0,80}|Failed to find any Kerberos tgt|[Tt]icket expired"
+    r"|Client cannot authenticate via: ?\[[^\]]*KERBEROS[^\]]*\]|SIMPLE authentication is not enabled"
+    r"|Integrity check on decrypted field failed|Unable to obtain password from user|Clock skew too great"
+)
+_NEXT: Final = "kinit, or give --principal NAME@REALM and --keytab FILE; then run it again"
+
+
+def refused(text: str) -> NotAllowed | None:
+    """The error (77) that a text of Java or Hadoop about Kerberos comes to; None for other texts."""
+    match = _REFUSED.search(text)
+    if match is None:
+        return None
+    return NotAllowed("a valid Kerberos ticket is needed", found=match[0].strip(), next_step=_NEXT)
+
+
+def is_needed(environ: Mapping[str, str]) -> bool:
+    """Whether the cluster's ``core-site.xml`` asks for Kerberos."""
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        try:
+            text = Path(environ[name], "core-site.xml").read_text(encoding="utf-8")
+        except (KeyError, OSError, UnicodeDecodeError):
+            continue
+        match = _PROPERTY.search(re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL))
+        return match is not None and match[1].lower() == "kerberos"
+    return False
+
+
+def check(environ: Mapping[str, str], principal: str | None = None, keytab: str | None = None) -> None:
+    """Raises NotAllowed (77) without a ticket or a private keytab, SettingsError (78) for one option without the other.
+
+    Does nothing for clusters without Kerberos. Where ``klist`` is not installed, tickets are left to Java.
+    """
+    if not is_needed(environ):
+        return
+    if (principal is None) != (keytab is None):
+        raise SettingsError(
+            "a keytab and its principal belong together",
+            found="only one of spark.kerberos.principal and spark.kerberos.keytab",
+            next_step="give both --principal NAME@REALM and --keytab FILE",
+        )
+    if keytab is not None:
+        _check_keytab(Path(keytab))
+        return
+    klist = shutil.which("klist", path=environ.get("PATH"))
+    if klist is None:
+        return
+    # Exit code 1: no cache, no ticket of the realm's, or an expired one.
+    words = {name: environ[name] for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG") if name in environ}
+    try:
+        has_ticket = not subprocess.run([klist, "-s"], env=words, check=False, timeout=30).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    if not has_ticket:
+        raise NotAllowed(
+            "a valid Kerberos ticket is needed",
+            where=environ.get("KRB5CCNAME") or f"the default cache of user {os.getuid()}",
+            found="no ticket, or an expired one",
+            next_step=_NEXT,
+        )
+
+
+def _check_keytab(path: Path) -> None:
+    try:
+        open_private(path, "a keytab").close()
+    except OSError as error:
+        found = error.strerror
+        raise NotAllowed("the keytab cannot be read", where=path, found=found, next_step="check --keytab") from None

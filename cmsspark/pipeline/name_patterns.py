@@ -1,0 +1,79 @@
+"""``--patterns`` and ``--antipatterns`` of jobs on dumps: which datasets are in the result, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options; the command gets ``patterns`` and ``antipatterns``, None where not given."""
+    for option in (
+        click.option("--antipatterns", metavar="LIST", help="Leave out datasets with these names, such as *RelVal*."),
+        click.option(
+            "--patterns", metavar="LIST", help="Only datasets with these names: /*/*/AOD,/ZMM*; marks it partial."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class NamePatterns:
+    """Names of datasets: of ``patterns`` one must match, of ``antipatterns`` none may. ``*`` stands for any characters,
+    ``?`` for one; the whole name must match. An empty tuple of patterns matches every name.
+    """
+
+    patterns: tuple[str, ...] = ()
+    antipatterns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, patterns: str | None, antipatterns: str | None) -> NamePatterns | None:
+        """From the values of the options; None where neither is given.
+
+        Example:
+            >>> NamePatterns.of("/*/*/AOD, /ZMM*", None).patterns
+            ('/*/*/AOD', '/ZMM*')
+        """
+        made = cls(_split(patterns), _split(antipatterns))
+        return made if made.patterns or made.antipatterns else None
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """For the manifest."""
+        return {"patterns": list(self.patterns), "antipatterns": list(self.antipatterns)}
+
+    def matches(self, name: str) -> bool:
+        """Whether a dataset of that name stays."""
+        stays = not self.patterns or re.match(_expression(self.patterns), name) is not None
+        return stays and not (self.antipatterns and re.match(_expression(self.antipatterns), name))
+
+    def select(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows whose ``dataset_name`` stays; a null name stays only where there are no patterns."""
+        import polars as pl
+
+        name = pl.col("dataset_name")
+        if self.patterns:
+            rows = rows.filter(name.str.contains(_expression(self.patterns)).fill_null(False))
+        if self.antipatterns:
+            rows = rows.filter(~name.str.contains(_expression(self.antipatterns)).fill_null(False))
+        return rows
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _expression(patterns: tuple[str, ...]) -> str:
+    """A regular expression that Python and Rust read alike."""
+    return r"^(?:" + "|".join(_one(pattern) for pattern in patterns) + r")$"
+
+
+def _one(pattern: str) -> str:
+    return "".join({"*": r"[^\n]*", "?": r"[^\n]"}.get(character) or re.escape(character) for character in pattern)

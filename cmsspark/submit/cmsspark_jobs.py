@@ -1,0 +1,77 @@
+"""Jobs of CMSSpark that are not built-in jobs here, with what does their work: ``run_spark NAME`` tells it.
+
+``docs/migration.md`` has the list with the shell scripts; a test compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cmsspark.pipeline.job_index import JOBS
+
+_NOTHING: Final = "nothing here does its work; CMSSpark's own script runs with run_spark /path/to/"
+#: The script without ``.py`` → (a job or command of today, or several, and a word on it). An empty text: nothing.
+SUCCESSORS: Final[Mapping[str, tuple[str, str]]] = {
+    "aggregate_campaign_tier": ("event_counts", "events and bytes by month, data tier and campaign"),
+    "aggregate_campaigns": ("event_counts", "events and bytes by month, data tier and campaign"),
+    "aggregate_dbs": ("dbs_events", "by dataset; its column data_tier sums to tiers"),
+    "aggregate_leftovers": ("leftovers", "orphan, invalid and missing datasets"),
+    "aggregate_phedex": ("site_tier_usage", ""),
+    "aso_stats": ("", ""),
+    "avro2json": ("", ""),
+    "cern_monit3": ("cern_monit", ""),
+    "cmssw_avro2json": ("", ""),
+    "condor_cpu_efficiency": ("", ""),
+    "condor_crab_unique_users": ("crab_users", "distinct users of CRAB by week and month"),
+    "condor_hs06coreHrPlot": ("", ""),
+    "data_agg": ("data_aggregation", ""),
+    "data_aggregation_plots": ("", ""),
+    "data_collection": ("data_aggregation", ""),
+    "dbs_adler": ("", ""),
+    "dbs_block_lumis": ("", ""),
+    "dbs_condor": ("dbs_condor", ""),
+    "dbs_event_count_plot": ("event_counts", "the numbers of the plot"),
+    "dbs_hdfs_crab": ("crab_popularity", "datasets that CRAB jobs read"),
+    "dbs_hdfs_eos": ("dbs_eos", "accesses on EOS by dataset"),
+    "dbs_lfn": ("", ""),
+    "dbs_spark": ("dbs_events", ""),
+    "fts": ("", ""),
+    "fts_aso": ("", ""),
+    "getCSV": ("", ""),
+    "hdfs_an": ("", ""),
+    "hpc_at_cms": ("", ""),
+    "hpc_running_cores_and_corehr": ("", ""),
+    "jm_stats": ("dbs_crab", ""),
+    "mergePhedex": ("phedex", "each day is stored; cmsspark path lists them for pandas or DuckDB"),
+    "phedex_agg": ("phedex", ""),
+    "report_builder": ("", ""),
+    "rucio_all_datasets": ("dataset_last_access", ""),
+    "rucio_all_detailed_datasets": ("dataset_last_access", ""),
+    "rucio_daily": ("rucio_daily", ""),
+    "rucio_datasets_daily_stats": ("rucio_daily", ""),
+    "rucio_datasets_last_access_ts": ("dataset_last_access", ""),
+    "rucio_datasets_monitoring": ("dataset_last_access", ""),
+    "rucio_datasets_stats": ("rucio_daily", ""),
+    "rucio_ds_mongo": ("dataset_last_access", ""),
+    "rucio_ds_summary": ("dataset_last_access", ""),
+    "stats": ("", ""),
+    "stepchain_cpu_eff": ("", ""),
+    "visualize_campaigns": ("", ""),
+    "visualize_leftovers": ("", ""),
+    "visualize_tiers": ("", ""),
+    "wma_agent_count_to_opensearch": ("", ""),
+    "wmarchive": ("", ""),
+    "wmarchive_crab_file_access": ("", ""),
+}
+
+
+def successor(name: str) -> str | None:
+    """What to run instead of a script of CMSSpark; None for a name that was none of its scripts."""
+    plain = name.removesuffix(".py")
+    if plain not in SUCCESSORS:
+        return None
+    job, note = SUCCESSORS[plain]
+    if job not in JOBS:
+        return f"{_NOTHING}{plain}.py"
+    return f"run_spark {job} does its work{f': {note}' if note else ''} (docs/migration.md)"

@@ -1,0 +1,221 @@
+"""Command lines of CMSSpark: its options in the words of ``run_spark``, before the line is parsed.
+
+What an option means here is in ``docs/migration.md``. An option without a counterpart is an error that names all such
+options of the line at once, and the new line.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from cmsspark import days
+from cmsspark.errors import UsageError
+from cmsspark.pipeline.job_index import Job
+from cmsspark.resources import read_yaml
+
+#: CMSSpark's folder of all dumps and of the streams in Avro: what ``--hdir`` of its jobs replaces.
+CMS_FOLDER: Final = "/project/awg/cms"
+_INSTANCES: Final = ("global", "phys01", "phys02", "phys03")
+#: Folders of single streams and dumps → the source.
+_FOLDERS: Final[Mapping[str, str]] = {
+    "--aaa_hdir": "aaa",
+    "--eos_hdir": "eos",
+    "--cmssw_hdir": "cmssw",
+    "--jm_hdir": "crab",
+    "--crab_hdir": "crab",
+    "--dbs_hdir": "dbs",
+    "--phedex_hdir": "phedex",
+}
+_DAY_AT_END: Final = re.compile(r"(?P<store>.+?)/+(?P<year>\d{4})/(?P<month>\d{2})/(?P<day>\d{2})/*")
+#: Options that ask for nothing here → the reason.
+_NEEDLESS: Final[Mapping[str, str]] = {
+    "--stomp": "stomp.py is a dependency of cmsspark",
+    "--aggregation_schema": "every stored table has its schema",
+    "--cvmfs": "the Python of run_spark runs the job; SPARK_HOME, JAVA_HOME, HADOOP_CONF_DIR and --env choose the rest",
+}
+#: Options without a counterpart → what to do instead.
+_GONE: Final[Mapping[str, str]] = {
+    "--era": "filter the stored table by its column acquisition_era",
+    "--release": "filter the stored table by its column release_versions",
+    "--cdate": "filter the stored table by its column created_ms",
+    "--action": "run site_tier_usage for sums by tier, dbs_events for each dataset",
+    "--fin": "name the folder of a source with --source SOURCE.NAME=FOLDER",
+}
+_FLAGS: Final = ("--aggregation_schema", "--cvmfs")
+
+
+@dataclass
+class Translation:
+    """A line in today's words: ``argv`` without the program's name, and notes on what was replaced."""
+
+    argv: list[str]
+    notes: list[str] = field(default_factory=list)
+
+
+def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root: Callable[[], bool]) -> Translation:
+    """Replace CMSSpark's options. ``known``: today's options of the job, which stay; ``has_root``: whether settings or
+    environment put a root before input folders, where the line does not.
+
+    Raises UsageError (2) for options without a counterpart: all of them, with the line to type instead.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    line = _Line(job, known, has_root)
+    words = list(argv[:end])
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name in known or not _is_old(name):
+            line.words.append(word)
+            if known.get(name) and not equals and words:
+                line.words.append(words.pop(0))
+            continue
+        if not equals and name not in _FLAGS:
+            if not words:
+                raise UsageError(f"{name} needs a value")
+            value = words.pop(0)
+        line.replace(name, value)
+    line.finish()
+    return Translation([*line.words, *argv[end:]], line.notes)
+
+
+def _is_old(name: str) -> bool:
+    return name in (*_FOLDERS, *_NEEDLESS, *_GONE, "--inst", "--hdir", "--tier", "--amq")
+
+
+class _Line:
+    """A line while it is translated."""
+
+    def __init__(self, job: Job, known: Mapping[str, bool], has_root: Callable[[], bool]) -> None:
+        self.job, self.known, self.has_root = job, known, has_root
+        self.words: list[str] = []
+        self.notes: list[str] = []
+        #: (option, what to do instead) of what has no counterpart, and lines to type after this one.
+        self.gone: list[tuple[str, str]] = []
+        self.after: list[str] = []
+        self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
+        #: Whether --hdir of cern_monit names a folder without a day.
+        self._names_no_day = False
+
+    def replace(self, name: str, value: str) -> None:
+        """Take an old option."""
+        if name in _NEEDLESS:
+            self.notes.append(f"{name} is not needed: {_NEEDLESS[name]}")
+        elif name == "--hdir" and self._publishes:
+            self._stored_day(value)
+        elif name == "--amq":
+            self.amq = value
+        elif name in _GONE:
+            self.gone.append((name, _GONE[name]))
+        elif "--source" not in self.known and name != "--tier":
+            self.gone.append((name, f"{self.job.name} reads no dumps or logs"))
+        elif name in _FOLDERS:
+            self._source(_FOLDERS[name], value)
+        elif name == "--inst":
+            self.instance = _instance(value)
+        elif name == "--hdir":
+            self.cms_folder = value
+        else:
+            self.tiers = value
+
+    @property
+    def _publishes(self) -> bool:
+        return self.job.name == "cern_monit"
+
+    def finish(self) -> None:
+        """Add what several options make together. Raises UsageError (2) where something has no counterpart."""
+        self._moved_dumps()
+        if self.tiers and ("--patterns" not in self.known or self._has("--patterns")):
+            self.gone.append(("--tier", "filter the stored table by its column data_tier"))
+        elif self.tiers:
+            self._add("--patterns", ",".join(f"/*/*/{tier}" for tier in self.tiers.split(",")))
+        if self.amq:
+            self.gone.append(("--amq", "publish the stored table with a command of its own"))
+            day, fout = self._value("--date") or "yesterday", self._value("--fout")
+            self.after.append(
+                shlex.join(["run_spark", "cern_monit", "--job", self.job.name, "--date", day, "--fout", fout or "DIR"])
+                + f" --amq {shlex.quote(self.amq)}"
+            )
+        if self._takes_a_day() and not self._has("--date"):
+            if self._names_no_day:
+                self.gone.append(("--hdir", "the folder names no day: say which day, and which job's result"))
+                self._add("--date", "YYYYMMDD", "--job", "JOB")
+            elif not self._publishes:
+                # The day as such: a job that waits in a queue may start on another one.
+                yesterday = days.today() - timedelta(days=1)
+                self._add("--date", yesterday.isoformat())
+                self.notes.append(f"there is no --date: yesterday is taken, as CMSSpark does: {yesterday}")
+        if self.gone:
+            raise UsageError(
+                f"{len(self.gone)} option{'s' if len(self.gone) > 1 else ''} of CMSSpark without a counterpart in "
+                f"run_spark {self.job.name}",
+                found="; ".join(f"{name}: {instead}" for name, instead in self.gone),
+                next_step="\n        ".join([shlex.join(["run_spark", *self.words]), *self.after]),
+            )
+
+    def _takes_a_day(self) -> bool:
+        return "--date" in self.known and not self._has("--help") and not self._has("-h")
+
+    def _has(self, name: str) -> bool:
+        return any(word == name or word.startswith(f"{name}=") for word in self.words)
+
+    def _value(self, name: str) -> str | None:
+        for position, word in enumerate(self.words):
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+            if word == name and position + 1 < len(self.words):
+                return self.words[position + 1]
+        return None
+
+    def _add(self, *words: str) -> None:
+        self.words += words
+
+    def _stored_day(self, folder: str) -> None:
+        """``--hdir STORE/2017/09/25`` of cern_monit names a store and a day."""
+        match = _DAY_AT_END.fullmatch(folder)
+        self._names_no_day = match is None
+        self._add("--fout", match["store"] if match else folder)
+        if match and not self._has("--date"):
+            self._add("--date", match["year"] + match["month"] + match["day"])
+
+    def _source(self, source: str, folder: str) -> None:
+        names = list(read_yaml("etc/sources.yaml")[source])
+        # The location whose name is part of the path, such as `raw` or `avro`; else the first.
+        name = next((name for name in names if name in re.split(r"[/_-]+", folder) or f"/{name}/" in folder), names[0])
+        self._add("--source", f"{source}.{name}={self._located(folder)}")
+
+    def _moved_dumps(self) -> None:
+        """The folders of --hdir and --inst, where they are not those of production."""
+        folder = self.cms_folder.rstrip("/")
+        if not folder and self.instance == "global":
+            return
+        is_moved = bool(folder) and urlsplit(folder).path.rstrip("/") != CMS_FOLDER
+        for source, locations in read_yaml("etc/sources.yaml").items():
+            for name, location in locations.items():
+                # Beside the sources there are the epochs, which have no folder.
+                before = location.get("folder", "")
+                path = before.replace("PROD_GLOBAL", f"PROD_{self.instance.upper()}")
+                if not before.startswith(f"{CMS_FOLDER}/") or (path == before and not is_moved):
+                    continue
+                path = folder + path[len(CMS_FOLDER) :] if is_moved else path
+                self._add("--source", f"{source}.{name}={self._located(path)}")
+
+    def _located(self, folder: str) -> str:
+        """A path without a scheme was one of HDFS; under a root, or where it is on this host, it stays a path."""
+        if not folder.startswith("/") or self._has("--root") or self.has_root() or Path(folder).exists():
+            return folder
+        return f"hdfs://{folder}"
+
+
+def _instance(value: str) -> str:
+    if value.lower() not in _INSTANCES:
+        raise UsageError(
+            "--inst is the instance of DBS", found=repr(value), next_step=f"one of {', '.join(_INSTANCES)}"
+        )
+    return value.lower()

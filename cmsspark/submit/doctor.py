@@ -1,0 +1,259 @@
+"""``cmsspark doctor``: looks at what cmsspark needs on this host, a line for each with its mend. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cmsspark import __version__
+from cmsspark.compiled import OFF, unavailable_reason
+from cmsspark.errors import CmssparkError, Exit
+from cmsspark.pipeline.options import SETTINGS_HELP
+from cmsspark.readable import json_text, readable
+from cmsspark.settings import Settings, load_settings
+from cmsspark.storage import is_local, local_path
+
+OK: Final = "ok"
+#: Works, with less than there could be.
+NOTE: Final = "note"
+WRONG: Final = "wrong"
+_COLOURS: Final = {OK: "green", NOTE: "yellow", WRONG: "red"}
+_CONNECT_S: Final = 5.0
+#: Free bytes below which a folder is a note, and below which it is wrong.
+_LITTLE: Final = 5_000_000_000
+_NONE: Final = 200_000_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one need. ``state``: ok, note or wrong; ``mend``: what to do, None where nothing is."""
+
+    name: str
+    state: str
+    text: str
+    mend: str | None = None
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of name, state, text, mend.")
+@click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]")
+@click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
+def command(as_json: bool, fout: str | None, settings_file: str | None) -> int:
+    """Look at what cmsspark needs on this host: a line for each need, with what mends it.
+
+    Nothing is changed, made or sent. Ends with 78 where something is wrong.
+    """
+    findings = list(examine(settings_file, fout, os.environ))
+    if as_json:
+        click.echo(json_text([asdict(finding) for finding in findings], indent=1))
+    else:
+        for finding in findings:
+            state = click.style(f"{finding.state:<5}", fg=_COLOURS[finding.state])
+            click.echo(f"{state} {finding.name:<9} {readable(finding.text, lines=False)}")
+            if finding.mend:
+                click.echo(f"{'':<15} next: {readable(finding.mend, lines=False)}")
+    return int(Exit.SETTINGS) if any(finding.state == WRONG for finding in findings) else 0
+
+
+def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at each need in turn."""
+    yield _python()
+    yield _compiled()
+    yield _java(environ)
+    try:
+        settings = load_settings(settings_file, environ)
+    except CmssparkError as error:
+        yield _failed("settings", error)
+        return
+    yield Finding("settings", OK, settings.origin or "no file, built-in values")
+    looks: tuple[tuple[str, Callable[[], Finding]], ...] = (
+        ("store", lambda: _store(fout or settings.store)),
+        ("root", lambda: _root(settings)),
+        ("key", lambda: _key(settings)),
+        ("broker", lambda: _broker(settings)),
+        ("disk", lambda: _disk(settings, fout)),
+        ("cluster", lambda: _cluster(settings, environ)),
+    )
+    for name, look in looks:
+        try:
+            yield look()
+        except CmssparkError as error:
+            yield _failed(name, error)
+        except OSError as error:
+            yield Finding(name, WRONG, f"{error.filename or ''}: {error.strerror}".strip(": "))
+
+
+def _failed(name: str, error: CmssparkError) -> Finding:
+    parts = [str(part) for part in (error.wanted, error.where, error.found) if part is not None]
+    return Finding(name, WRONG, "; ".join(parts), error.next_step)
+
+
+def _python() -> Finding:
+    text = f"{platform.python_version()}, cmsspark {__version__}, in {sys.prefix}"
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        return Finding("python", WRONG, text, "install cmsspark with Python 3.11, 3.12 or 3.13")
+    return Finding("python", OK, text)
+
+
+def _compiled() -> Finding:
+    reason = unavailable_reason()
+    if not reason:
+        return Finding("compiled", OK, "logs and dumps are read by compiled code")
+    if reason == OFF:
+        text = "off by CMSSPARK_COMPILED=0; logs are read more slowly"
+        return Finding("compiled", NOTE, text, "unset CMSSPARK_COMPILED")
+    is_checkout = Path(__file__).parent.parent.joinpath("hashed.pyx").exists()
+    target = f"-e {Path(__file__).parent.parent.parent}" if is_checkout else "--force-reinstall --no-cache-dir cmsspark"
+    mend = f"have gcc and Python's headers (python3-dev), then: {sys.executable} -m pip install --no-deps {target}"
+    return Finding("compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend)
+
+
+def _java(environ: Mapping[str, str]) -> Finding:
+    from cmsspark.submit.host import check_java, find_java, find_spark
+
+    try:
+        spark, java = find_spark(environ), find_java(environ)
+        check_java(java, spark, environ)
+    except CmssparkError as error:
+        # One machine's jobs run without a JVM.
+        failed = _failed("java", error)
+        return Finding("java", NOTE, f"{failed.text}; only Spark and HDFS need it", failed.mend)
+    assert java is not None
+    return Finding("java", OK, f"{java.version} ({java.program}) for Spark {spark.version} in {spark.home}")
+
+
+def _store(fout: str | None) -> Finding:
+    if not fout:
+        return Finding("store", NOTE, "none is named; each command needs --fout", "put `store: URI` into cmsspark.yaml")
+    if not is_local(fout):
+        return Finding("store", OK, f"{fout} (not on this host: not looked at)")
+    folder = Path(local_path(fout))
+    there = _existing(folder)
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        mend = f"get permission on {there}, or name another store"
+        return Finding("store", WRONG, f"{folder} cannot be written", mend)
+    if not folder.exists():
+        return Finding("store", OK, f"{folder}, which the first run makes")
+    jobs = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    return Finding("store", OK, f"{folder}: {', '.join(jobs) or 'empty'}")
+
+
+def _root(settings: Settings) -> Finding:
+    from cmsspark.sources.layout import Layout
+
+    layout = Layout.load(settings.sources, settings.root)
+    missing: list[str] = []
+    present: list[str] = []
+    remote: list[str] = []
+    for source, locations in layout.locations.items():
+        local = [Path(local_path(location.folder)) for location in locations if is_local(location.folder)]
+        if len(local) < len(locations):
+            remote.append(source)
+        else:
+            (present if any(path.is_dir() for path in local) else missing).append(source)
+    where = settings.root or "no root: production's folders on HDFS"
+    if missing and not present:
+        mend = "name the folder with --root, CMSSPARK_ROOT or `root` in the settings"
+        return Finding("root", WRONG, f"{where}: no input folder is there", mend)
+    texts = [f"has {', '.join(present)}"] if present else []
+    texts += [f"lacks {', '.join(missing)}"] if missing else []
+    texts += [f"not on this host: {', '.join(remote)}"] if remote else []
+    state = NOTE if missing else OK
+    return Finding("root", state, f"{where}: {'; '.join(texts)}", "see docs/feeds.md" if missing else None)
+
+
+def _key(settings: Settings) -> Finding:
+    from cmsspark import pseudonyms
+
+    path = settings.state_dir / pseudonyms.KEY_FILE
+    if not path.exists():
+        mend = "the first run makes it; back it up: periods cannot be counted across two keys"
+        return Finding("key", NOTE, f"{path} is not there yet", mend)
+    return Finding("key", OK, f"{path}, key {pseudonyms.load_or_make(path).key_id}")
+
+
+def _broker(settings: Settings) -> Finding:
+    from cmsspark.publish.publishing_settings import publishing_settings
+    from cmsspark.publish.sinks import SINKS
+
+    options = publishing_settings(settings)
+    sink = options.sink or ("stomp" if options.amq else "file")
+    if sink not in SINKS or SINKS[sink].example is None:
+        folder = options.spool or settings.state_dir / "published"
+        return Finding("broker", OK, f"none: documents go to files in {folder}")
+    if not options.amq:
+        return Finding("broker", WRONG, f"sink {sink} without credentials", "name the file as `amq` under publishing")
+    credentials: Any = SINKS[sink].load().read_credentials(Path(options.amq))
+    # A broker has several addresses, an HTTP endpoint one.
+    addresses = getattr(credentials, "addresses", None) or [(credentials.host, credentials.port)]
+    failed = [f"{host}:{port}: {reason}" for host, port in addresses if (reason := _unreachable(host, port))]
+    if len(failed) == len(addresses):
+        return Finding("broker", WRONG, "; ".join(failed), f"check {options.amq}, the network and the firewall")
+    names = ", ".join(f"{host}:{port}" for host, port in addresses)
+    if failed:
+        return Finding("broker", NOTE, f"{names}; not all answer: {'; '.join(failed)}", "the others take over")
+    return Finding("broker", OK, f"{names} accepts connections (no login was tried)")
+
+
+def _unreachable(host: str, port: int) -> str:
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _disk(settings: Settings, fout: str | None) -> Finding:
+    store = fout or settings.store
+    folders = {"cache": settings.cache_dir, "state": settings.state_dir}
+    if store and is_local(store):
+        folders["store"] = Path(local_path(store))
+    free = {name: shutil.disk_usage(_existing(folder)).free for name, folder in folders.items()}
+    least = min(free, key=lambda name: free[name])
+    text = ", ".join(f"{name} {size / 1e9:.1f} GB free ({folders[name]})" for name, size in free.items())
+    if free[least] >= _LITTLE:
+        return Finding("disk", OK, text)
+    mend = f"make room for {folders[least]}, or name another {least} in the settings"
+    return Finding("disk", WRONG if free[least] < _NONE else NOTE, text, mend)
+
+
+def _cluster(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    folder = environ.get("HADOOP_CONF_DIR") or environ.get("YARN_CONF_DIR")
+    is_wanted = settings.profile == "yarn" or any(
+        text is not None and not is_local(text) for text in (settings.store, settings.root)
+    )
+    if not folder:
+        mend = "set HADOOP_CONF_DIR to the folder with core-site.xml and yarn-site.xml"
+        if is_wanted:
+            return Finding("cluster", WRONG, "the settings name a cluster, HADOOP_CONF_DIR does not", mend)
+        return Finding("cluster", OK, "none is named: jobs run on this host")
+    lacking = [name for name in ("core-site.xml", "yarn-site.xml") if not Path(folder, name).is_file()]
+    if lacking:
+        return Finding("cluster", WRONG, f"{folder} lacks {' and '.join(lacking)}", "fetch them from the cluster")
+    if "kerberos" in Path(folder, "core-site.xml").read_text(encoding="utf-8", errors="replace") and not _has_ticket():
+        return Finding("cluster", WRONG, f"{folder} wants Kerberos; there is no valid ticket", "kinit")
+    return Finding("cluster", OK, folder)
+
+
+def _has_ticket() -> bool:
+    with suppress(OSError):
+        return subprocess.run(["klist", "-s"], check=False, capture_output=True).returncode == 0
+    return True  # nobody can tell
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,102 @@
+"""``cmsspark doctor``: a line for each need, its mend, and that nothing is made by looking."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cmsspark import pseudonyms
+from cmsspark.submit.doctor import NOTE, OK, WRONG, Finding, command, examine
+
+NEEDS = ["python", "compiled", "java", "settings", "store", "root", "key", "broker", "disk", "cluster"]
+
+
+def findings(folder: Path, settings: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Finding]:
+    file = folder / "cmsspark.yaml"
+    file.write_text(f"state_dir: {folder}/state\ncache_dir: {folder}/cache\n{settings}")
+    made = examine(str(file), None, {"HOME": str(folder), "PATH": "/nowhere", **(environ or {})})
+    return {finding.name: finding for finding in made}
+
+
+def test_every_need_has_a_line_and_looking_makes_nothing(tmp_path: Path) -> None:
+    found = findings(tmp_path, f"root: {tmp_path}\nstore: {tmp_path}/store\n")
+    assert list(found) == NEEDS
+    assert all(finding.mend for finding in found.values() if finding.state == WRONG)
+    assert [path.name for path in tmp_path.iterdir()] == ["cmsspark.yaml"]
+
+
+def test_a_wrong_setting_is_told_with_file_and_line_and_ends_the_look(tmp_path: Path) -> None:
+    found = findings(tmp_path, "stroe: x\n")
+    assert found["settings"].state == WRONG and "cmsspark.yaml, line 3" in found["settings"].text
+    assert "store" not in found
+
+
+def test_java_is_needed_for_spark_only(tmp_path: Path) -> None:
+    found = findings(tmp_path)["java"]
+    assert found.state == NOTE and "only Spark" in found.text and found.mend
+
+
+def test_a_store_that_cannot_be_written_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert findings(tmp_path, f"store: {tmp_path}/file/store\n")["store"].state == WRONG
+    assert findings(tmp_path, f"store: {tmp_path}/new/store\n")["store"].state == OK
+    (tmp_path / "made" / "data_aggregation").mkdir(parents=True)
+    assert "data_aggregation" in findings(tmp_path, f"store: {tmp_path}/made\n")["store"].text
+
+
+def test_a_root_says_which_inputs_it_has(tmp_path: Path) -> None:
+    assert findings(tmp_path, f"root: {tmp_path}/none\n")["root"].state == WRONG
+    (tmp_path / "mirror/project/monitoring/archive/xrootd/enr/gled").mkdir(parents=True)
+    found = findings(tmp_path, f"root: {tmp_path}/mirror\n")["root"]
+    assert found.state == NOTE and "has aaa" in found.text and "lacks eos" in found.text
+
+
+def test_a_key_that_others_can_read_is_wrong(tmp_path: Path) -> None:
+    key = tmp_path / "state" / pseudonyms.KEY_FILE
+    assert findings(tmp_path)["key"].state == NOTE
+    pseudonyms.load_or_make(key)
+    assert findings(tmp_path)["key"].state == OK
+    key.chmod(0o644)
+    assert findings(tmp_path)["key"].mend == f"chmod 600 {key}"
+
+
+def test_a_broker_is_connected_to_and_one_that_is_not_there_is_wrong(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        file = tmp_path / "amq.json"
+        file.write_text(json.dumps({"username": "u", "password": "p", "producer": "cms", "topic": "/topic/x",
+                                    "host_and_ports": f"127.0.0.1:{port}"}))  # fmt: skip
+        file.chmod(0o600)
+        settings = f"publishing: {{amq: {file}}}\n"
+        assert findings(tmp_path, settings)["broker"].state == OK
+    assert findings(tmp_path, settings)["broker"].state == WRONG
+    file.chmod(0o644)
+    assert findings(tmp_path, settings)["broker"].state == WRONG, "others can read the password"
+
+
+def test_a_cluster_that_the_settings_name_needs_its_configuration(tmp_path: Path) -> None:
+    assert findings(tmp_path)["cluster"].state == OK
+    assert findings(tmp_path, "profile: yarn\n")["cluster"].state == WRONG
+    found = findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"]
+    assert found.state == WRONG and "core-site.xml and yarn-site.xml" in found.text
+    for name in ("core-site.xml", "yarn-site.xml"):
+        (tmp_path / name).write_text("<configuration/>")
+    assert findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"].state == OK
+
+
+def test_the_command_prints_lines_or_json_and_ends_with_78_where_something_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cmsspark.yaml"
+    file.write_text(f"root: {tmp_path}/none\nstate_dir: {tmp_path}\ncache_dir: {tmp_path}\n")
+    arguments = ["--settings", str(file), "--fout", str(tmp_path / "store")]
+    shown = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert shown.return_value == 78
+    assert "wrong root" in shown.output and "next: name the folder with --root" in shown.output
+    listed = CliRunner().invoke(command, [*arguments, "--json"], standalone_mode=False)
+    assert [finding["name"] for finding in json.loads(listed.output)] == NEEDS
