@@ -256,9 +256,11 @@ def _dataset_rows(
     numbers = ", ".join(map(str, inside)) or "-1"
     plain, sums = ", ".join(columns), ", ".join(f"sum({name}) AS {name}" for name in columns)
     own, of_names = _named(names)
-    is_same = own.replace("dataset_name", "dataset_name::VARCHAR") if names is not None and len(names) > _FEW else own
-    parts = [f"SELECT dataset_name, {plain} FROM datasets WHERE segment IN ({numbers}) AND {where} AND {is_same}"]
-    values: list[object] = [*parameters, *of_names]
+    facts, of_facts = ("true", []) if names is not None else (facts, of_facts)
+    # As numbers of the type: a comparison with texts would make a text of every row.
+    known = "dataset_name IN (SELECT unnest(?::VARCHAR[]::dataset_name_enum[]))" if names is not None else "true"
+    parts = [f"SELECT dataset_name, {plain} FROM datasets WHERE segment IN ({numbers}) AND {where} AND {known}"]
+    values: list[object] = [*parameters, *([list(names)] if names is not None else [])]
     if cut:
         edge = where.replace("site_tier", derived("site_tier"))
         parts.append(
