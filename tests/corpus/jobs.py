@@ -137,8 +137,6 @@ def _bin_cases() -> list[JobCase]:
     ]  # fmt: skip
 
 
-
-
 def _input_cases() -> list[JobCase]:
     jets = JETS
     return [
