@@ -21,6 +21,7 @@ from cmsspark.dashboard.pages import runs as runs_page
 from cmsspark.dashboard.security import Guard
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.query.database import Database
+from cmsspark.readable import readable
 
 #: Error class → status of the answer.
 _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
@@ -195,8 +196,8 @@ def _failed(services: Services, error: Exception) -> Any:
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         labels = (("where", error.where), ("found", error.found), ("next", error.next_step))
-        facts = {label: widgets.readable(str(value)) for label, value in labels if value is not None}
-        answer = _error_page(services, status, widgets.readable(error.wanted), "", facts)
+        facts = {label: readable(str(value)) for label, value in labels if value is not None}
+        answer = _error_page(services, status, readable(error.wanted), "", facts)
         if status == 503:
             answer.headers["Retry-After"] = "5"
         return answer

@@ -138,7 +138,7 @@ def _read_lately(snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
         return {row[0] for row in rows}
 
     read = snapshot.cached(("read_lately", site, weeks), make)
-    wanted = [name for name in names if name is not None and name not in read]
+    wanted = [name for name in names if name not in read]
     first, last = window(snapshot, weeks)
     elsewhere = snapshot.cached(("accesses", first, last), lambda: _accesses(snapshot, first, last))
     return read, {name: elsewhere[name] for name in wanted if name in elsewhere}

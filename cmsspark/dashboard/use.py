@@ -229,7 +229,10 @@ def _enum_codes(column: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np
     import pyarrow.compute as pc
 
     if not pa.types.is_dictionary(column.type):
-        return pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy().astype(np.int64)
+        own: npt.NDArray[np.int64] = (
+            pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy().astype(np.int64)
+        )
+        return own
     codes = [
         pc.index_in(chunk.dictionary, value_set=pa.array(names, pa.string())).to_numpy()[chunk.indices.to_numpy()]
         for chunk in column.chunks
