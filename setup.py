@@ -141,7 +141,6 @@ setup(
         "test": [
             "xgboost-cpu>=3",
             "numba>=0.61",
-            "libcachesim>=0.3.5; platform_machine == 'x86_64'",  # GPL: what replays are compared with, in tests only
             "ipykernel>=6.29",
             "nbclient>=0.10",
             "playwright>=1.50",  # drives the distribution's Chromium

@@ -120,7 +120,16 @@ def _fit(examples: list[tuple[Array, Array]], start: Array | None) -> Array | No
         slope = inputs.T @ (expected - target) + _RIDGE * model
         curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + _RIDGE * np.eye(len(model))
         step = np.linalg.solve(curvature, slope)
-        model -= step
+        # A whole step may overshoot; half of it, or less, always helps.
+        before = _loss(inputs, target, model)
+        while _loss(inputs, target, model - step) > before and np.abs(step).max() >= 1e-6:
+            step = step / 2
+        model = model - step
         if np.abs(step).max() < 1e-6:
             break
     return model
+
+
+def _loss(inputs: Array, target: Array, model: Array) -> float:
+    odds = inputs @ model
+    return float((np.logaddexp(0, odds) - target * odds).sum() + _RIDGE * (model**2).sum() / 2)

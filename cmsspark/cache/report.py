@@ -23,6 +23,7 @@ _PAGE: Final = """<!doctype html>
 <style>
 {style}
 .scroll {{ overflow-x: auto }}
+svg {{ width: 700px; max-width: 100%; height: auto }}
 svg text {{ font: 13px sans-serif; fill: currentColor }}
 </style>
 </head>

@@ -14,7 +14,7 @@ import numpy as np
 
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.popularity.features import Names, features
-from cmsspark.popularity.models import make_model, sigmoid
+from cmsspark.popularity.models import logistic_weights, make_model, sigmoid
 from cmsspark.popularity.scores import average_precision, metrics
 from cmsspark.popularity.series import MEASURES, Series
 
@@ -109,13 +109,8 @@ def _calibrated(raw: Array, held: Array, labels: Array) -> Array:
     """``raw`` with the slope and the shift, on the logit scale, that fit a held-out week best; both are held near one
     and zero, as one week says little about the next.
     """
-    inputs, change = _logit(held), np.zeros(2)
-    for _ in range(25):
-        expected = sigmoid(inputs @ (np.array([1.0, 0.0]) + change))
-        slope = inputs.T @ (expected - labels) + _NEAR_ONE * len(labels) * change
-        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + _NEAR_ONE * len(labels) * np.eye(2)
-        change -= np.linalg.solve(curvature, slope)
-    return sigmoid(_logit(raw) @ (np.array([1.0, 0.0]) + change))
+    weights = logistic_weights(_logit(held), labels, np.full(2, _NEAR_ONE * len(labels)), start=np.array([1.0, 0.0]))
+    return sigmoid(_logit(raw) @ weights)
 
 
 def _logit(probability: Array) -> Array:

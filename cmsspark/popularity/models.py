@@ -43,20 +43,33 @@ def sigmoid(values: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(values, -30, 30))))
 
 
-def logistic_weights(rows: Array, labels: Array, ridge: float) -> Array:
-    """Weights of a logistic regression with a ridge on all but the last column, which is 1, by Newton's steps."""
-    penalty = np.full(rows.shape[1], ridge)
-    penalty[-1] = 1e-6
-    weights = np.zeros(rows.shape[1])
+def logistic_weights(rows: Array, labels: Array, penalty: Array, start: Array) -> Array:
+    """Weights of a logistic regression, float64 as the columns: Newton's steps from ``start``, halved until they help.
+
+    ``penalty``: what the square of each weight's distance from ``start`` costs, times two.
+    """
+    weights, loss = start.copy(), _loss(rows, labels, penalty, start, start)
     for _ in range(50):
         expected = sigmoid(rows @ weights)
-        slope = rows.T @ (expected - labels) + penalty * weights
+        slope = rows.T @ (expected - labels) + penalty * (weights - start)
         curvature = (rows * (expected * (1 - expected))[:, None]).T @ rows + np.diag(penalty)
         step = np.linalg.solve(curvature, slope)
-        weights -= step
+        for _ in range(30):
+            following = _loss(rows, labels, penalty, start, weights - step)
+            if following <= loss:
+                break
+            step = step / 2
+        else:
+            break
+        weights, loss = weights - step, following
         if np.abs(step).max() < 1e-7:
             break
     return weights
+
+
+def _loss(rows: Array, labels: Array, penalty: Array, start: Array, weights: Array) -> float:
+    odds = rows @ weights
+    return float((np.logaddexp(0, odds) - labels * odds).sum() + (penalty * (weights - start) ** 2).sum() / 2)
 
 
 class Logistic:
@@ -69,7 +82,10 @@ class Logistic:
         self._chosen = [columns.index(name) for name in self._only] or list(range(len(columns)))
         chosen = rows[:, self._chosen]
         self._mean, self._spread = chosen.mean(0), chosen.std(0) + 1e-9
-        self._weights = logistic_weights(self._standard(rows), labels, _RIDGE)
+        standard = self._standard(rows)
+        # The last column is the constant, which is free.
+        penalty = np.append(np.full(standard.shape[1] - 1, _RIDGE), 1e-6)
+        self._weights = logistic_weights(standard, labels, penalty, np.zeros(standard.shape[1]))
 
     def predict(self, rows: Array) -> Array:
         return sigmoid(self._standard(rows) @ self._weights)

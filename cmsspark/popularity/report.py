@@ -24,7 +24,9 @@ _PAGE: Final = """<!doctype html>
 {style}
 .scroll {{ overflow-x: auto }}
 .pair {{ display: flex; flex-wrap: wrap; gap: 2rem }}
+svg {{ width: 366px; max-width: 100%; height: auto }}
 svg text {{ font: 12px sans-serif; fill: currentColor }}
+td, th {{ text-align: left }}
 </style>
 </head>
 <body>
