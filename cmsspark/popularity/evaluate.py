@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 FIRST_DAY: Final = 7
 #: The weight, for each row of the held-out week, of a calibration that changes nothing.
 _NEAR_ONE: Final = 0.3
+#: The least slope of a calibration: whatever one week was like, a higher probability stays the higher one.
+_LEAST_SLOPE: Final = 0.2
 #: A column that ranks datasets as the predicted week does, this closely, is taken for a leak.
 _LEAK: Final = 0.995
 #: Average precision of shuffled labels may lie this far above the share of positives.
@@ -110,6 +112,7 @@ def _calibrated(raw: Array, held: Array, labels: Array) -> Array:
     and zero, as one week says little about the next.
     """
     weights = logistic_weights(_logit(held), labels, np.full(2, _NEAR_ONE * len(labels)), start=np.array([1.0, 0.0]))
+    weights[0] = max(weights[0], _LEAST_SLOPE)
     return sigmoid(_logit(raw) @ weights)
 
 

@@ -102,7 +102,7 @@ def test_each_model_beats_guessing_and_its_seed_is_fixed(name: str) -> None:
 def test_a_calibration_keeps_the_order_even_where_a_week_was_the_opposite() -> None:
     raw = np.linspace(0.001, 0.999, 400)
     calibrated = evaluation._calibrated(raw, raw, (raw < 0.5).astype(float))
-    assert (np.diff(calibrated) >= 0).all() and abs(calibrated[200] - 0.5) < 0.1
+    assert (np.diff(calibrated) >= 0).all() and calibrated[-1] < 0.9
 
 
 def test_later_days_change_no_prediction() -> None:
