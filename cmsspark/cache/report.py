@@ -74,7 +74,7 @@ def _picture(comparisons: Sequence[Comparison], footprint: int) -> str:
     lines = _curves(comparisons)
     height = _TOP + _HEIGHT + 60 + 22 * ((len(lines) + 3) // 4)
     words = f"Byte misses by cache size for {', '.join(lines)}"
-    parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 20} {height}" width="100%" role="img" aria-label="{escape(words)}">']
+    parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 40} {height}" width="100%" role="img" aria-label="{escape(words)}">']
     for tick in range(6):
         y, x = _TOP + _HEIGHT * (1 - tick / 5), _LEFT + _WIDTH * tick / 5
         parts.append(
