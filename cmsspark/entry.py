@@ -36,6 +36,9 @@ def _imported(module: str):  # type: ignore[no-untyped-def]  # typing is not imp
         loaded = importlib.import_module(module)
     except KeyboardInterrupt:
         _end(_INTERRUPTED, 75)
+    except SystemError:
+        # Compiled modules that get no memory while they are loaded forget to say so.
+        _end(_NO_MEMORY, 77)
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
         _report(error)
     finally:
