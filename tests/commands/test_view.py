@@ -129,7 +129,7 @@ def test_without_a_period_it_is_of_the_last_week_or_month() -> None:
         ("a:\n  measures: [nacc]", 1, "needs `keys`"),
         ("a:\n  keys: stream\n  measures: [nacc]", 2, "a list"),
         ("a:\n  keys: []\n  measures: [nacc]", 2, "a list"),
-        ("a:\n  keys: [stream, stream]\n  measures: [nacc]", 2, "once"),
+        ("a:\n  keys: [stream, stream]\n  measures: [nacc]", 2, "repeat"),
         ("a:\n  keys: [user]\n  measures: [nacc]", 2, "single people"),
         ("a:\n  keys: [stream]\n  measures: [users]", 3, "'users'"),
         ("a:\n  keys: [1]\n  measures: [nacc]", 2, "each of a.keys is a text"),

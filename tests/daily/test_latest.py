@@ -49,8 +49,7 @@ def test_a_job_is_given_the_newest_complete_day(world: Path, words: tuple[str, .
 def test_a_day_without_one_of_its_streams_is_not_complete(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world, tmp_path / "other")
     other = tmp_path / "other"
-    (newest,) = (other / "cms").rglob(f"jm-data-popularity/**/day={NEWEST.day}")
-    shutil.rmtree(newest)
+    shutil.rmtree(other / f"cms/project/monitoring/archive/condor/raw/metric/{NEWEST:%Y/%m/%d}")
     done = run(other, RUN_SPARK, "data_aggregation", "--date", "latest", "--fout", "store", "--dry-run")
     assert f"latest is {NEWEST - timedelta(days=1)}" in done.stderr, done.stderr
     done = run(other, RUN_SPARK, "dbs_aaa", "--date", "latest", "--fout", "store", "--dry-run")
