@@ -91,12 +91,12 @@ def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_every_bin_is_the_oracles(counted: Counted) -> None:
     wanted = {stream: count.reconciliation() for stream, count in counted.wanted.streams.items()}
-    assert counted.manifest.document["reconciliation"] == wanted
+    assert counted.manifest["reconciliation"] == wanted
 
 
 def test_records_out_of_the_day_are_split_by_the_day_that_they_name(counted: Counted) -> None:
     wanted = {stream: dict(count.other_days) for stream, count in counted.wanted.streams.items()}
-    assert counted.manifest.document["out_of_day_by_day"] == wanted
+    assert counted.manifest["out_of_day_by_day"] == wanted
 
 
 def test_every_cell_of_data_aggregation_is_the_oracles(counted: Counted) -> None:
@@ -117,8 +117,8 @@ def test_every_cell_of_partials_is_the_oracles_under_one_pseudonym_for_each_pers
 
 
 def test_rows_of_files_that_match_nothing_are_reported(counted: Counted) -> None:
-    told = counted.manifest.document["catalogue"]
-    if counted.manifest.document["join"] == "index":
+    told = counted.manifest["catalogue"]
+    if counted.manifest["join"] == "index":
         assert told["orphans"] == counted.orphans
 
 

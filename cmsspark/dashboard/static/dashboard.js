@@ -67,6 +67,8 @@
     document.documentElement.dataset.drawn = String(charts.length);
   }
 
+  let shown = window.location.pathname + window.location.search;
+
   // Fetch a page of this server and put its content in place. The address stays a real one: back and bookmarks work.
   async function go(address, { push = true, focus = null } = {}) {
     if (request) request.abort();
@@ -88,6 +90,7 @@
       if (push) [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = Boolean(open[n]); });
       document.title = page.title;
       if (push) window.history.pushState({}, "", address);
+      shown = window.location.pathname + window.location.search;
       ready();
       const field = focus && document.getElementById(focus);
       if (field) field.focus({ preventScroll: true });
@@ -186,7 +189,10 @@
     drawAll();
   }
 
-  window.addEventListener("popstate", () => go(window.location.href, { push: false }));
+  // A link to a place on this page is such an event, too: the page stays, and with it the focus.
+  window.addEventListener("popstate", () => {
+    if (window.location.pathname + window.location.search !== shown) go(window.location.href, { push: false });
+  });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   ready();
 })();
