@@ -34,15 +34,16 @@ def is_quiet() -> bool:
 
 
 def log(text: str) -> None:
-    """Write a line of a running job to stderr. With ``--quiet`` only warnings are written."""
+    """Write a line of a running job to stderr. With ``--quiet`` only warnings are written.
+
+    Raises OSError where stderr takes no more: a run whose log is full ends before its result is current.
+    """
     if is_quiet() and not text.startswith("warning"):
         return
-    # A closed stderr stops no job.
-    with suppress(OSError, ValueError):
-        if _Open.line is not None:
-            _Open.line.clear()
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+    if _Open.line is not None:
+        _Open.line.clear()
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 class _Open:

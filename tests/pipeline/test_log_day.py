@@ -331,7 +331,7 @@ def test_an_avro_stream_without_a_record_is_not_ready_or_left_out(place: Place) 
     assert place.run(*options, "--allow-missing") == 0
     manifest = place.manifest("partials")
     assert (manifest["partial"], manifest["missing_streams"]) == (True, ["crab"])
-    assert "crab is left out: 1 files without any record" in manifest["warnings"]
+    assert "crab is left out: crab of 2019-06-15 is there but has no data" in manifest["warnings"]
 
 
 def test_a_dump_that_is_not_whole_is_not_ready_and_none_is_missing(place: Place) -> None:
