@@ -50,6 +50,8 @@ def test_in_client_mode_the_day_has_the_same_cells_as_here_and_lies_in_another_n
     assert {table: entry["files"] for table, entry in manifest["tables"].items()} == {
         "data_aggregation": 1,
         "partials": 1,
+        "crab_partials": 1,
+        "condor_ids": 1,
     }
     assert manifest["inputs"][0]["files"][0][0].startswith(world.cluster.uri("namenode"))
 
