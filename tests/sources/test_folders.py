@@ -261,10 +261,10 @@ def test_a_missing_day_names_the_folders_looked_at_and_the_days_that_are_there(t
 
 
 def test_days_of_the_unpadded_layout_are_named_too(tmp_path: Path) -> None:
-    for name in ("year=2026/month=1/day=2", "year=2025/month=12/day=9", "year=2026/month=01/day=3"):
+    for name in ("year=2019/month=1/day=2", "year=2018/month=12/day=9", "year=2019/month=01/day=3"):
         put(tmp_path, f"project/awg/cms/jm-data-popularity/avro-snappy/{name}/a.avro")
-    with pytest.raises(InputMissing, match=r"avro: 2025-12-09, 2026-01-02\n"):
-        resolve_day(FILES, layout(tmp_path), "crab", DAY)
+    with pytest.raises(InputMissing, match=r"avro: 2018-12-09, 2019-01-02\n"):
+        resolve_day(FILES, layout(tmp_path), "crab", date(2019, 1, 15))
 
 
 def test_a_file_where_a_folder_should_be_is_missing_and_named(tmp_path: Path) -> None:
