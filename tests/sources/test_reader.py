@@ -142,5 +142,5 @@ def test_avro_files_are_no_lines() -> None:
 
 
 def test_a_stream_of_no_known_name_is_reported() -> None:
-    with pytest.raises(UsageError, match="no stream 'condor'"):
-        Reader("condor", "json", DAY)
+    with pytest.raises(UsageError, match="no stream 'nosuch'"):
+        Reader("nosuch", "json", DAY)
