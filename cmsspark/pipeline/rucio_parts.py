@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark import days
-from cmsspark.buffers import array
+from cmsspark.buffers import array, from_numpy, to_numpy
 from cmsspark.errors import DataError
 from cmsspark.kernel import block_replicas, file_partitions
 from cmsspark.kernel.block_replicas import BlockReplicas
@@ -246,7 +246,7 @@ def _numbered_blocks(contents: Sequence[_Contents]) -> tuple[pa.Array, list[Cont
     for one, names in zip(contents, named, strict=True):
         numbers = pc.index_in(names.cast(pa.large_string()), value_set=in_order)
         path = one.names.with_suffix(".npy")
-        np.save(path, np.asarray(numbers).astype(np.int64))
+        np.save(path, to_numpy(numbers, np.int32).astype(np.int64))
         runs += [ContentRun(run, path) for run in one.runs]
     return in_order, runs
 
@@ -255,7 +255,7 @@ def _unattached(names: pa.Array, files: npt.NDArray[np.int64], attached: Hashes)
     """How many blocks with files are not in their own dataset. ``names`` has datasets too, which have no files here."""
     import pyarrow as pa
 
-    blocks = names.take(np.flatnonzero(files)).to_pylist()
+    blocks = names.take(from_numpy(np.flatnonzero(files).astype(np.int64))).to_pylist()
     hashes, datasets = (
         hashes_in(pa.chunked_array([array(texts, "string")]))
         for texts in (blocks, [block_dataset(name) for name in blocks])
