@@ -217,6 +217,10 @@ def test_each_piece_of_configuration_is_understood(block: Block, tmp_path: Path)
         SINKS["http" if "url" in values else "stomp"].load().read_credentials(file)
     elif block.text.startswith("zmm:"):
         assert list(parse_views(block.text.encode(), "my.yaml")) == list(values)
+    elif block.text.startswith("sites:"):
+        from cmsspark.sources.rses import load_sites
+
+        assert load_sites(str(file)).items() >= values["sites"].items()
     else:
         from cmsspark.sources.layout import Layout
 
