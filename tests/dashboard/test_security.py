@@ -213,7 +213,9 @@ def test_sql_of_another_site_is_not_run(dashboard: Running) -> None:
 
 
 def test_a_long_query_ends(dashboard: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cmsspark.dashboard.pages.sql.SECONDS", 0.3)
+    from cmsspark.dashboard.pages import sql
+
+    monkeypatch.setattr(sql, "SECONDS", 0.3)
     status, _, text = ask(
         dashboard,
         "/sql?"

@@ -78,7 +78,7 @@ def test_help_of_ones_own_script_does_not_run_it(home: dict[str, str], tmp_path:
     ("words", "said"),
     [
         ((), "a job is wanted"),
-        (("nothing",), "data_aggregation, dbs_aaa"),
+        (("nothing",), "catalogue_check, cern_monit"),
         (("../jobs/dbs_aaa",), "no such file"),
         (("dbs_aaa; rm -rf .",), "there is no job"),
         (("dbs_aaa", "--date", "2026-02-30"), "not a calendar day"),
