@@ -66,7 +66,9 @@ def table_rows(files: Files, current: CurrentTable, table: str, columns: Sequenc
     schema = stored_table(table)
     wanted = pa.schema([schema.arrow().field(name) for name in columns])
     parts = [part_rows(files, part, schema, columns) for part in parts_of(files, current, table)]
-    return pa.concat_tables([wanted.empty_table(), *(part.select(list(columns)).cast(wanted) for part in parts)])
+    return pa.concat_tables(
+        [pa.Table.from_batches([], wanted), *(part.select(list(columns)).cast(wanted) for part in parts)]
+    )
 
 
 def stored_days(files: Files, fout: str, job: str) -> list[date]:
