@@ -16,6 +16,8 @@ from cmsspark.dashboard.snapshot import Snapshot, day_number, day_of
 from cmsspark.dashboard.use import Series, with_zeros
 
 _SUMS: Final = ", ".join(f"sum({name})" for name in SUMS)
+#: The most accesses first, then the most jobs.
+_LARGEST: Final = "ORDER BY sum(nacc) DESC NULLS LAST, sum(job_count) DESC NULLS LAST, 1"
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ def _use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
             by_day = cursor.execute(
                 f"SELECT {step} AS d, stream, {_SUMS} FROM chosen GROUP BY 1, 2 ORDER BY 1, 2"
             ).fetchall()
-            by_site = cursor.execute(f"SELECT site_name, {_SUMS} FROM chosen GROUP BY 1 ORDER BY 2 DESC, 1").fetchall()
-            by_app = cursor.execute(f"SELECT app, {_SUMS} FROM chosen GROUP BY 1 ORDER BY 2 DESC, 1").fetchall()
+            by_site = cursor.execute(f"SELECT site_name, {_SUMS} FROM chosen GROUP BY 1 {_LARGEST}").fetchall()
+            by_app = cursor.execute(f"SELECT app, {_SUMS} FROM chosen GROUP BY 1 {_LARGEST}").fetchall()
         finally:
             cursor.execute("DROP TABLE chosen")
     users, everyone = _users(snapshot, chosen, name)
@@ -67,13 +69,13 @@ def _use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
 
 
 def last_access(snapshot: Snapshot, name: str) -> date | None:
-    """The last stored day on which the dataset was read; None where it was on none."""
+    """The last stored day on which an access or a job read the dataset; None where it was on none."""
 
     def make() -> date | None:
         # Newest segments first: most datasets that are looked at were read lately.
         for segment in reversed(snapshot.segments):
             row = snapshot.query(
-                "SELECT max(day) FROM read_parquet(?) WHERE dataset_name = ? AND nacc > 0",
+                "SELECT max(day) FROM read_parquet(?) WHERE dataset_name = ? AND (nacc > 0 OR job_count > 0)",
                 [segment.file("detail"), name],
             )
             if row[0][0] is not None:
@@ -89,7 +91,7 @@ def _users(snapshot: Snapshot, chosen: Selection, name: str) -> tuple[list[int |
     starts = np.array([day_number(day) for day in buckets], np.int32)
     by_step = user_sets.DistinctCounter(len(buckets), snapshot.pseudonyms)
     over_all = user_sets.DistinctCounter(1, snapshot.pseudonyms)
-    where, parameters = chosen.where(("stream",))
+    where, parameters = chosen.where_users(("stream",))
     for number, segment in enumerate(snapshot.segments):
         if segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
             continue
@@ -122,7 +124,7 @@ def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, 
     for row in result.by_day:
         if row[column] is not None:
             values.setdefault(row[1], [None] * len(buckets))[position[row[0]]] = int(row[column])
-    if measure == "nacc":
+    if measure in ("nacc", "job_count"):
         with_zeros(snapshot, chosen, values)
     return Series(buckets, values)
 

@@ -127,6 +127,10 @@ class Keeper:
                 text = " ".join(error.text().split())
                 self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
                 self._log(f"the rollups could not be refreshed: {text}")
+            except Exception as error:  # a thread that ends would leave pages stale without a word
+                text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
+                self._log(f"the rollups could not be refreshed, a bug in cmsspark: {text}")
             self._wake.wait(self._every_s)
             self._wake.clear()
 

@@ -29,7 +29,7 @@ def matching(names: list[str], text: str) -> list[int]:
 
 
 def suggestions(request: PageRequest) -> list[dict[str, Any]]:
-    """Datasets whose names match the parameter ``q``, those with the most accesses first."""
+    """Datasets whose names match the parameter ``q``, those with the most accesses first, then those of jobs alone."""
     names, sums = _ranked(request.snapshot)
     found = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
     return [
@@ -43,7 +43,8 @@ def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
 
     def make() -> tuple[list[str], list[int]]:
         rows = snapshot.query(
-            "SELECT dataset_name::VARCHAR, sum(nacc)::BIGINT FROM datasets GROUP BY 1 ORDER BY 2 DESC, 1"
+            "SELECT dataset_name::VARCHAR, coalesce(sum(nacc), 0)::BIGINT FROM datasets GROUP BY 1 "
+            "ORDER BY 2 DESC, sum(job_count) DESC NULLS LAST, 1"
         )
         return [row[0] for row in rows], [row[1] for row in rows]
 

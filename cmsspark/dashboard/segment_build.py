@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Version of the files below; segments of another version are built anew.
-VERSION: Final = 1
+VERSION: Final = 2
 INDEX: Final = "segment.json"
 _ROW_GROUP: Final = 30_720
 _SUMS: Final = """
@@ -34,11 +34,17 @@ _SUMS: Final = """
     CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
     CAST(sum(CASE WHEN remote_nacc IS NOT NULL THEN nacc END) AS HUGEINT) AS remote_known_nacc,
     CAST(sum(read_bytes) AS HUGEINT) AS read_bytes,
+    CAST(sum(job_count) AS HUGEINT) AS job_count,
+    CAST(sum(job_read_bytes) AS HUGEINT) AS job_read_bytes,
     CAST(sum(cpu_ms) AS HUGEINT) AS cpu_ms,
     CAST(sum(wc_ms) AS HUGEINT) AS wc_ms
 """
-#: The additive columns of every rollup: integers, null where nothing of the group has a value.
-SUMS: Final = ("nacc", "remote_nacc", "remote_known_nacc", "read_bytes", "cpu_ms", "wc_ms")
+#: The additive columns of every rollup: integers, null where nothing of the group has a value. The first four are of
+#: accesses, the next two of jobs.
+SUMS: Final = (
+    *("nacc", "remote_nacc", "remote_known_nacc", "read_bytes"),
+    *("job_count", "job_read_bytes", "cpu_ms", "wc_ms"),
+)
 _USERS: Final = "list(user_id) AS users"
 #: File → keys of its sums.
 SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -48,7 +54,8 @@ SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "site_days": ("site_name", "day", "stream", "data_tier", "app"),
     "site_datasets": ("site_name", "dataset_name", "stream"),
 }
-#: File → keys of its users: a row for each combination and user.
+#: File → keys of its users: a row for each combination and user. Users of jobs are not among those of accesses: a file
+#: without the stream has users of accesses alone.
 USER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "dataset_people": ("dataset_name",),
     "dataset_totals_users": ("dataset_name", "stream", "site_tier"),
@@ -95,6 +102,7 @@ def build(days: Sequence[StoredInterval], store: str, folder: Path, threads: int
     try:
         aside.mkdir(parents=True, mode=0o700)
         with duckdb.connect(":memory:", config=_config(aside, threads)) as con:
+            con.execute("SET enable_progress_bar = false")
             try:
                 index = _build(con, days, store, aside)
             except duckdb.IOException as error:
@@ -144,7 +152,7 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
     names.register(con)
     coded = str(folder / "coded" / "*").replace("'", "''")
     con.execute(
-        f"CREATE VIEW accesses AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
+        f"CREATE VIEW partials AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
     )
     for name, keys in SUM_FILES.items():
         _write_sums(con, folder / f"{name}.parquet", keys, with_last_day=name == "site_datasets")
@@ -157,7 +165,7 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
         [str(folder / "users.parquet")],
     )
     keys_of_days = _keys(con)
-    con.execute("DROP VIEW accesses")
+    con.execute("DROP VIEW partials")
     shutil.rmtree(folder / "coded")
     return SegmentIndex(
         VERSION,
@@ -172,7 +180,7 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
 def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The ids of the pseudonym keys of each day, as its pseudonyms say."""
     rows = con.execute(
-        "SELECT DISTINCT day, split_part(name, ':', 1) AS key FROM (SELECT DISTINCT day, user_id FROM accesses) "
+        "SELECT DISTINCT day, split_part(name, ':', 1) AS key FROM (SELECT DISTINCT day, user_id FROM partials) "
         "JOIN user_names ON user_id = code ORDER BY ALL"
     ).fetchall()
     keys: dict[str, list[str]] = {}
@@ -193,14 +201,15 @@ def _with_names(keys: Sequence[str], values: Sequence[str]) -> str:
 def _write_sums(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, with_last_day: bool) -> None:
     """One file of sums: a row for each combination of the keys."""
     last = "max(day) AS last_day, " if with_last_day else ""
-    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM accesses GROUP BY ALL")
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM partials GROUP BY ALL")
     _copy(con, _with_names(keys, [*(["last_day"] if with_last_day else []), *_narrow(con)]), path)
 
 
 def _write_users(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, as_lists: bool) -> None:
     """One file of users: a row, or an entry of a list, for each combination of the keys and each of its users."""
     names = ", ".join(keys)
-    distinct = f"SELECT DISTINCT {names}, user_id FROM accesses WHERE user_id IS NOT NULL"
+    of_accesses = "" if "stream" in keys else " AND nacc IS NOT NULL"
+    distinct = f"SELECT DISTINCT {names}, user_id FROM partials WHERE user_id IS NOT NULL{of_accesses}"
     sql = f"SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL" if as_lists else distinct
     con.execute(f"CREATE TEMP TABLE result AS {sql}")
     _copy(con, _with_names(keys, ["users" if as_lists else "user_id"]), path)
@@ -217,7 +226,7 @@ def _write_bits(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str],
     import pyarrow.parquet as pq
 
     names = ", ".join(keys)
-    distinct = f"SELECT DISTINCT {names}, user_id FROM accesses WHERE user_id IS NOT NULL"
+    distinct = f"SELECT DISTINCT {names}, user_id FROM partials WHERE user_id IS NOT NULL"
     con.execute(f"CREATE TEMP TABLE result AS SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL")
     rows = con.sql(_with_names(keys, ["users"])).to_arrow_table()
     con.execute("DROP TABLE result")

@@ -20,6 +20,7 @@ from cmsspark.dashboard import user_sets
 from cmsspark.dashboard.rollups import RollupState, Segment
 from cmsspark.dashboard.segment_build import BIT_FILES, SUMS, derived
 from cmsspark.dashboard.user_sets import UserTable
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import duckdb
@@ -68,6 +69,11 @@ class Snapshot:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self.state.segments
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether any stored day has a stream of jobs."""
+        return any(name in STREAMS_OF_JOBS for name in self.names["stream"])
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query; any thread may call it."""

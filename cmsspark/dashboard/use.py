@@ -25,8 +25,12 @@ MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
     "nacc": ("Accesses", "", 1),
     "users": ("Distinct users", "", 1),
     "read_bytes": ("Bytes read", "B", 1),
+    "job_count": ("Jobs", "", 1),
+    "job_read_bytes": ("Bytes read by jobs", "B", 1),
     "cpu_ms": ("CPU hours", "h", 1 / 3_600_000),
 }
+#: Measures of jobs, which are not accesses.
+OF_JOBS: Final = ("job_count", "job_read_bytes")
 #: Groups that a chart shows by name; the rest is one more group.
 SHOWN: Final = 7
 OTHER: Final = "other"
@@ -48,14 +52,17 @@ class Series:
 
 
 def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
-    """Accesses, remote accesses, bytes, CPU and wall-clock ms, datasets and users of a selection."""
+    """The sums of a selection, as in ``SUMS``, and its distinct users: of accesses or, where its stream is of jobs, of
+    these.
+    """
 
     def make() -> dict[str, int | None]:
         where, parameters = chosen.where(list(FILTERS))
         sums = ", ".join(f"sum({name})" for name in SUMS)
         row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
         result: dict[str, int | None] = {name: _whole(value) for name, value in zip(SUMS, row, strict=True)}
-        result["nacc"] = result["nacc"] or 0
+        counted = "job_count" if chosen.is_of_jobs else "nacc"
+        result[counted] = result[counted] or 0
         result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get("", [None])[0]
         return result
 
@@ -85,15 +92,15 @@ def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | N
     position = {day: number for number, day in enumerate(buckets)}
     by_group: dict[str, list[int | None]] = {}
     for day, name, value in rows:
-        by_group.setdefault(name, [None] * len(buckets))[position[day]] = _whole(value)
-    if measure == "nacc":
+        if value is not None:
+            by_group.setdefault(name, [None] * len(buckets))[position[day]] = _whole(value)
+    if measure in ("nacc", "job_count"):
         with_zeros(snapshot, chosen, by_group)
-    kept = {name: values for name, values in by_group.items() if any(value is not None for value in values)}
-    return Series(buckets, _with_others(kept))
+    return Series(buckets, _with_others(by_group))
 
 
 def with_zeros(snapshot: Snapshot, chosen: Selection, by_group: dict[str, list[int | None]]) -> None:
-    """Write 0 accesses where a group has none in a step with a stored day; without one nothing is known."""
+    """Write 0 where a group has no count in a step with a stored day; without one nothing is known."""
     stored = {chosen.bucket_of(day) for day in snapshot.days if chosen.first <= day <= chosen.last}
     is_stored = [bucket in stored for bucket in chosen.buckets()]
     for name, values in by_group.items():
@@ -112,7 +119,8 @@ def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | 
 
 
 def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_period: bool = False) -> Series:
-    """Distinct users in each step of the period, or once over all of it, by group; each person once in a cell.
+    """Distinct users in each step of the period, or once over all of it, by group; each person once in a cell. Users of
+    jobs are counted where the selection's stream is of jobs.
 
     Where a cell spans days of two pseudonym keys its users cannot be counted, and it is None.
     """
@@ -122,7 +130,7 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
     shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen, column)
     columns = {name for name, _ in chosen.filters} | ({column} if column else set())
     tables = _tables_for(snapshot, columns)
-    codes = {name: snapshot.code(name, value) for name, value in chosen.filters}
+    codes = codes_of_users(snapshot, chosen)
     groups = len(shown) + 1
     counter = user_sets.DistinctCounter(len(buckets) * groups, snapshot.pseudonyms)
     group_of = np.full(max(1, len(names)), groups - 1, np.int32)
@@ -146,6 +154,12 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
     return Series(buckets, kept, is_additive=False, note=note)
 
 
+def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
+    """Column → numbers of the values that a selection has, for sets of users."""
+    codes = {name: [snapshot.code(name, value)] for name, value in chosen.filters}
+    return {**codes, "stream": [snapshot.code("stream", name) for name in chosen.streams_of_users]}
+
+
 def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.UserTable]:
     """The smallest sets of users that have these columns."""
     if columns <= {"stream", "site_tier", "data_tier"}:
@@ -159,8 +173,10 @@ def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.Use
 
 def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
     where, parameters = chosen.where(list(FILTERS))
+    counted = "job_count" if chosen.is_of_jobs else "nacc"
     rows = snapshot.query(
-        f"SELECT {column}::VARCHAR, sum(nacc) FROM cube WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SHOWN}",
+        f"SELECT {column}::VARCHAR, sum({counted}) FROM cube WHERE {where} GROUP BY 1 "
+        f"ORDER BY 2 DESC NULLS LAST, 1 LIMIT {SHOWN}",
         parameters,
     )
     return [row[0] for row in rows]
@@ -175,13 +191,16 @@ def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> li
 
 @dataclass(frozen=True)
 class DatasetRanking:
-    """Datasets by a measure, the largest first: their numbers in the snapshot's names, accesses and the measure."""
+    """Datasets by a measure, the largest first: their numbers in the snapshot's names, and the measure.
+
+    ``counts``: what the selection is about, accesses or jobs; None of a dataset that has only the other.
+    """
 
     snapshot: Snapshot
     chosen: Selection
     measure: str
     codes: npt.NDArray[np.int64]
-    nacc: list[int]
+    counts: list[int | None]
     values: list[int | None]
 
     def __len__(self) -> int:
@@ -194,8 +213,13 @@ class DatasetRanking:
 
     @cached_property
     def total(self) -> int:
-        """The accesses of all datasets."""
-        return sum(self.nacc)
+        """The accesses or jobs of all datasets."""
+        return _total(self.counts)
+
+    @cached_property
+    def used(self) -> int:
+        """The number of datasets that have accesses, or jobs where the selection is about these."""
+        return sum(count is not None for count in self.counts)
 
     def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
         """Column of ``SUMS`` → its values for some of the datasets."""
@@ -205,19 +229,23 @@ class DatasetRanking:
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
-    """All datasets that the selection read, the largest first."""
+    """All datasets that the selection has accesses of, or jobs where the measure or the stream is of jobs, the largest
+    first.
+    """
 
     def make() -> DatasetRanking:
-        columns = list(dict.fromkeys(("nacc", measure)))
+        counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
+        columns = list(dict.fromkeys((counted, measure)))
         sql, parameters = _dataset_rows(snapshot, chosen, columns)
         rows = snapshot.arrow(sql, parameters)
         codes = _enum_codes(rows.column(0), snapshot.names["dataset_name"])
-        nacc = [int(value or 0) for value in _integers(rows.column(1))]
+        counts = _integers(rows.column(1))
         values = _integers(rows.column(len(columns)))
+        there = [n for n, both in enumerate(zip(counts, values, strict=True)) if both != (None, None)]
         # Names are in order, so their numbers decide between equal values.
-        order = sorted(range(len(codes)), key=lambda n: (values[n] is None, -(values[n] or 0), codes[n]))
+        order = sorted(there, key=lambda n: (values[n] is None, -(values[n] or 0), codes[n]))
         return DatasetRanking(
-            snapshot, chosen, measure, codes[order], [nacc[n] for n in order], [values[n] for n in order]
+            snapshot, chosen, measure, codes[order], [counts[n] for n in order], [values[n] for n in order]
         )
 
     return snapshot.cached(("datasets", chosen, measure), make)
@@ -301,8 +329,11 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
             if segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
                 continue
             is_whole = chosen.first <= segment.days[0] and segment.days[-1] <= chosen.last
-            where, parameters = chosen.where(("stream", "site_tier"), days_too=not is_whole)
-            file = "dataset_users" if not is_whole else "dataset_totals_users" if parameters else "dataset_people"
+            columns = ("stream", "site_tier")
+            where, parameters = chosen.where_users(columns, days_too=not is_whole)
+            file = "dataset_users" if not is_whole else "dataset_totals_users"
+            if is_whole and not any(chosen.value(name) for name in columns):
+                file, where, parameters = "dataset_people", "true", []
             rows = snapshot.arrow(
                 f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
                 [segment.file(file), *of_names, *parameters],
