@@ -42,10 +42,10 @@ def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
     """All datasets by their accesses on all stored days."""
 
     def make() -> tuple[list[str], list[int]]:
-        rows = snapshot.query(
-            "SELECT dataset_name::VARCHAR, coalesce(sum(nacc), 0)::BIGINT FROM datasets GROUP BY 1 "
-            "ORDER BY 2 DESC, sum(job_count) DESC NULLS LAST, 1"
-        )
-        return [row[0] for row in rows], [row[1] for row in rows]
+        tables = snapshot.datasets
+        sums = tables.sums(range(len(tables.segments)), ("nacc", "job_count"), {})
+        accesses, jobs = (sums[name][0] for name in ("nacc", "job_count"))
+        order = sorted(range(len(tables.names)), key=lambda n: (-accesses[n], -jobs[n], n))
+        return [tables.names[n] for n in order], [int(accesses[n]) for n in order]
 
     return snapshot.cached("ranked", make)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from cmsspark.dashboard import segment_arrays
 from cmsspark.dashboard.coded_rows import NAMED, Names, write_coded
 from cmsspark.errors import OutputError
 from cmsspark.names import DERIVED
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 VERSION: Final = 2
 INDEX: Final = "segment.json"
 _ROW_GROUP: Final = 30_720
+#: Files in which pages look up single datasets, with the rows of a group: a few are read for each.
+LOOKUP_FILES: Final = ("detail", "dataset_users")
+_LOOKUP_GROUP: Final = 10_240
 _SUMS: Final = """
     CAST(sum(nacc) AS HUGEINT) AS nacc,
     CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
@@ -49,16 +53,12 @@ _USERS: Final = "list(user_id) AS users"
 #: File → keys of its sums.
 SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "cube": ("day", "stream", "site_tier", "data_tier", "campaign"),
-    "datasets": ("dataset_name", "stream", "site_tier"),
     "detail": ("dataset_name", "day", "stream", "site_name", "app"),
     "site_days": ("site_name", "day", "stream", "data_tier", "app"),
     "site_datasets": ("site_name", "dataset_name", "stream"),
 }
-#: File → keys of its users: a row for each combination and user. Users of jobs are not among those of accesses: a file
-#: without the stream has users of accesses alone.
+#: File → keys of its users: a row for each combination and user.
 USER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
-    "dataset_people": ("dataset_name",),
-    "dataset_totals_users": ("dataset_name", "stream", "site_tier"),
     "dataset_users": ("dataset_name", "day", "stream", "site_tier"),
 }
 #: File → keys of its users: a list for each combination.
@@ -139,7 +139,7 @@ def file_digest(path: Path) -> str:
 
 def _config(folder: Path, threads: int) -> dict[str, Any]:
     return {
-        "memory_limit": "600MB",
+        "memory_limit": "500MB",
         "threads": threads,
         "temp_directory": str(folder / "spill"),
         "preserve_insertion_order": "false",
@@ -154,12 +154,17 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
     con.execute(
         f"CREATE VIEW partials AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
     )
+    _write_dataset_sums(con, folder)
+    segment_arrays.write_people(con, folder, len(names.of["dataset_name"]))
     for name, keys in SUM_FILES.items():
         _write_sums(con, folder / f"{name}.parquet", keys, with_last_day=name == "site_datasets")
     for name, keys in {**USER_FILES, **LIST_FILES}.items():
         _write_users(con, folder / f"{name}.parquet", keys, as_lists=name in LIST_FILES)
     for name, keys in BIT_FILES.items():
         _write_bits(con, folder / f"{name}.parquet", keys, len(names.of["user"]))
+    places = {name: number for number, name in enumerate(sorted(names.of["dataset_name"]))}
+    for name in LOOKUP_FILES:
+        segment_arrays.write_groups(folder / f"{name}.parquet", places)
     con.execute(
         "COPY (SELECT code AS user_id, name AS user_key FROM user_names ORDER BY 1) TO ? (FORMAT parquet)",
         [str(folder / "users.parquet")],
@@ -173,7 +178,10 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
         {str(one.interval): one.run for one in days},
         keys_of_days,
         rows,
-        {path.name: (path.stat().st_size, file_digest(path)) for path in sorted(folder.glob("*.parquet"))},
+        {
+            path.name: (path.stat().st_size, file_digest(path))
+            for path in sorted((*folder.glob("*.parquet"), *folder.glob("*.arrow")))
+        },
     )
 
 
@@ -205,18 +213,27 @@ def _write_sums(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str],
     _copy(con, _with_names(keys, [*(["last_day"] if with_last_day else []), *_narrow(con)]), path)
 
 
+def _write_dataset_sums(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    last = "max(day) FILTER (WHERE nacc > 0 OR job_count > 0) AS last_day"
+    keys = "dataset_name, stream, site_tier"
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {keys}, {last}, {_SUMS} FROM partials GROUP BY ALL")
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    segment_arrays.write_sums(con, folder, sums, list(zip(SUMS, _kinds(con), strict=True)))
+    con.execute("DROP TABLE result")
+
+
 def _write_users(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, as_lists: bool) -> None:
     """One file of users: a row, or an entry of a list, for each combination of the keys and each of its users."""
     names = ", ".join(keys)
-    of_accesses = "" if "stream" in keys else " AND nacc IS NOT NULL"
-    distinct = f"SELECT DISTINCT {names}, user_id FROM partials WHERE user_id IS NOT NULL{of_accesses}"
+    distinct = f"SELECT DISTINCT {names}, user_id FROM partials WHERE user_id IS NOT NULL"
     sql = f"SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL" if as_lists else distinct
     con.execute(f"CREATE TEMP TABLE result AS {sql}")
     _copy(con, _with_names(keys, ["users" if as_lists else "user_id"]), path)
 
 
 def _copy(con: duckdb.DuckDBPyConnection, sql: str, path: Path) -> None:
-    con.execute(f"COPY ({sql}) TO ? (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})", [str(path)])
+    size = _LOOKUP_GROUP if path.stem in LOOKUP_FILES else _ROW_GROUP
+    con.execute(f"COPY ({sql}) TO ? (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {size})", [str(path)])
     con.execute("DROP TABLE result")
 
 
@@ -249,7 +266,11 @@ def bytes_of_sets(user_count: int) -> int:
 
 
 def _narrow(con: duckdb.DuckDBPyConnection) -> list[str]:
-    """The sums as 64-bit integers where all fit, else as decimals: Parquet has no larger integers."""
+    """The sums in SQL, of types that Parquet has."""
+    return [f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, _kinds(con), strict=True)]
+
+
+def _kinds(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """The types of the sums: 64-bit integers where all fit, else decimals, as files have no larger integers."""
     largest = con.execute(f"SELECT {', '.join(f'max({name})' for name in SUMS)} FROM result").fetchall()[0]
-    kinds = ["BIGINT" if value is None or value < 1 << 63 else "DECIMAL(38, 0)" for value in largest]
-    return [f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, kinds, strict=True)]
+    return ["BIGINT" if value is None or value < 1 << 63 else "DECIMAL(38, 0)" for value in largest]

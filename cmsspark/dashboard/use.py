@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.dashboard import user_sets
+from cmsspark.dashboard.dataset_tables import Sums
+from cmsspark.dashboard.rollups import Segment
 from cmsspark.dashboard.segment_build import SUMS, derived
 from cmsspark.dashboard.selection import FILTERS, Selection
 from cmsspark.dashboard.snapshot import Snapshot, day_number, day_of
@@ -223,9 +225,10 @@ class DatasetRanking:
 
     def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
         """Column of ``SUMS`` → its values for some of the datasets."""
-        sql, parameters = _dataset_rows(self.snapshot, self.chosen, SUMS, names)
-        rows = {row[0]: row[1:] for row in self.snapshot.query(sql, parameters)}
-        return {column: [_whole(rows[name][n]) for name in names] for n, column in enumerate(SUMS)}
+        positions = self.snapshot.datasets.positions
+        codes = np.array([positions[name] for name in names], np.int64)
+        found = _sums_of_datasets(self.snapshot, self.chosen, SUMS, codes)
+        return {column: _cells(found[column], codes) for column in SUMS}
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
@@ -235,34 +238,68 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
 
     def make() -> DatasetRanking:
         counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
-        columns = list(dict.fromkeys((counted, measure)))
-        sql, parameters = _dataset_rows(snapshot, chosen, columns)
-        rows = snapshot.arrow(sql, parameters)
-        codes = _enum_codes(rows.column(0), snapshot.names["dataset_name"])
-        counts = _integers(rows.column(1))
-        values = _integers(rows.column(len(columns)))
-        there = [n for n, both in enumerate(zip(counts, values, strict=True)) if both != (None, None)]
+        found = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, measure))))
+        is_there = found[counted][1] | found[measure][1]
+        for column in ("data_tier", "campaign"):
+            value = chosen.value(column)
+            if value is not None:
+                is_there &= snapshot.datasets.is_of(column, value)
+        codes = np.flatnonzero(is_there)
+        values, has_value = (part[codes] for part in found[measure])
         # Names are in order, so their numbers decide between equal values.
-        order = sorted(there, key=lambda n: (values[n] is None, -(values[n] or 0), codes[n]))
+        order = (
+            codes[np.lexsort((codes, -np.where(has_value, values, -1)))]
+            if values.dtype != object
+            else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -values[n], codes[n]))]
+        )
         return DatasetRanking(
-            snapshot, chosen, measure, codes[order], [counts[n] for n in order], [values[n] for n in order]
+            snapshot, chosen, measure, order, _cells(found[counted], order), _cells(found[measure], order)
         )
 
     return snapshot.cached(("datasets", chosen, measure), make)
 
 
-def _enum_codes(column: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The numbers of names in a column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _cells(sums: Sums, codes: npt.NDArray[np.int64]) -> list[int | None]:
+    """The sums of some datasets, None where there is none."""
+    values, is_there = sums
+    found: list[int | None] = values[codes].tolist()
+    for number in np.flatnonzero(~is_there[codes]):
+        found[number] = None
+    return found
 
-    if not pa.types.is_dictionary(column.type):
-        return np.asarray(pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy(), np.int64)
-    codes = [
-        pc.index_in(chunk.dictionary, value_set=pa.array(names, pa.string())).to_numpy()[chunk.indices.to_numpy()]
-        for chunk in column.chunks
-    ]
-    return np.concatenate(codes).astype(np.int64) if codes else np.zeros(0, np.int64)
+
+def _sums_of_datasets(
+    snapshot: Snapshot, chosen: Selection, columns: Sequence[str], subset: npt.NDArray[np.int64] | None = None
+) -> dict[str, Sums]:
+    """Sums of each dataset, of some or all: whole segments from arrays, days of cut segments from files.
+
+    Data tier and campaign of the selection follow from the name: the caller chooses by it.
+    """
+    inside, cut = snapshot.split(chosen.first, chosen.last)
+    filters = {name: value for name, value in chosen.filters if name in ("stream", "site_tier")}
+    found = snapshot.datasets.sums(inside, columns, filters, subset)
+    if not cut:
+        return found
+    names = None if subset is None else [snapshot.datasets.names[code] for code in subset]
+    where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
+    own, of_names = _named(names)
+    rows = snapshot.arrow(
+        f"SELECT dataset_name, {', '.join(f'sum({name}) AS {name}' for name in columns)} "
+        "FROM read_parquet(?, union_by_name = true) "
+        f"WHERE day BETWEEN ? AND ? AND {where.replace('site_tier', derived('site_tier'))} AND {own} GROUP BY 1",
+        [[one.file("detail") for one in cut], chosen.first, chosen.last, *parameters, *of_names],
+    )
+    positions = snapshot.datasets.positions
+    codes = np.array([positions[name] for name in rows["dataset_name"].to_pylist()], np.int64)
+    for name in columns:
+        values, is_there = found[name]
+        added = _integers(rows[name])
+        if values.dtype != object and any(value is not None and value >= 1 << 62 for value in added):
+            values = values.astype(object)
+        values[codes] += np.array([value or 0 for value in added], values.dtype)
+        is_there[codes] |= np.array([value is not None for value in added], np.bool_)
+        found[name] = values, is_there
+    return found
 
 
 def _integers(column: pa.ChunkedArray) -> list[int | None]:
@@ -272,36 +309,6 @@ def _integers(column: pa.ChunkedArray) -> list[int | None]:
     with suppress(pa.ArrowInvalid):
         return list(column.cast(pa.int64()).to_pylist())
     return [_whole(value) for value in column.to_pylist()]
-
-
-def _dataset_rows(
-    snapshot: Snapshot, chosen: Selection, columns: Sequence[str], names: Sequence[str] | None = None
-) -> tuple[str, list[object]]:
-    """SQL for sums of each dataset, of some or all: whole segments from memory, days of cut segments from files."""
-    inside, cut = snapshot.split(chosen.first, chosen.last)
-    where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
-    facts, of_facts = chosen.where(("data_tier", "campaign"), days_too=False)
-    numbers = ", ".join(map(str, inside)) or "-1"
-    plain, sums = ", ".join(columns), ", ".join(f"sum({name}) AS {name}" for name in columns)
-    own, of_names = _named(names)
-    facts, of_facts = ("true", []) if names is not None else (facts, of_facts)
-    # As numbers of the type: a comparison with texts would make a text of every row.
-    known = "dataset_name IN (SELECT unnest(?::VARCHAR[]::dataset_name_enum[]))" if names is not None else "true"
-    parts = [f"SELECT dataset_name, {plain} FROM datasets WHERE segment IN ({numbers}) AND {where} AND {known}"]
-    values: list[object] = [*parameters, *([list(names)] if names is not None else [])]
-    if cut:
-        edge = where.replace("site_tier", derived("site_tier"))
-        parts.append(
-            f"SELECT dataset_name::dataset_name_enum AS dataset_name, {plain} "
-            f"FROM (SELECT dataset_name, {sums} FROM read_parquet(?, union_by_name = true) "
-            f"WHERE day BETWEEN ? AND ? AND {edge} AND {own} GROUP BY 1)"
-        )
-        values += [[one.file("detail") for one in cut], chosen.first, chosen.last, *parameters, *of_names]
-    sql = f"SELECT dataset_name, {sums} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1"
-    if of_facts:
-        sql = f"SELECT one.* FROM ({sql}) one JOIN dataset_facts USING (dataset_name) WHERE {facts}"
-        values += of_facts
-    return sql, values
 
 
 def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
@@ -314,36 +321,57 @@ def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
 
 
 def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str]) -> list[int | None]:
-    """The distinct users of each dataset in the selection, each person once."""
+    """The distinct users of each dataset in the selection, each person once: of accesses or, where its stream is of
+    jobs, of these.
+    """
 
     def make() -> list[int | None]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
             return [None] * len(names)
-        wanted = pa.array(names, pa.string())
-        own, of_names = _named(names)
-        counter = user_sets.DistinctCounter(len(names), snapshot.pseudonyms)
-        for number, segment in enumerate(snapshot.segments):
-            if segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
-                continue
-            is_whole = chosen.first <= segment.days[0] and segment.days[-1] <= chosen.last
-            columns = ("stream", "site_tier")
-            where, parameters = chosen.where_users(columns, days_too=not is_whole)
-            file = "dataset_users" if not is_whole else "dataset_totals_users"
-            if is_whole and not any(chosen.value(name) for name in columns):
-                file, where, parameters = "dataset_people", "true", []
-            rows = snapshot.arrow(
-                f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
-                [segment.file(file), *of_names, *parameters],
-            )
-            table = user_sets.of_rows(rows, snapshot.user_tables["tier_users"][number].global_ids)
-            groups = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy().astype(np.int32)
-            counter.add(table, np.arange(len(groups)), groups)
-        return [int(count) for count in counter.counts()]
+        inside, cut = snapshot.split(chosen.first, chosen.last)
+        codes = [snapshot.datasets.positions[name] for name in names]
+        filters: dict[str, Sequence[str]] = {"stream": chosen.streams_of_users}
+        tier = chosen.value("site_tier")
+        if tier is not None:
+            filters["site_tier"] = (tier,)
+        parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
+        for number in inside:
+            own, ids = snapshot.datasets.segments[number], snapshot.user_tables["tier_users"][number].global_ids
+            for position, code in enumerate(codes):
+                if own.places[code] >= 0:
+                    parts[position].append(ids[own.users(int(own.places[code]), filters)])
+        _users_of_days(snapshot, chosen, names, cut, parts)
+        return [len(np.unique(np.concatenate(part))) if part else 0 for part in parts]
 
     return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
+
+
+def _users_of_days(
+    snapshot: Snapshot,
+    chosen: Selection,
+    names: Sequence[str],
+    cut: Sequence[Segment],
+    parts: list[list[npt.NDArray[np.int64]]],
+) -> None:
+    """Add the users of each dataset on the days of segments that the period cuts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(names, pa.string())
+    own, of_names = _named(names)
+    where, parameters = chosen.where_users(("stream", "site_tier"))
+    for segment in cut:
+        rows = snapshot.arrow(
+            f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
+            [segment.file("dataset_users"), *of_names, *parameters],
+        )
+        number = snapshot.segments.index(segment)
+        ids = snapshot.user_tables["tier_users"][number].global_ids[rows["user_id"].to_numpy()]
+        groups = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy()
+        order = np.argsort(groups, kind="stable")
+        bounds = np.searchsorted(groups[order], np.arange(len(names) + 1))
+        for position in range(len(names)):
+            parts[position].append(ids[order[bounds[position] : bounds[position + 1]]])
 
 
 def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
