@@ -47,8 +47,8 @@ class SiteTraces:
         if not is_here.any():
             raise InputMissing(
                 f"the stored days have no access at {site}",
-                found=f"sites {', '.join(self.site_names[:5])}" if len(self.sites) else "no accesses",
-                next_step="cmsspark ask top-sites lists sites",
+                found=f"accesses at {', '.join(self.site_names)}" if len(self.sites) else "no accesses",
+                next_step="give one of these sites, or no --site",
             )
         days, datasets = self.days[is_here], self.datasets[is_here]
         pairs = np.unique(np.stack([days, np.unique(datasets, return_inverse=True)[1]], axis=1), axis=0)

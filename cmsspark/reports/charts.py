@@ -39,6 +39,8 @@ _TEXT_STYLE: Final = (
     ".end{text-anchor:end}.mid{text-anchor:middle}.name{font-size:11px}.title{font-size:15px;font-weight:bold}"
     ".grid{stroke:#dfe3e8;stroke-width:1}.gap{fill:none;stroke:#5b6878;stroke-dasharray:2 2}.on{fill:#ffffff}"
 )
+#: Room at the right of a heat map for the leaning name of its last column.
+_LEANING: Final = 48
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ def heat_map(
 ) -> Chart:
     """A cell for each row and column, in a stronger colour for more, on a logarithmic scale, with its number in it."""
     left, head, high = 128, 74, 22
-    width = (WIDTH - left) / max(len(columns), 1)
+    # The names of columns lean to the right: the last ones need room there.
+    width = (WIDTH - left - _LEANING) / max(len(columns), 1)
     shown = [value for value in (values.get((row, column)) for row in rows for column in columns) if value]
     parts = []
     for index, name in enumerate(columns):

@@ -152,10 +152,13 @@ class SparkResult:
 
     @cached_property
     def _job_tables(self) -> JobTables:
-        """The tables of jobs: some hundred thousand rows of CRAB, and 8 bytes for each job."""
+        """The tables of jobs: some hundred thousand rows of CRAB, and 8 bytes for each job, collected in one job.
+
+        An iterator over the partitions would be a job for each of them.
+        """
         tables = JobTables()
         if self.jobs is not None:
-            for row in self.jobs.where("packed is not null").select("kind", "packed").toLocalIterator():
+            for row in self.jobs.where("packed is not null").select("kind", "packed").collect():
                 tables.add_rows(row["kind"], decode_rows(row["packed"]))
         return tables
 

@@ -14,7 +14,7 @@ from cmsspark.demo.make import make
 from cmsspark.jobs import dbs_events, dbs_phedex, phedex_snapshot, site_tier_usage
 from cmsspark.pipeline import dump_day, log_day
 from cmsspark.pipeline.dump_day import DumpJob
-from cmsspark.pipeline.request import JobRequest
+from cmsspark.pipeline.request import DayRequest, JobRequest
 from cmsspark.runners import dump_scan
 from cmsspark.runners import spark as spark_runner
 from cmsspark.runners.tasks import StreamFiles, total_weight
@@ -127,6 +127,31 @@ def test_the_partitions_of_a_merge_follow_the_bytes_of_the_logs_and_small_tables
     assert found.jobs[0][1] == -(-total_weight([StreamFiles("", "", tuple(files))]) // 500) > 3
     assert place.manifest("partials")["tables"]["partials"]["files"] == 1
     assert place.rows("partials") == wanted
+
+
+def test_jobs_of_htcondor_take_one_job_more_however_many_partitions_merge_them(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = date(2026, 1, 15)
+    make(tmp_path / "root", day, records=2_000, files=900, datasets=20, people=20)
+    written = tmp_path / "cmsspark.yaml"
+    written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
+    settings = load_settings(str(written))
+    tables = ("data_aggregation", "partials", "crab_partials", "condor_ids")
+    costs, manifests = [], []
+    for size in (spark_runner.MERGE_BYTES, 20_000):
+        monkeypatch.setattr(spark_runner, "MERGE_BYTES", size)
+        fout = str(tmp_path / str(size))
+        request = DayRequest(
+            "data_aggregation", day, fout, settings, root=str(tmp_path / "root"), tables=tables, engine="spark"
+        )
+        # The catalogue of Rucio's blocks is not part of the count.
+        costs.append(jobs_of(spark, lambda request=request: log_day.run(request)))
+        manifest = results.current(LocalFiles(), fout, "data_aggregation", "partials", day).manifest
+        manifests.append({table: manifest.tables[table].rows for table in tables})
+    assert [len(cost.jobs) for cost in costs] == [4, 4]
+    assert sum(costs[1].tasks) > sum(costs[0].tasks), "several partitions"
+    assert manifests[0] == manifests[1] and manifests[0]["condor_ids"] > 10
 
 
 #: Of each job on dumps: jobs and stages in Spark. One job for the small tables, one for the large ones, which merges.
