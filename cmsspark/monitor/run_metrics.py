@@ -196,6 +196,12 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     stages: list[StageEntry] = []
     executors: list[ExecutorEntry] = []
     queries: list[Query] = []
+    #: What stages on RDDs say: (kind, where in the program, bytes where known).
+    rdd_hints: list[tuple[str, str, int | None]] = []
+    #: Why tasks failed, first lines → times; at most 50.
+    failures: dict[str, int] = {}
+    #: Lines of the driver's log that name a cause of trouble; at most 50.
+    log_lines: list[str] = []
     reported: list[Reported] = []
     #: Options of Spark that concern memory and parallelism.
     options: dict[str, str] = {}
