@@ -52,6 +52,7 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publishing: dict[str, Any] | None = None
     daily: dict[str, Any] | None = None
     spark: dict[str, Any] | None = None
+    monitor: bool | None = None
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -70,6 +71,7 @@ class Settings:
     ``rses``: a file of exceptions to the sites of Rucio's storage elements, in the form of ``etc/rses.yaml``.
     ``event_counts_without``: words (case aside); ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed record.
+    ``monitor``: whether the processes of runs are watched.
     ``origin``: the file that was read.
     """
 
@@ -89,6 +91,7 @@ class Settings:
     rses: str | None = None
     event_counts_without: tuple[str, ...] = EVENT_COUNTS_WITHOUT
     max_line_bytes: int = DEFAULT_LINE_BYTES
+    monitor: bool = True
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -162,6 +165,7 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         if values.event_counts_without is None
         else tuple(values.event_counts_without),
         max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
+        monitor=values.monitor is not False,
         lines=lines,
     )
 

@@ -16,6 +16,7 @@ import click
 from cmsspark import __version__, errors, kerberos, pseudonyms
 from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
+from cmsspark.monitor import spark_watch
 from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
@@ -88,7 +89,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     host = this_host(environ)
     java = find_java(environ)
     archive = class_archive.usable(host, java, settings.cache_dir)
-    spark = build(request, settings, host, places(host, settings, archive), job)
+    events = spark_watch.usable_events_folder(settings.state_dir) if is_measured(request, settings, environ) else None
+    spark = build(request, settings, host, places(host, settings, archive, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
@@ -111,7 +113,30 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    return run(command, environ)
+    return run(command, environ, measuring(command, request, job, settings, environ))
+
+
+def is_measured(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether the run is measured: unless the command line, the settings or the environment say no."""
+    is_off = environ.get("CMSSPARK_MONITOR", "").lower() in ("0", "no", "off", "false")
+    return settings.monitor and not is_off and not request.has("--no-monitor")
+
+
+def measuring(
+    command: Command, request: Request, job: Job | None, settings: Settings, environ: Mapping[str, str]
+) -> spark_watch.RunMeasure | None:
+    """The measurement of the run; None where it is off, or cannot be stored."""
+    if not is_measured(request, settings, environ):
+        return None
+    name = job.name if job is not None else Path(request.job or "").name
+    options = {option: chosen.value for option, chosen in command.options.chosen.items()}
+    has_jvm = command.mode != "python"
+    return spark_watch.begin(settings.state_dir, name, options, has_jvm=has_jvm, log=log_measure)
+
+
+def log_measure(text: str) -> None:
+    """Print a note on the measurement."""
+    sys.stderr.write(f"run_spark: {text}\n")
 
 
 def with_engine(
@@ -184,7 +209,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
-def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
+def places(host: Host, settings: Settings, archive: str | None, events: str | None) -> InstallPaths:
     """The files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "jobs" / "launch.py"),
@@ -192,6 +217,7 @@ def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
         class_archive=archive,
+        events=events,
     )
 
 
