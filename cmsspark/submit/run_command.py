@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from cmsspark.errors import Exit
 from cmsspark.submit.command import Command, with_env
@@ -40,9 +40,22 @@ _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 _UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
 
-def run(command: Command, environ: Mapping[str, str]) -> int:
-    """Run the command to its end and return its exit code; an interrupted one is 75."""
+class RunWatch(Protocol):
+    """What watches a run from beside it."""
+
+    def end(self, code: int) -> None: ...
+
+
+def run(
+    command: Command, environ: Mapping[str, str], watch_tree: Callable[[int], RunWatch | None] | None = None
+) -> int:
+    """Run the command to its end and return its exit code; an interrupted one is 75.
+
+    ``watch_tree`` starts to watch the processes below a PID.
+    """
     if command.mode == "python":
+        if watch_tree is not None:
+            watch_tree(os.getpid())
         _become(command, environ)
     reader, writer = os.pipe()
     application = Application(_log) if command.is_on_yarn else None
@@ -56,11 +69,14 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
         subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child,
     ):
         forward.to(child)
+        tree = watch_tree(child.pid) if watch_tree is not None else None
         watch = Watch(reader, 2, application)
         code = _wait(child, application, command.start_within)
         if code is None:
             _give_up(child, application, command, environ)
     os.close(writer)
+    if tree is not None:
+        tree.end(int(Exit.NOT_READY) if code is None else code)
     watch.join(2)
     interrupted = bool(forward.received)
     if interrupted:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.package import ship
-from cmsspark.submit.run_command import run
+from cmsspark.submit.run_command import RunWatch, run
 from cmsspark.submit.spark_options import cluster_defaults
 
 USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
@@ -111,7 +112,25 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    return run(command, environ)
+    return run(command, environ, watching(request, settings, environ))
+
+
+def watching(
+    request: Request, settings: Settings, environ: Mapping[str, str]
+) -> Callable[[int], RunWatch | None] | None:
+    """What starts to watch the processes of the run below a PID; None where that is switched off or has no psutil."""
+    if request.has("--no-monitor") or not settings.monitor or environ.get("CMSSPARK_MONITOR", "1") in ("0", "off"):
+        return None
+    if importlib.util.find_spec("psutil") is None:
+        return None
+
+    def start(root: int) -> RunWatch | None:
+        from cmsspark.monitor import processes_watch
+
+        name = Path(request.job or "").name
+        return processes_watch.start(root, processes_watch.WatchOptions(settings.state_dir, name))
+
+    return start
 
 
 def with_engine(
