@@ -32,12 +32,13 @@ _IN_TEXT: Final = re.compile(r"(?P<name>(?<![\w.\-])[\w.\-]{2,120})(?P<sign>[\"'
 _OPTION_IN_TEXT: Final = re.compile(r"(?P<name>(?<![\w\-])--?[\w.\-]{2,80})(?P<sign>\s{1,3})" + _VALUE)
 #: (pattern, replacement) of what is secret whatever its name.
 _ANYWHERE: Final = (
-    (re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)-----.*?(?:-----END [A-Z ]*-----|$)", re.DOTALL), HIDDEN),
+    (re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)-----.*?(?:-----END [A-Z ]*-----|$)", re.S), HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic|digest|negotiate|token)\s+[A-Za-z0-9+/=._~\-]{6,}"), rf"\1 {HIDDEN}"),
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*://)[^\s/@?#'\"]+@"), rf"\1{HIDDEN}@"),
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]*)?"), HIDDEN),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
-    (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w\-]{16,}|xox[abprs]-[\w\-]{10,}|hvs\.[\w\-]{16,})"), HIDDEN),
+    (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w\-]{16,})"), HIDDEN),
+    (re.compile(r"\b(?:xox[abprs]-[\w\-]{10,}|hvs\.[\w\-]{16,})"), HIDDEN),
 )  # fmt: skip
 #: Options of programs with one letter that take ``user:password`` or a password.
 _USER: Final = frozenset({"-u", "--user", "--proxy-user"})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -51,14 +52,17 @@ def started(tmp_path: Path, script: str = GROWS, *words: str) -> tuple[subproces
 
 
 def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
-    with sqlite3.connect(folder / FILE) as db:
+    """Rows of the database; none while its tables are being made."""
+    with closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as db, suppress(sqlite3.OperationalError):
         return db.execute(query).fetchall()
+    return []
 
 
 def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_path: Path) -> None:
     root, watch = started(tmp_path)
     assert root.stdout is not None and root.stdout.readline() == "grown\n"
-    until(lambda: rows(tmp_path, "SELECT 1 FROM ProcessMonitor WHERE rss_bytes > 68000000 AND pss_bytes > 0") != [])
+    grown = "SELECT 1 FROM ProcessMonitor WHERE rss_bytes > 68000000"
+    until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, grown) != [])
     root.communicate("", timeout=60)
     watch.end(root.returncode)
     until(lambda: not psutil.pid_exists(watch.pid))
@@ -82,12 +86,13 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
 def test_the_monitor_of_a_killed_run_ends_and_leaves_no_process(tmp_path: Path, number: int) -> None:
     root, watch = started(tmp_path)
     assert root.stdout is not None and root.stdout.readline() == "grown\n"
-    until(lambda: (tmp_path / FILE).exists() and bool(rows(tmp_path, "SELECT 1 FROM Runs")))
+    until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, "SELECT 1 FROM ProcessMonitor") != [])
     worker = psutil.Process(root.pid).children()[0]
     root.send_signal(number)
     root.wait(60)
     until(lambda: not psutil.pid_exists(watch.pid))
     worker.kill()
+    root.communicate(timeout=60)
     # Nobody told an exit code: the process that waits for the run was killed, too.
     os.close(watch.channel)
     assert rows(tmp_path, "SELECT status, exit_code FROM Runs") == [("ENDED", None)]
