@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from cmsspark.errors import Exit
 from cmsspark.submit.command import Command, with_env
@@ -43,11 +43,27 @@ _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 _UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
 
-def run(command: Command, environ: Mapping[str, str], measure: RunMeasure | None = None) -> int:
-    """Run the command to its end and return its exit code; an interrupted one is 75. ``measure`` watches it."""
+class RunWatch(Protocol):
+    """What watches a run from beside it."""
+
+    def end(self, code: int) -> None: ...
+
+
+def run(
+    command: Command,
+    environ: Mapping[str, str],
+    watch_tree: Callable[[int], RunWatch | None] | None = None,
+    measure: RunMeasure | None = None,
+) -> int:
+    """Run the command to its end and return its exit code; an interrupted one is 75.
+
+    ``watch_tree`` starts to watch the processes below a PID; ``measure`` stores what the run used.
+    """
     if measure is not None:
         command = with_env(command, **measure.environment({**environ, **command.env}))
     if command.mode == "python":
+        if watch_tree is not None:
+            watch_tree(os.getpid())
         _become(command, environ)
     reader, writer = os.pipe()
     application = Application(_log) if command.is_on_yarn else None
@@ -61,6 +77,7 @@ def run(command: Command, environ: Mapping[str, str], measure: RunMeasure | None
         subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child,
     ):
         forward.to(child)
+        tree = watch_tree(child.pid) if watch_tree is not None else None
         if measure is not None:
             measure.started(child.pid)
         watch = Watch(reader, 2, application, measure.line if measure is not None else None)
@@ -68,6 +85,8 @@ def run(command: Command, environ: Mapping[str, str], measure: RunMeasure | None
         if code is None:
             _give_up(child, application, command, environ)
     os.close(writer)
+    if tree is not None:
+        tree.end(int(Exit.NOT_READY) if code is None else code)
     watch.join(2)
     if measure is not None:
         measure.ended(int(Exit.NOT_READY) if code is None else code, application.id if application else None)

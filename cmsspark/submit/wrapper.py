@@ -16,12 +16,20 @@ import click
 from cmsspark import __version__, errors, kerberos, pseudonyms
 from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
-from cmsspark.monitor import spark_watch
 from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import class_archive, cmsspark_jobs, cmsspark_lines, latest_date, several_days, spark_avro, yarn
+from cmsspark.submit import (
+    class_archive,
+    cmsspark_jobs,
+    cmsspark_lines,
+    latest_date,
+    several_days,
+    spark_avro,
+    watching,
+    yarn,
+)
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -89,7 +97,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     host = this_host(environ)
     java = find_java(environ)
     archive = class_archive.usable(host, java, settings.cache_dir)
-    events = spark_watch.usable_events_folder(settings.state_dir) if is_measured(request, settings, environ) else None
+    events = watching.events_folder(request, settings, environ)
     spark = build(request, settings, host, places(host, settings, archive, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
@@ -113,30 +121,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    return run(command, environ, measuring(command, request, job, settings, environ))
-
-
-def is_measured(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether the run is measured: unless the command line, the settings or the environment say no."""
-    is_off = environ.get("CMSSPARK_MONITOR", "").lower() in ("0", "no", "off", "false")
-    return settings.monitor and not is_off and not request.has("--no-monitor")
-
-
-def measuring(
-    command: Command, request: Request, job: Job | None, settings: Settings, environ: Mapping[str, str]
-) -> spark_watch.RunMeasure | None:
-    """The measurement of the run; None where it is off, or cannot be stored."""
-    if not is_measured(request, settings, environ):
-        return None
-    name = job.name if job is not None else Path(request.job or "").name
-    options = {option: chosen.value for option, chosen in command.options.chosen.items()}
-    has_jvm = command.mode != "python"
-    return spark_watch.begin(settings.state_dir, name, options, has_jvm=has_jvm, log=log_measure)
-
-
-def log_measure(text: str) -> None:
-    """Print a note on the measurement."""
-    sys.stderr.write(f"run_spark: {text}\n")
+    watch_tree = watching.watching_processes(request, settings, environ)
+    return run(command, environ, watch_tree, watching.measuring(command, request, job, settings, environ))
 
 
 def with_engine(
