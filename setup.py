@@ -137,6 +137,7 @@ setup(
         "plot": ["resvg-py>=0.3"],  # pictures as PNG
         "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
         "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
+        "monitor": ["psutil>=6"],  # processes of runs; 0.3 MB
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
         "test": [
             "xgboost-cpu>=3",

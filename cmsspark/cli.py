@@ -49,6 +49,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "dashboard": ("cmsspark.commands.dashboard", "command", "Serve web pages over the stored days, on this host."),
     "plot": ("cmsspark.commands.plot", "command", "Write the pictures of a day or period as PNG and SVG files."),
     "site": ("cmsspark.commands.site", "command", "Write a static web site of all stored days, weeks and months."),
+    "monitor": (
+        "cmsspark.commands.monitor",
+        "command",
+        "Watch the processes of runs, here and on the nodes of a cluster.",
+    ),
     "compact": ("cmsspark.commands.compact", "command", "Store days that have many small files with few files."),
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
