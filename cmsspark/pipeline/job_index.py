@@ -92,6 +92,10 @@ def _jobs() -> Iterator[Job]:
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False)
+    for name, about, table in (
+        ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
+    ):
+        yield Job(name, about, (table,))
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 
