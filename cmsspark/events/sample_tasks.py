@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from cmsspark.errors import DataError
 from cmsspark.events.layout import FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema
 from cmsspark.events.parts import PartWriter, file_system, matrix_of
 from cmsspark.events.prepare_task import numbers_of, rows_of
@@ -64,7 +65,7 @@ class KeysTask:
         import pyarrow as pa
 
         for number in numbers_of(batches):
-            for _, columns in _groups(self.parts[number], ["label", "event_hash"]):
+            for columns in row_groups(self.parts[number], ["label", "event_hash"]):
                 hashes = columns.column("event_hash").to_numpy()
                 yield pa.RecordBatch.from_arrays(
                     [
@@ -93,7 +94,7 @@ class ChosenTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = ["hlf", "label", "event_hash", *(["low_level"] if self.low_level else [])]
         for number in numbers_of(batches):
-            for _, columns in _groups(self.parts[number], names):
+            for columns in row_groups(self.parts[number], names):
                 yield self._rows(columns)
 
     def _rows(self, columns: pa.Table) -> pa.RecordBatch:
@@ -196,15 +197,22 @@ def part_of(keys: Array, count: int) -> Array:
     return (keys.astype(np.float64) / 2.0**KEY_BITS * count).astype(np.int64).clip(0, count - 1)
 
 
-def _groups(part: str, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The row groups of a part, one after another."""
+def row_groups(part: str, columns: list[str]) -> Iterator[pa.Table]:
+    """The row groups of a part, one after another. Raises DataError (65) where it lacks a column."""
     import pyarrow.parquet as pq
 
     system, path = file_system(part)
     with system.open_input_file(path) as stream:
         file = pq.ParquetFile(stream)
+        if missing := sorted(set(columns) - set(file.schema_arrow.names)):
+            raise DataError(
+                "these events lack a column",
+                where=part,
+                found=f"no {', '.join(missing)}",
+                next_step="run_spark events_prepare --low-level, then events_sample",
+            )
         for number in range(file.num_row_groups):
-            yield number, file.read_row_group(number, columns=columns)
+            yield file.read_row_group(number, columns=columns)
 
 
 def _as_bytes(rows: Array) -> pa.Array:

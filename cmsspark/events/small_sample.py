@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.errors import DataError, InputMissing
+from cmsspark.errors import InputMissing
 from cmsspark.events.layout import FEATURES, HLF_COUNT, MATRIX, PARTICLES, event_schema
 from cmsspark.events.parts import PartWriter, matrix_of, sample_parts
+from cmsspark.events.sample_tasks import row_groups
 from cmsspark.storage import Files
 from cmsspark.store.part_files import open_part, parts_of
 
@@ -63,8 +64,6 @@ def read_events(
     ``limit``: at most so many, the first ones: a random choice, as samples are shuffled. Raises InputMissing (66)
     without parts, DataError (65) where they have no matrices but those are wanted.
     """
-    import pyarrow.parquet as pq
-
     parts = sample_parts(folder)
     if not parts:
         raise InputMissing("a folder with parts of events is wanted", where=folder, next_step="run_spark events_sample")
@@ -72,23 +71,16 @@ def read_events(
     kept: list[tuple[Array, Array | None, Array]] = []
     count = 0
     for path in parts:
-        with pq.ParquetFile(path) as file:
-            if missing := sorted(set(columns) - set(file.schema_arrow.names)):
-                raise DataError(
-                    "these events lack a column",
-                    where=path,
-                    found=f"no {', '.join(missing)}",
-                    next_step="run_spark events_prepare --low-level, then events_sample",
-                )
-            for group in range(file.num_row_groups):
-                if limit is not None and count >= limit:
-                    break
-                rows = file.read_row_group(group, columns=columns)
-                rows = rows if limit is None else rows.slice(0, limit - count)
-                count += rows.num_rows
-                matrices = None
-                if low_level:
-                    matrices = matrix_of(rows.column("low_level"), MATRIX).reshape(-1, PARTICLES, FEATURES)
-                kept.append((matrix_of(rows.column("hlf"), HLF_COUNT), matrices, rows.column("label").to_numpy()))
+        for group in row_groups(path, columns):
+            rows = group if limit is None else group.slice(0, limit - count)
+            count += rows.num_rows
+            matrices = None
+            if low_level:
+                matrices = matrix_of(rows.column("low_level"), MATRIX).reshape(-1, PARTICLES, FEATURES)
+            kept.append((matrix_of(rows.column("hlf"), HLF_COUNT), matrices, rows.column("label").to_numpy()))
+            if count == limit:
+                break
+        if count == limit:
+            break
     matrices = np.concatenate([part for _, part, _ in kept if part is not None]) if low_level else None
     return np.concatenate([part for part, _, _ in kept]), matrices, np.concatenate([part for *_, part in kept])

@@ -97,6 +97,7 @@ def _jobs() -> Iterator[Job]:
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
         ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),
+        ("events_train", "Classifiers of events, trained and judged on a sample", "event_models"),
     ):
         yield Job(name, about, (table,), is_day_optional=True)
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
