@@ -136,7 +136,10 @@ def _backend_of(run: TrainingRun, options: dict[str, Any]) -> Backend:
         from cmsspark.training.spark_backend import SparkBackend
 
         return SparkBackend(options["master"], _pairs(options["confs"], "--conf"))
-    raise UsageError(f"--on {run.backend} is not there")
+    from cmsspark.training.k8s_backend import K8sBackend
+
+    seconds = int(options["max_hours"] * 3600)
+    return K8sBackend(options["image"] or "", options["namespace"], options["kube_context"], options["claim"], seconds)
 
 
 def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:

@@ -82,7 +82,7 @@ class Checkpoints:
         shape = jax.tree.structure(start.tree())
         for path in self._paths():
             with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
-                with np.load(path, allow_pickle=False) as stored:
+                with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
                     described = json.loads(stored["description"].tobytes())
                     leaves = [stored[f"leaf{i:04d}"] for i in range(len(stored.files) - 1)]
                 if described == json.loads(json.dumps(self.description)):

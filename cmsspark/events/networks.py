@@ -219,7 +219,7 @@ def load(folder: str | Path) -> Network:
     try:
         document = json.loads((path / MODEL_FILE).read_text(encoding="utf-8"))
         kind, parameters, seed = document["kind"], document["parameters"], document["seed"]
-        with np.load(path / WEIGHTS_FILE, allow_pickle=False) as stored:
+        with open(path / WEIGHTS_FILE, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
             weights = {name: stored[name] for name in stored.files}
     except FileNotFoundError as error:
         raise InputMissing("a model is wanted", where=error.filename, next_step="name the folder of a model") from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, NotReady, UsageError
+from cmsspark.resources import resource
 from cmsspark.training import barrier_task, worker
 from cmsspark.training.backend import Attempt, WorkerFailure, reason_of
 from cmsspark.training.spec import TrainingRun
@@ -76,6 +77,9 @@ class SparkBackend:
             # A barrier stage needs all its executors before it begins.
             "spark.dynamicAllocation.enabled": "false",
             "spark.task.maxFailures": "1",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.defaultJavaOptions": f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"',
             "spark.stage.maxConsecutiveAttempts": "1",
         }
         if not master.startswith("local"):
@@ -84,8 +88,9 @@ class SparkBackend:
             executor["memoryOverhead"] = f"{megabytes}m"
             options |= {f"spark.executor.{name}": value for name, value in executor.items()}
         # A cluster's executors have to reach this host.
+        every = "0.0.0.0"  # noqa: S104  # executors on other hosts connect to it
         address = (
-            {} if master.startswith("local") else {"spark.driver.bindAddress": "0.0.0.0", "spark.driver.host": _host()}
+            {} if master.startswith("local") else {"spark.driver.bindAddress": every, "spark.driver.host": _host()}
         )
         return session(f"cmsspark train {run.name}", **{**options, **address, **self.confs})
 
@@ -113,7 +118,7 @@ class _Drive:
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        """Stop what still runs. Workers stop their scripts when their connection ends; then Spark's job is cancelled."""
+        """Stop what still runs. Workers stop their scripts when their connection ends; then the job is cancelled."""
         self._server.close()
         for link in list(self._links.values()):
             with suppress(OSError):
@@ -246,7 +251,12 @@ class _Drive:
                 link.close()
                 return
             link.settimeout(None)
-            rank = int(first["rank"])
+            number = int(first["rank"])
+            if number in self._links:
+                # Spark started the stage again: retries are the launcher's.
+                link.close()
+                return
+            rank = number
             self._links[rank] = link
             for line in stream:
                 self._events.put((rank, json.loads(line)))
