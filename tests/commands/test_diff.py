@@ -21,11 +21,11 @@ TEXT = f"{DAY:%Y%m%d}"
 
 def diff(store: Path, *arguments: str) -> dict[str, Any]:
     """What it says as JSON."""
-    found: dict[str, Any] = json.loads(said(store, *arguments, "--json"))
+    found: dict[str, Any] = json.loads(output_of(store, *arguments, "--json"))
     return found
 
 
-def said(store: Path, *arguments: str) -> str:
+def output_of(store: Path, *arguments: str) -> str:
     result = CliRunner().invoke(command, ["diff", *arguments, "--fout", str(store)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -33,7 +33,7 @@ def said(store: Path, *arguments: str) -> str:
 
 def fails(kind: type[CmssparkError], store: Path, *arguments: str) -> str:
     with pytest.raises(kind) as error:
-        said(store, *arguments)
+        output_of(store, *arguments)
     return error.value.text()
 
 
@@ -69,7 +69,7 @@ def test_a_result_does_not_differ_from_itself(store: Path) -> None:
 
 
 def test_people_see_what_is_new_gone_and_by_how_much_it_changed(store: Path) -> None:
-    told = said(store, f"{TEXT}@r1", f"{TEXT}@r2", "--by", "dataset", "--publish-impact")
+    told = output_of(store, f"{TEXT}@r1", f"{TEXT}@r2", "--by", "dataset", "--publish-impact")
     assert "nacc by dataset_name: 1 appeared, 1 vanished, 1 changed, 1 the same" in told
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  /")]
     assert lines == [["10", "–", "-10", "gone"], ["10", "15", "+5", "+50.0", "%"], ["–", "1", "+1", "new"]]
@@ -79,7 +79,7 @@ def test_people_see_what_is_new_gone_and_by_how_much_it_changed(store: Path) -> 
 def test_what_would_write_elsewhere_on_a_terminal_is_escaped(tmp_path: Path) -> None:
     store_day(tmp_path, [], "r1")
     store_day(tmp_path, [row(1, site_name="T2_\x1b[2J")], "r2")
-    assert "T2_\\x1b[2J" in said(tmp_path, f"{TEXT}@r1", TEXT, "--by", "site")
+    assert "T2_\\x1b[2J" in output_of(tmp_path, f"{TEXT}@r1", TEXT, "--by", "site")
 
 
 def test_what_is_not_there_is_reported_with_what_is(store: Path) -> None:
@@ -118,7 +118,7 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     assert total == {"key": "read_bytes", "before": 10, "after": 2 * size, "delta": 2 * size - 10}
     (by,) = found["by"]
     assert [change["delta"] for change in by["largest"]] == [2 * size - 1, -9]
-    told = said(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "read_bytes")
+    told = output_of(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "read_bytes")
     assert told.count(f"{2 * size:,}") == 2
     assert f"{2 * size - 10:+,}" in told
 
