@@ -305,6 +305,44 @@ def report_command(
     click.echo(output)
 
 
+@command.command("tune")
+@_series_options
+@click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
+@click.option("--grid", multiple=True, metavar="NAME=VALUES", help="Values to try, max_depth=2,3; repeatable.")
+@click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on.")
+@click.option("--spark", "on_spark", is_flag=True, help="Compare in parallel, one Spark task a configuration.")
+@_seed
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tune_command(
+    model: str, grid: tuple[str, ...], last: int, on_spark: bool, seed: int, as_json: bool, threshold: float,
+    users: float | None, horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Compare configurations of a model on past weeks, each predicted from the days before it.
+
+    The last week is held back: no configuration is chosen by it, and it says what the first one is worth.
+    """
+    from cmsspark.popularity.tuning import parse_grid, tune
+
+    chosen = parse_grid(model, grid)
+    series = _series(**source)
+    spark = None
+    if on_spark:
+        from cmsspark.runners.session import session
+
+        spark = session("cmsspark popularity tune")
+    rows = tune(series, _label(threshold, users, horizon), model, chosen, weeks=last, seed=seed, spark=spark)
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    names = list(chosen)
+    numbers = ("average_precision", "brier", "held_average_precision", "held_brier")
+    shown = [
+        (*(f"{row['options'][name]:g}" for name in names), *(_number(row[number]) for number in numbers))
+        for row in rows
+    ]
+    echo_table((*names, "average precision", "Brier", "held-back week", "its Brier"), shown, left=())
+
+
 @command.command("models")
 def models_command() -> None:
     """List the models with a line each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -42,7 +43,10 @@ class Fitted:
         return self.calibrated(self.raw(rows))
 
 
-def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False) -> Fitted:
+def fit(
+    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Fitted:  # fmt: skip
     """The model for the weeks from that day on, from the days before it.
 
     The calibration comes from the latest week that is over: a model that has not seen it predicts it, and two numbers
@@ -51,7 +55,7 @@ def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: 
     training = weeks.training(day, seed=seed)
     if is_shuffled:
         training = replace(training, labels=np.random.default_rng(seed).permutation(training.labels))
-    model = make_model(model_name, weeks.label.threshold)
+    model = make_model(model_name, weeks.label.threshold, options)
     model.fit(training, seed)
     fitted = Fitted(model_name, model, None, training)
     held = training.days > training.days.max() - _HELD_DAYS
@@ -59,15 +63,18 @@ def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: 
     earlier = training.days <= training.days.max() - _HELD_DAYS - (weeks.label.days - 1)
     if model_name == "persistence" or earlier.sum() < held.sum():
         return fitted
-    without = make_model(model_name, weeks.label.threshold)
+    without = make_model(model_name, weeks.label.threshold, options)
     without.fit(training.where(earlier), seed)
     of_week = training.where(held)
     return replace(fitted, calibration=calibration(without.predict(of_week.rows), of_week.labels, of_week.weights))
 
 
-def predict(weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False) -> Array:
+def predict(
+    weeks: Weeks, day: int, model_name: str, *, seed: int = 0, is_shuffled: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Array:  # fmt: skip
     """Calibrated probabilities, float64 [datasets], for the weeks from that day on, from the days before it."""
-    return fit(weeks, day, model_name, seed=seed, is_shuffled=is_shuffled).predict(weeks.rows(day))
+    return fit(weeks, day, model_name, seed=seed, is_shuffled=is_shuffled, options=options).predict(weeks.rows(day))
 
 
 def calibration(held: Array, labels: Array, counts: Array) -> Array:

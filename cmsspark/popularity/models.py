@@ -88,8 +88,8 @@ def _loss(rows: Array, labels: Array, penalty: Array, start: Array, weights: Arr
 class Logistic:
     """Logistic regression on standardised columns; ``only`` names the columns that it sees."""
 
-    def __init__(self, only: Sequence[str] = ()) -> None:
-        self._only = only
+    def __init__(self, only: Sequence[str] = (), ridge: float = _RIDGE) -> None:
+        self._only, self._ridge = only, ridge
 
     def fit(self, training: Training, seed: int) -> None:
         rows, columns = training.rows, training.columns
@@ -98,7 +98,7 @@ class Logistic:
         self._mean, self._spread = chosen.mean(0), chosen.std(0) + 1e-9
         standard = self._standard(rows)
         # The last column is the constant, which is free.
-        penalty = np.append(np.full(standard.shape[1] - 1, _RIDGE), 1e-6)
+        penalty = np.append(np.full(standard.shape[1] - 1, self._ridge), 1e-6)
         start = np.zeros(standard.shape[1])
         self._weights = logistic_weights(standard, training.labels, penalty, start, training.weights)
 
@@ -188,22 +188,48 @@ class Blend:
             model.load(one)
 
 
-def _boosting() -> Trees:
-    return Trees(_BOOSTING, _BOOSTING_ROUNDS, _HALF_LIFE)
-
-
-def _forest() -> Trees:
-    return Trees(_FOREST, 1)
-
-
 _AVERAGE: Final = ("accesses_1d", "accesses_3d", "accesses_7d", "accesses_14d")
-MODELS: Final[dict[str, Callable[[float], Model]]] = {
-    "persistence": Persistence,
-    "average": lambda threshold: Logistic(_AVERAGE),
-    "logistic": lambda threshold: Logistic(),
-    "forest": lambda threshold: _forest(),
-    "boosting": lambda threshold: _boosting(),
-    "blend": lambda threshold: Blend([_forest(), _boosting()]),
+#: Values that tuning tries by default, by model.
+GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
+    "logistic": {"ridge": [3.0, 10.0, 30.0, 100.0]},
+    "forest": {"max_depth": [4, 5, 7], "min_child_weight": [5, 10, 20], "colsample_bynode": [0.15, 0.3]},
+    "boosting": {"max_depth": [2, 3], "rounds": [80, 120, 200], "half_life": [7.0, 14.0, 28.0]},
+}
+
+
+def _logistic(options: Mapping[str, Any]) -> Model:
+    return Logistic(**options)
+
+
+def _boosting(options: Mapping[str, Any]) -> Model:
+    rest = dict(options)
+    rounds, half_life = rest.pop("rounds", _BOOSTING_ROUNDS), rest.pop("half_life", _HALF_LIFE)
+    return Trees({**_BOOSTING, **rest}, rounds, half_life)
+
+
+def _forest(options: Mapping[str, Any]) -> Model:
+    return Trees({**_FOREST, **options}, 1)
+
+
+def _on_spark(kind: str) -> Callable[[float, Mapping[str, Any]], Model]:
+    def make(threshold: float, options: Mapping[str, Any]) -> Model:
+        from cmsspark.popularity.spark_models import SparkModel
+
+        return SparkModel(kind, options)
+
+    return make
+
+
+MODELS: Final[dict[str, Callable[[float, Mapping[str, Any]], Model]]] = {
+    "persistence": lambda threshold, options: Persistence(threshold),
+    "average": lambda threshold, options: Logistic(_AVERAGE),
+    "logistic": lambda threshold, options: _logistic(options),
+    "forest": lambda threshold, options: _forest(options),
+    "boosting": lambda threshold, options: _boosting(options),
+    "blend": lambda threshold, options: Blend([_forest({}), _boosting({})]),
+    "spark-logistic": _on_spark("logistic"),
+    "spark-forest": _on_spark("forest"),
+    "spark-boosting": _on_spark("boosting"),
 }
 ABOUT: Final = {
     "persistence": "popular last week, popular next week",
@@ -212,16 +238,19 @@ ABOUT: Final = {
     "forest": "random forest (xgboost)",
     "boosting": "gradient boosting (xgboost)",
     "blend": "the mean of forest and boosting",
+    "spark-logistic": "logistic regression on all features (pyspark.ml)",
+    "spark-forest": "random forest (pyspark.ml)",
+    "spark-boosting": "gradient boosting (pyspark.ml)",
 }
 
 
-def make_model(name: str, threshold: float) -> Model:
-    """A model by name. Raises UsageError (2) for another name."""
+def make_model(name: str, threshold: float, options: Mapping[str, Any] | None = None) -> Model:
+    """A model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
     if name not in MODELS:
         names = ", ".join(MODELS)
         next_step = f"one of {names}, or for predictions the folder of a saved model"
         raise UsageError(f"there is no model {name!r}", next_step=next_step)
-    return MODELS[name](threshold)
+    return MODELS[name](threshold, options or {})
 
 
 def _xgboost() -> Any:

@@ -91,7 +91,7 @@ def test_features_of_a_day_by_hand() -> None:
     assert of["active_share_7d"][0] == pytest.approx(1 / 7)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("spark-")])
 def test_each_model_beats_guessing_and_its_seed_is_fixed(name: str) -> None:
     series = made_series()
     weeks, day = Weeks(series, Label(10)), 32
