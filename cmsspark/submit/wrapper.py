@@ -25,6 +25,7 @@ from cmsspark.submit import (
     cmsspark_jobs,
     cmsspark_lines,
     latest_date,
+    memory_rationale,
     several_days,
     spark_avro,
     watching,
