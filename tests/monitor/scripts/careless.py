@@ -19,12 +19,11 @@ def tier(name):
 if accesses.count() == 0:  # SPK104
     raise SystemExit("nothing was read")
 
-few = accesses.repartition(1)
-few.write.parquet("/data/few")  # SPK105
+few = accesses.repartition(1)  # SPK105
+few.write.parquet("/data/few")
 
 table = (
-    accesses.select("site_name", tier("site_name"))
-    .toPandas()  # SPK106
+    accesses.select("site_name", tier("site_name")).toPandas()  # SPK106
 )
 largest = accesses.orderBy("read_bytes").collect()[:10]  # SPK107
 print(max([1, 2, 3]), rows, table, largest)
