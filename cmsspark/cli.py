@@ -37,6 +37,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "command",
         "Make a named view of a week, a month or a range of stored days.",
     ),
+    "advise": ("cmsspark.commands.advise", "command", "Advise on Spark's options for a job, from its measured runs."),
+    "lint": ("cmsspark.commands.lint", "command", "Find what makes a script slow or large, with the line and the cure."),
     "sql": ("cmsspark.commands.sql", "command", "Ask the stored tables in SQL, once or at a prompt."),
     "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
     "popularity": ("cmsspark.commands.popularity", "command", "Predict which datasets will be popular, and how well."),
