@@ -45,7 +45,7 @@ def command() -> None:
 @_SETTINGS
 @_DEBUG
 def run_command(suite_file: Path, release: str, settings_file: str | None, debug: bool) -> int:
-    """Run the steps of a suite and watch them. 65 where a limit is broken, else the exit code of the step that failed."""
+    """Run the steps of a suite and watch them. Ends with the code of a step that fails, 65 for a broken limit."""
     from cmsspark.monitor.processes_sampler import require_psutil
     from cmsspark.monitor.suite_file import read_suite
     from cmsspark.monitor.suite_results import broken_limits, result_of

@@ -21,7 +21,7 @@ class WideChart(Chart):
 
     def svg(self) -> str:
         box = f"0 0 {_WIDTH} {self.height:.0f}"
-        style = "width:100%;height:auto;font-size:12px"
+        style = "width:100%;max-width:none;height:auto"
         label = escape(self.label)
         return (
             f'<svg class="chart" style="{style}" viewBox="{box}" role="img" aria-label="{label}">{self.elements}</svg>'

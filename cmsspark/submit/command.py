@@ -17,6 +17,7 @@ from cmsspark.settings import Settings
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import Host
+from cmsspark.submit.live_metrics import add_metrics
 from cmsspark.submit.profiles import Profile, add_profile, load_profile
 from cmsspark.submit.spark_options import (
     BUILT_IN,
@@ -178,6 +179,7 @@ def _layered(
     if "spark.eventLog.dir" in {**defaults, **settings.spark} or _conf_names(request, "spark.eventLog.dir"):
         holds.add("event-log-folder")
     add_profile(options, profile, host, holds)
+    add_metrics(options, settings)
     add_settings(options, settings)
     if host.environ.get("SPARK_OPTIONS"):
         add_options_file(options, host.environ["SPARK_OPTIONS"])
