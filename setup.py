@@ -139,7 +139,12 @@ setup(
         "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
         "monitor": ["psutil>=6"],  # processes of runs; 0.3 MB
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
+        "training": ["jax>=0.10", "optax>=0.2.8"],  # the networks of events; 390 MB
+        "k8s": ["kubernetes>=34"],  # training on Kubernetes; 150 MB
         "test": [
+            "jax>=0.10",
+            "optax>=0.2.8",
+            "kubernetes>=34",
             "xgboost-cpu>=3",
             "numba>=0.61",
             "ipykernel>=6.29",

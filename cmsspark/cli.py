@@ -40,7 +40,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sql": ("cmsspark.commands.sql", "command", "Ask the stored tables in SQL, once or at a prompt."),
     "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
     "popularity": ("cmsspark.commands.popularity", "command", "Predict which datasets will be popular, and how well."),
+    "placement": ("cmsspark.commands.placement", "command", "Plan copies of datasets: which to make, which can go."),
     "cache": ("cmsspark.commands.cache", "command", "Simulate caches: policies, bounds, the size that a site needs."),
+    "train": ("cmsspark.commands.train", "command", "Run a training script on workers here, on Spark or Kubernetes."),
     "pseudonyms": (
         "cmsspark.commands.pseudonym_keys",
         "command",

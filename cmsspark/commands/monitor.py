@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from cmsspark.clock import to_second
+from cmsspark.commands.monitor_events import events_command
 from cmsspark.errors import UsageError
 from cmsspark.pipeline.options import settings_of
 from cmsspark.reports.terminal import echo_table, volume
@@ -35,6 +36,9 @@ def command() -> None:
 
     run_spark watches each run by itself; `runs` and `show` print what is stored.
     """
+
+
+command.add_command(events_command)
 
 
 @command.command("runs")

@@ -32,6 +32,8 @@ class Job:
     file: str = ""
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
+    #: It reads no day: its --date only names the result, and is today by default.
+    is_day_optional: bool = False
 
     @property
     def module(self) -> str:
@@ -92,6 +94,12 @@ def _jobs() -> Iterator[Job]:
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False)
+    for name, about, table in (
+        ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
+        ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),
+        ("events_train", "Classifiers of events, trained and judged on a sample", "event_models"),
+    ):
+        yield Job(name, about, (table,), is_day_optional=True)
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 

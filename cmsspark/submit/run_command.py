@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from cmsspark.errors import Exit
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
+
+if TYPE_CHECKING:
+    from cmsspark.monitor.spark_watch import RunMeasure
 
 #: Lines that a JVM writes at its start about Spark's own options.
 NOISE: Final = (
@@ -47,12 +50,17 @@ class RunWatch(Protocol):
 
 
 def run(
-    command: Command, environ: Mapping[str, str], watch_tree: Callable[[int], RunWatch | None] | None = None
+    command: Command,
+    environ: Mapping[str, str],
+    watch_tree: Callable[[int], RunWatch | None] | None = None,
+    measure: RunMeasure | None = None,
 ) -> int:
     """Run the command to its end and return its exit code; an interrupted one is 75.
 
-    ``watch_tree`` starts to watch the processes below a PID.
+    ``watch_tree`` starts to watch the processes below a PID; ``measure`` stores what the run used.
     """
+    if measure is not None:
+        command = with_env(command, **measure.environment({**environ, **command.env}))
     if command.mode == "python":
         if watch_tree is not None:
             watch_tree(os.getpid())
@@ -70,7 +78,9 @@ def run(
     ):
         forward.to(child)
         tree = watch_tree(child.pid) if watch_tree is not None else None
-        watch = Watch(reader, 2, application)
+        if measure is not None:
+            measure.started(child.pid)
+        watch = Watch(reader, 2, application, measure.line if measure is not None else None)
         code = _wait(child, application, command.start_within)
         if code is None:
             _give_up(child, application, command, environ)
@@ -78,6 +88,8 @@ def run(
     if tree is not None:
         tree.end(int(Exit.NOT_READY) if code is None else code)
     watch.join(2)
+    if measure is not None:
+        measure.ended(int(Exit.NOT_READY) if code is None else code, application.id if application else None)
     interrupted = bool(forward.received)
     if interrupted:
         _log(_interrupted(command, application))
@@ -184,9 +196,15 @@ def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
 class Watch(threading.Thread):
     """Copies a child's stderr line by line, without the noise; keeps the exit status and missing jar that it names."""
 
-    def __init__(self, source: int, target: int, application: Application | None = None) -> None:
+    def __init__(
+        self,
+        source: int,
+        target: int,
+        application: Application | None = None,
+        log_line: Callable[[str], None] | None = None,
+    ) -> None:
         super().__init__(daemon=True)
-        self.source, self.target, self.application = source, target, application
+        self.source, self.target, self.application, self.log_line = source, target, application, log_line
         self.status: int | None = None
         self.unresolved: str | None = None
         self._line = b""
@@ -234,6 +252,8 @@ class Watch(threading.Thread):
         if missing:
             self.unresolved = missing.group(1).decode(errors="replace")
         if text.endswith(b"\n"):
+            if self.log_line is not None:
+                self.log_line(self._line.decode(errors="replace"))
             self._line = b""
 
     def _write(self, text: bytes) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,12 +20,21 @@ from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import class_archive, cmsspark_jobs, cmsspark_lines, latest_date, several_days, spark_avro, yarn
+from cmsspark.submit import (
+    class_archive,
+    cmsspark_jobs,
+    cmsspark_lines,
+    latest_date,
+    several_days,
+    spark_avro,
+    watching,
+    yarn,
+)
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
 from cmsspark.submit.package import ship
-from cmsspark.submit.run_command import RunWatch, run
+from cmsspark.submit.run_command import run
 from cmsspark.submit.spark_options import cluster_defaults
 
 USAGE = "Usage: run_spark JOB [wrapper options] [job options]"
@@ -89,7 +97,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     host = this_host(environ)
     java = find_java(environ)
     archive = class_archive.usable(host, java, settings.cache_dir)
-    spark = build(request, settings, host, places(host, settings, archive), job)
+    events = watching.events_folder(request, settings, environ)
+    spark = build(request, settings, host, places(host, settings, archive, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
@@ -112,30 +121,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    return run(command, environ, watching(request, settings, environ))
-
-
-def watching(
-    request: Request, settings: Settings, environ: Mapping[str, str]
-) -> Callable[[int], RunWatch | None] | None:
-    """What starts to watch the processes of the run below a PID; None where that is switched off or has no psutil."""
-    if request.has("--no-monitor") or not settings.monitor or environ.get("CMSSPARK_MONITOR", "1") in ("0", "off"):
-        return None
-    if importlib.util.find_spec("psutil") is None:
-        return None
-
-    def start(root: int) -> RunWatch | None:
-        from cmsspark.monitor import processes_watch
-
-        name, on_samples = Path(request.job or "").name, None
-        if settings.metrics.host is not None:
-            from cmsspark.monitor.metrics_graphite import GraphiteSender
-
-            on_samples = GraphiteSender(settings.metrics).send_samples
-        options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples)
-        return processes_watch.start(root, options)
-
-    return start
+    watch_tree = watching.watching_processes(request, settings, environ)
+    return run(command, environ, watch_tree, watching.measuring(command, request, job, settings, environ))
 
 
 def with_engine(
@@ -208,7 +195,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
-def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
+def places(host: Host, settings: Settings, archive: str | None, events: str | None) -> InstallPaths:
     """The files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "jobs" / "launch.py"),
@@ -216,6 +203,7 @@ def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
         class_archive=archive,
+        events=events,
     )
 
 
