@@ -58,6 +58,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "command",
         "Watch the processes of runs, here and on the nodes of a cluster.",
     ),
+    "perf": ("cmsspark.commands.perf", "command", "Run suites of steps, watch them, compare releases and sizes."),
     "compact": ("cmsspark.commands.compact", "command", "Store days that have many small files with few files."),
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),

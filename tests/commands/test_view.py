@@ -92,7 +92,7 @@ def test_a_view_counts_jobs_only_where_it_names_the_stream() -> None:
     )
 
     def rows(name: str) -> list[dict[str, Any]]:
-        return list(json.loads(said(name, "--views", str(own), "--week", "2026-W01", "--json"))["rows"])
+        return list(json.loads(output_of(name, "--views", str(own), "--week", "2026-W01", "--json"))["rows"])
 
     assert {row["dataset_name"]: row["nacc"] for row in rows("plain")} == {
         "/ZMM/Run2026A-v1/AOD": sum(day.day for day in WEEK.days) + 2, "/Z/x/MINIAOD": 1
