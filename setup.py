@@ -138,7 +138,11 @@ setup(
         "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
         "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
+        # ROOT files, compiled features, boosted trees, pictures; 330 MB with numba and scipy, of which uproot and awkward take 18.
+        "events": ["uproot>=5.6", "awkward>=2.8", "numba>=0.61", "xgboost-cpu>=3", "resvg-py>=0.3"],
         "test": [
+            "uproot>=5.6",
+            "awkward>=2.8",
             "xgboost-cpu>=3",
             "numba>=0.61",
             "ipykernel>=6.29",

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
     "popularity": ("cmsspark.commands.popularity", "command", "Predict which datasets will be popular, and how well."),
     "cache": ("cmsspark.commands.cache", "command", "Simulate caches: policies, bounds, the size that a site needs."),
+    "events": ("cmsspark.commands.events", "command", "Score collision events, judge models, show cutflows."),
     "pseudonyms": (
         "cmsspark.commands.pseudonym_keys",
         "command",
