@@ -40,8 +40,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sql": ("cmsspark.commands.sql", "command", "Ask the stored tables in SQL, once or at a prompt."),
     "ask": ("cmsspark.commands.ask", "command", "Show who reads a dataset, what a site holds, what is unused."),
     "popularity": ("cmsspark.commands.popularity", "command", "Predict which datasets will be popular, and how well."),
+    "placement": ("cmsspark.commands.placement", "command", "Plan copies of datasets: which to make, which can go."),
     "cache": ("cmsspark.commands.cache", "command", "Simulate caches: policies, bounds, the size that a site needs."),
     "events": ("cmsspark.commands.events", "command", "Score collision events, judge models, show cutflows."),
+    "train": ("cmsspark.commands.train", "command", "Run a training script on workers here, on Spark or Kubernetes."),
     "pseudonyms": (
         "cmsspark.commands.pseudonym_keys",
         "command",
@@ -50,6 +52,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "dashboard": ("cmsspark.commands.dashboard", "command", "Serve web pages over the stored days, on this host."),
     "plot": ("cmsspark.commands.plot", "command", "Write the pictures of a day or period as PNG and SVG files."),
     "site": ("cmsspark.commands.site", "command", "Write a static web site of all stored days, weeks and months."),
+    "monitor": (
+        "cmsspark.commands.monitor",
+        "command",
+        "Watch the processes of runs, here and on the nodes of a cluster.",
+    ),
     "compact": ("cmsspark.commands.compact", "command", "Store days that have many small files with few files."),
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),

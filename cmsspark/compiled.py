@@ -37,7 +37,7 @@ NAMES: Final = (
     "sources.formats.template_reader",
 )
 #: Sources that all modules include.
-SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/values.pxd", "sources/formats/packed.pxd")
+SHARED: Final = ("source_digest.pxi", "object_memory.pxi", "xxh64.pxd", "sources/values.pxd", "sources/formats/packed.pxd")
 #: Reasons why compiled code is unavailable.
 OFF, MISSING, STALE = "off", "missing", "stale"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,13 +37,16 @@ HOME: Final = "popularity"
 
 @dataclass(frozen=True)
 class Services:
-    """What the pages are made from. ``prefix``: the path before all addresses, behind a proxy; empty or ``/name``."""
+    """What the pages are made from. ``prefix``: the path before all addresses, behind a proxy; empty or ``/name``.
+    ``skipped``: (day, job) → why the daily run leaves it out.
+    """
 
     keeper: Keeper
     database: Database
     state_dir: Path
     guard: Guard
     prefix: str = ""
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
 
 def create_app(services: Services) -> Flask:
@@ -143,6 +147,7 @@ def _page_request(services: Services, name: str) -> PageRequest:
         services.state_dir,
         services.prefix,
         is_cross_site,
+        services.skipped,
     )
 
 
@@ -184,11 +189,12 @@ def _error_page(
 
 def _failed(services: Services, error: Exception) -> Any:
     import duckdb
+    import pyarrow as pa
 
     if isinstance(error, HTTPException):
         text = {404: "There is no such page.", 405: "The pages only read."}.get(error.code or 500, error.name)
         return _error_page(services, error.code or 500, text, "")
-    if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+    if isinstance(error, duckdb.IOException | duckdb.InvalidInputException | pa.ArrowException | OSError):
         services.keeper.is_damaged()
         error = NotReady(
             "files of the rollups are damaged or gone, and are built again", next_step="load this page again"

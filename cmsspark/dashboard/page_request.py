@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -39,7 +39,9 @@ class PageDefinition:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """One request for a page. ``prefix``: what stands before all paths; ``state_dir``: of the run history."""
+    """One request for a page. ``prefix``: what stands before all paths; ``state_dir``: of the run history. ``skipped``:
+    (day, job) → why the daily run leaves it out.
+    """
 
     name: str
     parameters: Mapping[str, str]
@@ -48,6 +50,7 @@ class PageRequest:
     state_dir: Path
     prefix: str = ""
     is_cross_site: bool = False
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
     @property
     def widgets(self) -> ModuleType:

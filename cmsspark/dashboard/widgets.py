@@ -230,6 +230,23 @@ def si(value: float | None, unit: str = "", digits: int = 3) -> str:
     return f"{text} {_PREFIXES[power]}{unit}".strip()
 
 
+def count_figure(label: str, count: int | None) -> Figure:
+    """A number of things."""
+    return Figure(label, si(count), f"{count:,}" if count is not None else "")
+
+
+def bytes_figure(label: str, size: int | None) -> Figure:
+    """A volume."""
+    return Figure(label, si(size, "B"), f"{size:,} B" if size is not None else "no stream here logs bytes")
+
+
+def cpu_figure(milliseconds: int | None) -> Figure:
+    """CPU time, which the logs of jobs have."""
+    if milliseconds is None:
+        return Figure("CPU hours", NOTHING, "no stream here logs CPU")
+    return Figure("CPU hours", si(milliseconds / 3_600_000), f"{milliseconds / 1000:,.3f} s, of jobs")
+
+
 def shown(text: object) -> str:
     """A name as it is shown: control characters escaped, ``(none)`` for an empty one."""
     return readable(str(text), lines=False) if text not in (None, "") else "(none)"

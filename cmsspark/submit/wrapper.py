@@ -20,7 +20,16 @@ from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import class_archive, cmsspark_jobs, cmsspark_lines, latest_date, several_days, spark_avro, yarn
+from cmsspark.submit import (
+    class_archive,
+    cmsspark_jobs,
+    cmsspark_lines,
+    latest_date,
+    several_days,
+    spark_avro,
+    watching,
+    yarn,
+)
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -88,7 +97,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     host = this_host(environ)
     java = find_java(environ)
     archive = class_archive.usable(host, java, settings.cache_dir)
-    spark = build(request, settings, host, places(host, settings, archive), job)
+    events = watching.events_folder(request, settings, environ)
+    spark = build(request, settings, host, places(host, settings, archive, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
@@ -111,7 +121,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    return run(command, environ)
+    watch_tree = watching.watching_processes(request, settings, environ)
+    return run(command, environ, watch_tree, watching.measuring(command, request, job, settings, environ))
 
 
 def with_engine(
@@ -184,7 +195,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
-def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
+def places(host: Host, settings: Settings, archive: str | None, events: str | None) -> InstallPaths:
     """The files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "jobs" / "launch.py"),
@@ -192,6 +203,7 @@ def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
         class_archive=archive,
+        events=events,
     )
 
 

@@ -15,6 +15,7 @@ from libc.string cimport memchr, memcpy
 
 import numpy as np
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
@@ -85,15 +86,16 @@ cdef class ColumnReader:
     def __dealloc__(self):
         free(self.values)
 
-    def read(self, const uint8_t[::1] block, Py_ssize_t count):
+    def read(self, block, Py_ssize_t count):
         """Read the ``count`` records of a block.
 
         Returns the records that are not plain: (number in the block, begin, end). None where the block does not consist
         of exactly so many records.
         """
-        cdef Bytes begin = &block[0] if block.shape[0] else NULL
+        cdef Memory memory = Memory(block)
+        cdef Bytes begin = <Bytes>memory.view.buf
         cdef Bytes at = begin
-        cdef Bytes end = begin + block.shape[0]
+        cdef Bytes end = begin + memory.count
         cdef Bytes first
         cdef bint is_plain
         cdef Py_ssize_t row

@@ -16,6 +16,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
@@ -141,13 +142,14 @@ cdef class KeyLines:
         found, self.out_of_day = self.out_of_day, []
         return found
 
-    def read(self, const unsigned char[::1] content, Columns columns):
+    def read(self, content, Columns columns):
         """Read lines of ``content``, each with its newline.
 
         Returns the number of lines, the lines that are left to the decoder, and the number of each of these.
         """
-        cdef Bytes at = &content[0] if content.shape[0] else NULL
-        cdef Bytes end = at + content.shape[0]
+        cdef Memory memory = Memory(content)
+        cdef Bytes at = <Bytes>memory.view.buf
+        cdef Bytes end = at + memory.count
         cdef Bytes line_end
         cdef Bytes left_from = NULL
         cdef Py_ssize_t lines = 0

@@ -10,6 +10,7 @@ from cmsspark.sources.values cimport Text, is_seconds, is_whole
 from cmsspark.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
@@ -63,15 +64,16 @@ cdef class Records:
         """The number of records without a file name since the last call."""
         return self.keys.unnamed()
 
-    def read(self, const uint8_t[::1] block, Py_ssize_t count, Columns columns):
+    def read(self, block, Py_ssize_t count, Columns columns):
         """Read the ``count`` records of a block.
 
         Returns the records that are not plain: (number in the block, begin, end). None where the block does not consist
         of exactly so many records.
         """
-        cdef Bytes begin = &block[0] if block.shape[0] else NULL
+        cdef Memory memory = Memory(block)
+        cdef Bytes begin = <Bytes>memory.view.buf
         cdef Bytes at = begin
-        cdef Bytes end = begin + block.shape[0]
+        cdef Bytes end = begin + memory.count
         cdef Bytes first
         cdef Text texts[TEXTS]
         cdef int64_t sizes[NUMBERS]

@@ -14,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
@@ -122,20 +123,21 @@ cdef class Lines:
         """Whether a line (without its newline) fits one of the templates, whatever its values mean."""
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
-        cdef const uint8_t[::1] content = line
-        cdef Bytes end
-        if not self.count or not content.shape[0]:
+        cdef Memory memory = Memory(line)
+        cdef Bytes at = <Bytes>memory.view.buf
+        cdef Bytes end = at + memory.count
+        if not self.count or at == end:
             return False
-        end = &content[0] + content.shape[0]
-        return is_plain(&content[0], end) and self._find(&content[0], end, texts, longs) >= 0
+        return is_plain(at, end) and self._find(at, end, texts, longs) >= 0
 
-    def read(self, const uint8_t[::1] content, Columns columns):
+    def read(self, content, Columns columns):
         """Read lines of ``content``, each with its newline.
 
         Returns the number of lines, the lines that do not fit, and the number of each of these.
         """
-        cdef Bytes at = &content[0] if content.shape[0] else NULL
-        cdef Bytes end = at + content.shape[0]
+        cdef Memory memory = Memory(content)
+        cdef Bytes at = <Bytes>memory.view.buf
+        cdef Bytes end = at + memory.count
         cdef Bytes line_end
         cdef Bytes left_from = NULL
         cdef Py_ssize_t lines = 0
