@@ -33,6 +33,7 @@ class DemoOptions:
     seed: int = 0
     kinds: tuple[str, ...] = ("forest", "xgboost")
     trials: int = 4
+    networks: train.NetworkTrainer | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     prepared = prepare.PrepareOptions(inputs, low_level=True)
     step("prepare", lambda: prepare.run(request, prepared), _prepared)
     step("sample", lambda: sample.run(request, sample.SampleOptions(options.seed)), lambda table: table.path)
-    trained = step("train", lambda: train.run(request, train.TrainOptions(options.kinds)), lambda table: table.path)
+    learn = train.TrainOptions(options.kinds, seed=options.seed, networks=options.networks)
+    trained = step("train", lambda: train.run(request, learn), lambda table: table.path)
     found = search.SearchOptions(trials=options.trials, events=5_000, seed=options.seed)
     step("search", lambda: search.run(request, found), lambda table: join(table.path, search.FOLDER))
     model = Path(local_path(join(trained.path, train.FOLDER, options.kinds[-1])))

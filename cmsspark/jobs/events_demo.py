@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from cmsspark.events.runs import EventRequest, event_options
-from cmsspark.jobs.events_train import KINDS
+from cmsspark.jobs.events_train import KINDS, BarrierTrainer
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.reports.terminal import echo_table
 
@@ -38,7 +38,8 @@ def command(
 ) -> None:
     from cmsspark.events import demo_run
 
-    options = demo_run.DemoOptions(folder.absolute(), events, seed, kinds, trials)
+    networks = BarrierTrainer(request.settings.state_dir / "training", 1)
+    options = demo_run.DemoOptions(folder.absolute(), events, seed, kinds, trials, networks)
     steps = demo_run.run(request, options)
     if as_json:
         click.echo(json.dumps([vars(step) for step in steps], indent=1))
