@@ -151,27 +151,27 @@ def with_jobs(tmp_path: Path) -> Path:
 
 
 def test_jobs_are_not_accesses_and_are_counted_beside_them(with_jobs: Path) -> None:
-    found = told(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01")
+    found = json_of(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01")
     totals = found["totals"]
     assert (totals["nacc"], totals["distinct_users"], totals["read_bytes"], totals["remote_nacc"]) == (3, 1, 100, None)
     assert totals["jobs"] == {"job_count": 1_200, "distinct_users": 2, "cpu_time": 2_160_000.0}
     sites = {row["site_name"]: (row["nacc"], row["job_count"]) for row in found["by_site"]}
     assert sites == {"T2_CH_CERN": (3, 1_000), "T2_US_MIT": (0, 200)}
-    text = said(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01")
+    text = output_of(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01")
     assert "3 accesses by 1 person" in text and "1,200 jobs by 2 people, 600 CPU hours (not accesses)" in text
-    assert " jobs " in text and " jobs " not in said(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01",
+    assert " jobs " in text and " jobs " not in output_of(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01",
                                                      "--site", "T1_*")  # fmt: skip
 
 
 def test_a_dataset_that_only_jobs_use_is_known_and_has_no_accesses(with_jobs: Path) -> None:
-    found = told(with_jobs, "who-reads", "/jobs/only/MINIAOD", "--week", "2026-W01")
+    found = json_of(with_jobs, "who-reads", "/jobs/only/MINIAOD", "--week", "2026-W01")
     assert found["totals"]["nacc"] == 0 and found["totals"]["jobs"]["job_count"] == 4_000
-    text = said(with_jobs, "what-is-read-at", "T2_DE_DESY", "--week", "2026-W01")
+    text = output_of(with_jobs, "what-is-read-at", "T2_DE_DESY", "--week", "2026-W01")
     assert "nobody read it" in text and "4,000 jobs by 1 person" in text and "/jobs/only/MINIAOD" in text
 
 
 def test_what_a_job_used_is_not_unused(with_jobs: Path) -> None:
-    found = told(with_jobs, "unused", "--weeks", "1")
+    found = json_of(with_jobs, "unused", "--weeks", "1")
     rows = [(row["site_name"], row["nacc_elsewhere"], row["jobs_elsewhere"]) for row in found["rows"]]
     assert rows == [("T2_US_MIT", 0, 4_000), ("T1_DE_KIT", 3, 1_200)]
     assert all(row["unread_everywhere"] == 0 for row in found["by_site"])

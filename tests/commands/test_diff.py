@@ -165,5 +165,5 @@ def test_jobs_are_beside_accesses_and_are_never_added_to_them(tmp_path: Path) ->
 
 
 def test_without_jobs_there_is_no_measure_of_them(store: Path) -> None:
-    assert "job_count" not in said(store, f"{TEXT}@r1", TEXT)
+    assert "job_count" not in output_of(store, f"{TEXT}@r1", TEXT)
     assert "no jobs are beside accesses" in fails(UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count")
