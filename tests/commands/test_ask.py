@@ -87,7 +87,13 @@ def wanted(key: str, fits: Callable[[Row], bool], rows: list[Row] = ROWS) -> dic
 
 
 def by(rows: list[Row], key: str) -> dict[str, Row]:
-    return {row[key]: {name: value for name, value in row.items() if name != key} for row in rows}
+    return {row[key]: {name: value for name, value in row.items() if name not in (key, "job_count")} for row in rows}
+
+
+def without_jobs(totals: Row) -> Row:
+    jobs = totals["jobs"]
+    assert jobs == {"job_count": 0, "distinct_users": 0, "cpu_time": None}
+    return {name: value for name, value in totals.items() if name != "jobs"}
 
 
 def test_who_reads_a_dataset_is_reported_by_site_and_application(place: Path) -> None:
@@ -96,7 +102,7 @@ def test_who_reads_a_dataset_is_reported_by_site_and_application(place: Path) ->
     def fits(row: Row) -> bool:
         return bool(row["dataset_name"] == "/ZMM/Run2026A-v1/AOD")
 
-    assert found["totals"] == counted(ROWS, (), TOTALS, fits)[()]
+    assert without_jobs(found["totals"]) == counted(ROWS, (), TOTALS, fits)[()]
     assert by(found["by_site"], "site_name") == wanted("site_name", fits)
     assert by(found["by_app"], "app") == wanted("app", fits)
     assert (found["first_day"], found["last_day"], found["days_stored"]) == ("2025-12-08", "2026-01-04", 7)
@@ -114,9 +120,61 @@ def test_any_days_give_what_a_plain_count_gives(tmp_path_factory: pytest.TempPat
     def fits(row: Row) -> bool:
         return bool(row["dataset_name"].startswith("/") and row["site_name"].startswith("T2_"))
 
-    assert answer["totals"] == counted(rows, (), TOTALS, fits)[()]
+    assert without_jobs(answer["totals"]) == counted(rows, (), TOTALS, fits)[()]
     for name, key in (("by_site", "site_name"), ("by_app", "app"), ("by_dataset", "dataset_name")):
         assert by(answer[name], key) == wanted(key, fits, rows)
+
+
+def jobs_of(day: date, count: int, **other: Any) -> Row:
+    return partial(day, stream="condor", nacc=count, cpu_time=1_800.0 * count, wc_time=2.0, **other)
+
+
+@pytest.fixture
+def with_jobs(tmp_path: Path) -> Path:
+    """One access, thousands of jobs: of the same dataset at two sites, and of one that nobody else reads."""
+    rows = [
+        partial(WEEK.last, nacc=3),
+        jobs_of(WEEK.last, 1_000, user=user(2), remote_nacc=7),
+        jobs_of(WEEK.last, 200, site_name="T2_US_MIT", user=user(3), app="wmagent"),
+        jobs_of(WEEK.first, 4_000, dataset_name="/jobs/only/MINIAOD", site_name="T2_DE_DESY", user=user(3)),
+    ]
+    for day in WEEK.days:
+        store_partials(tmp_path, day, [row for row in rows if row["day"] == day])
+    lying_here = [
+        lying("/ZMM/Run2026A-v1/AOD", "T2_US_MIT"),
+        lying("/ZMM/Run2026A-v1/AOD", "T1_DE_KIT", size=10),
+        lying("/jobs/only/MINIAOD", "T2_US_MIT", size=500),
+        lying("/jobs/only/MINIAOD", "T2_DE_DESY"),
+    ]
+    store_table(tmp_path, "dbs_phedex", "dbs_phedex", WEEK.last, lying_here)
+    return tmp_path
+
+
+def test_jobs_are_not_accesses_and_are_counted_beside_them(with_jobs: Path) -> None:
+    found = json_of(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01")
+    totals = found["totals"]
+    assert (totals["nacc"], totals["distinct_users"], totals["read_bytes"], totals["remote_nacc"]) == (3, 1, 100, None)
+    assert totals["jobs"] == {"job_count": 1_200, "distinct_users": 2, "cpu_time": 2_160_000.0}
+    sites = {row["site_name"]: (row["nacc"], row["job_count"]) for row in found["by_site"]}
+    assert sites == {"T2_CH_CERN": (3, 1_000), "T2_US_MIT": (0, 200)}
+    text = output_of(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01")
+    assert "3 accesses by 1 person" in text and "1,200 jobs by 2 people, 600 CPU hours (not accesses)" in text
+    assert " jobs " in text and " jobs " not in output_of(with_jobs, "who-reads", "/ZMM*/*/AOD", "--week", "2026-W01",
+                                                     "--site", "T1_*")  # fmt: skip
+
+
+def test_a_dataset_that_only_jobs_use_is_known_and_has_no_accesses(with_jobs: Path) -> None:
+    found = json_of(with_jobs, "who-reads", "/jobs/only/MINIAOD", "--week", "2026-W01")
+    assert found["totals"]["nacc"] == 0 and found["totals"]["jobs"]["job_count"] == 4_000
+    text = output_of(with_jobs, "what-is-read-at", "T2_DE_DESY", "--week", "2026-W01")
+    assert "nobody read it" in text and "4,000 jobs by 1 person" in text and "/jobs/only/MINIAOD" in text
+
+
+def test_what_a_job_used_is_not_unused(with_jobs: Path) -> None:
+    found = json_of(with_jobs, "unused", "--weeks", "1")
+    rows = [(row["site_name"], row["nacc_elsewhere"], row["jobs_elsewhere"]) for row in found["rows"]]
+    assert rows == [("T2_US_MIT", 0, 4_000), ("T1_DE_KIT", 3, 1_200)]
+    assert all(row["unread_everywhere"] == 0 for row in found["by_site"])
 
 
 def test_a_pattern_is_one_answer_with_its_datasets(place: Path) -> None:

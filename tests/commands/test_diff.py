@@ -145,3 +145,25 @@ def test_one_document_of_three_hundred_thousand_that_is_gone_is_found(tmp_path: 
     store_day(tmp_path, many[:-1], "r2")
     found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--publish-impact")
     assert found["documents"]["gone"] == 1
+
+
+def test_jobs_are_beside_accesses_and_are_never_added_to_them(tmp_path: Path) -> None:
+    def jobs(number: int, count: int, **other: Any) -> dict[str, Any]:
+        return row(number, stream="condor", nacc=count, read_bytes=7 * count, remote_nacc=count, **other)
+
+    accesses = {"read_bytes": 5, "remote_nacc": 2}
+    store_day(tmp_path, [row(0, nacc=10, **accesses), jobs(1, 4_000), jobs(2, 100)], "r1")
+    store_day(tmp_path, [row(0, nacc=12, **accesses), jobs(1, 9_000)], "r2")
+    found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset")
+    totals = {change["key"]: (change["before"], change["after"]) for change in found["totals"]}
+    assert totals["nacc"] == (10, 12) and totals["read_bytes"] == (5, 5) and totals["remote_nacc"] == (2, 2)
+    assert totals["job_count"] == (4_100, 9_000) and totals["job_read_bytes"] == (28_700, 63_000)
+    assert [change["delta"] for change in found["by"][0]["largest"]] == [2]
+    (of_jobs,) = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "job_count")["by"]
+    assert [change["delta"] for change in of_jobs["largest"]] == [5_000, -100]
+    assert (of_jobs["vanished"], of_jobs["changed"]) == (1, 1)
+
+
+def test_without_jobs_there_is_no_measure_of_them(store: Path) -> None:
+    assert "job_count" not in output_of(store, f"{TEXT}@r1", TEXT)
+    assert "no jobs are beside accesses" in fails(UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count")

@@ -90,9 +90,19 @@ class TableReader:
     def __post_init__(self) -> None:
         self.texts = {name: {} for name, kind in self.kinds.items() if kind in (CODE, ID)}
 
-    def read(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[TablePiece]:
-        """The rows of the blocks in a range of bytes. Raises DataError (65) for damage and for another schema."""
-        container = avro_ranges.open_container(stream, file)
+    def read(
+        self,
+        stream: IO[bytes],
+        file: str,
+        first: int = 0,
+        last: int | None = None,
+        container: Container | None = None,
+    ) -> Iterator[TablePiece]:
+        """The rows of the blocks in a range of bytes. ``container``: the file's header, if it has been read already.
+
+        Raises DataError (65) for damage and for another schema.
+        """
+        container = container or avro_ranges.open_container(stream, file)
         if container is None:
             return
         fields = self._fields(container.schema, file)
