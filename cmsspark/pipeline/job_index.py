@@ -28,6 +28,8 @@ class Job:
     runs_in_processes: bool = False
     #: The log streams that it reads by default.
     streams: tuple[str, ...] = ()
+    #: A feed with folders of days that is no stream, by its name in ``etc/sources.yaml``.
+    feed: str = ""
     #: The file in ``cmsspark/jobs/`` that holds its command, where it is not the job's name.
     file: str = ""
     #: Its results are of weeks, months or other ranges, not of days.
@@ -91,7 +93,7 @@ def _jobs() -> Iterator[Job]:
     about = "How many people had analysis jobs of CRAB in a week or month"
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
-    yield Job("xcache", about, ("xcache",), needs_spark=False)
+    yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache")
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 
