@@ -1,0 +1,1 @@
+"""Physics events: ROOT files → features → samples → classifiers. Needs the extra ``cmsspark[events]``."""
