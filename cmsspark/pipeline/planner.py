@@ -175,7 +175,9 @@ class Planner:
         if job.feed:
             return []
         if not job.streams:
-            chosen: list[Dump] = importlib.import_module(job.module).JOB.choose(self.files, self.layout, day)
+            # A job on stored results reads no dump, and says itself which result it needs.
+            of_dumps = getattr(importlib.import_module(job.module), "JOB", None)
+            chosen: list[Dump] = of_dumps.choose(self.files, self.layout, day) if of_dumps is not None else []
             return chosen
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):

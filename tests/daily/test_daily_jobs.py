@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from cmsspark import days
+from cmsspark.checks.readiness import Rules
+from cmsspark.daily.config import daily_config
 from cmsspark.demo import make
+from cmsspark.errors import SettingsError
+from cmsspark.pipeline.job_index import JOBS as ALL_JOBS
+from cmsspark.pipeline.job_index import Job
+from cmsspark.pipeline.planner import Planner
+from cmsspark.settings import load_settings
+from cmsspark.sources.folders import Layout
 from cmsspark.storage import LocalFiles
 from cmsspark.store.results import current
 
@@ -52,6 +60,23 @@ def test_a_day_of_each_kind_of_job_is_stored_published_and_then_done(place: Path
     again = daily(place)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "0 to do" in again.stdout + again.stderr or "nothing to do" in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize("job", [job for job in ALL_JOBS.values() if job.tables and not job.of_periods],
+                         ids=lambda job: job.name)  # fmt: skip
+def test_each_job_of_a_day_can_be_planned(tmp_path: Path, job: Job) -> None:
+    (tmp_path / "cmsspark.yaml").write_text(json.dumps({"daily": {"jobs": [job.name]}}))
+    settings = load_settings(str(tmp_path / "cmsspark.yaml"))
+    if job.is_day_optional:
+        with pytest.raises(SettingsError, match="jobs that work on a day"):
+            daily_config(settings)
+        return
+    (planned,) = daily_config(settings).jobs
+    layout = Layout.of(settings, str(tmp_path))
+    task = Planner(LocalFiles(), layout, str(tmp_path / "store"), Rules(), {}, None, 0).task(planned, DAY)
+    # Without inputs it waits, and a job on stored results is run.
+    assert task is not None and task.why == "missing" and task.error is None
+    assert task.readiness.is_ready == (job.name == "popularity_forecast")
 
 
 def test_records_of_caches_that_change_or_lack_are_told_as_those_of_logs(place: Path) -> None:
