@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 #: Rows of a row group, with and without the matrix.
-GROUP_ROWS: Final = {True: 500, False: 50_000}
+GROUP_ROWS: Final = {True: 500, False: 2_000}
 
 
 def file_system(location: str) -> tuple[Any, str]:

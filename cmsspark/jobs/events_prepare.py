@@ -19,8 +19,8 @@ NAME: Final = "events_prepare"
     "inputs",
     multiple=True,
     metavar="CLASS=FILES",
-    help="ROOT files of a class (qcd, ttbar, wjets): a file, a glob in quotes, a folder, a list (.txt) or a URL such as "
-    "root://. May stand several times.",
+    help="ROOT files of a class (qcd, ttbar, wjets): a file, a glob in quotes, a folder, a list (.txt) or a URL "
+    "such as root://. May stand several times.",
 )
 @click.option("--low-level", is_flag=True, help="Also store the matrix of 801 particles with 19 features.")
 @click.option(

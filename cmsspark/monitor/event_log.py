@@ -43,7 +43,7 @@ class EventLogReader:
     skipped: int = 0
     last_ms: int = 0
     ended: bool = False
-    #: The value of the system property ``cmsspark.run``: which run of run_spark wrote the log.
+    #: The value of the system property ``cmsspark-run``: which run of run_spark wrote the log.
     measured_run: str | None = None
     _last_was_damaged: bool = False
     _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class EventLogReader:
         self.run.options.update(options)
         self.run.master = options.get("spark.master", self.run.master)
         self.run.deploy_mode = options.get("spark.submit.deployMode", self.run.deploy_mode)
-        self.measured_run = event.system.get("cmsspark.run") or self.measured_run
+        self.measured_run = event.system.get("cmsspark-run") or self.measured_run
 
     def _executor(self, name: str) -> ExecutorEntry:
         return self._executors.setdefault(name, ExecutorEntry(name))

@@ -87,7 +87,7 @@ class StageEntry(msgspec.Struct):
 
 
 class ExecutorEntry(msgspec.Struct):
-    """An executor, the driver (``driver``), or in a run by processes the group of workers (``workers``).
+    """An executor, the driver (``driver``), or in a run by processes the largest of the workers (``workers``).
 
     ``peaks``: area (:data:`AREAS`, :data:`GC_METRICS`) → the largest value seen. Peaks are sampled: the last one of a
     killed process is missing, so they are lower bounds for it.

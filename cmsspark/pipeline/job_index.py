@@ -32,6 +32,8 @@ class Job:
     file: str = ""
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
+    #: It reads no day: its --date only names the result, and is today by default.
+    is_day_optional: bool = False
 
     @property
     def module(self) -> str:
@@ -99,8 +101,12 @@ def _jobs() -> Iterator[Job]:
     yield Job("xcache", about, ("xcache",), needs_spark=False)
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
+        ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),
+        ("events_train", "Classifiers of events, trained and judged on a sample", "event_models"),
+        ("events_search", "The best parameters of a classifier of events, one task a trial", "event_search"),
     ):
-        yield Job(name, about, (table,))
+        yield Job(name, about, (table,), is_day_optional=True)
+    yield Job("events_demo", "Makes events in ROOT files, and a trained classifier of them", (), is_day_optional=True)
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 

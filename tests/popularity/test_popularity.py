@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from cmsspark import errors
 from cmsspark.commands.popularity import command
+from cmsspark.periods import between
+from cmsspark.pipeline import stored_days
 from cmsspark.popularity import features as feature_code
 from cmsspark.popularity import training as training_code
 from cmsspark.popularity.evaluate import evaluate, strata
@@ -21,8 +23,10 @@ from cmsspark.popularity.fitting import calibration, fit, predict
 from cmsspark.popularity.guards import check_guards
 from cmsspark.popularity.models import ABOUT, MODELS
 from cmsspark.popularity.scores import area_under_curve, average_precision, metrics
-from cmsspark.popularity.series import MEASURES, Series, read_series
+from cmsspark.popularity.series import MEASURES, Series, read_series, stored_series
 from cmsspark.popularity.training import Label, Weeks
+from cmsspark.storage import LocalFiles
+from tests.pipeline.partial_days import partial, store_partials, user
 
 FIRST = date(2026, 1, 1)  # a Thursday
 
@@ -203,6 +207,22 @@ def test_wrong_words_end_in_2(tmp_path: Path) -> None:
         ("predict", "--accesses", file, "--date", "2025-01-01"),
     ):
         assert isinstance(ask(*arguments).exception, errors.UsageError), arguments
+
+
+def test_stored_series_are_of_accesses_without_jobs(tmp_path: Path) -> None:
+    for number in range(3):
+        day = date(2026, 1, 5) + timedelta(days=number)
+        rows = [
+            partial(day, nacc=3 + number, user=user(1)),
+            partial(day, stream="condor", nacc=90_000, user=user(2), read_bytes=10**15, cpu_time=5.0),
+            partial(day, stream="condor", nacc=70_000, dataset_name="/only/jobs/AOD", user=user(3)),
+        ]
+        store_partials(tmp_path, day, rows)
+    stored = stored_days.find_days(LocalFiles(), str(tmp_path), between(date(2026, 1, 5), date(2026, 1, 7)))
+    series = stored_series(stored)
+    assert list(series.datasets) == ["/ZMM/Run2026A-v1/AOD"]
+    assert series.accesses.tolist() == [[3.0], [4.0], [5.0]]
+    assert series.values[1].tolist() == [[1.0]] * 3 and series.values[2].tolist() == [[100.0]] * 3
 
 
 def test_a_saved_model_predicts_the_same_bits_and_says_what_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,129 @@
+"""A worker in a barrier task of Spark: what runs on executors, which need not have this package.
+
+It imports the standard library and pyspark only, and is pickled by value. It holds a port, tells all workers of it by
+the barrier, and runs the worker program, whose frames it sends to the driver over a connection. When that connection
+ends, because the driver stopped the run or is gone, the worker ends, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+#: Bytes of an archive in one frame.
+CHUNK = 3 * 2**16
+
+
+def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run the worker of this barrier task; gives one row with its rank and exit code.
+
+    ``plan``: ``job`` without rank and addresses, ``worker`` (the program's text), ``script_text``, ``driver`` (host,
+    port), ``token``, ``restore`` (rank → archive of the output of an attempt before).
+    """
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    rank = context.partitionId()
+    if context.attemptNumber() > 0:
+        # Retries are the launcher's: only it knows whether they are wanted, and tells of them.
+        raise RuntimeError("cmsspark train: Spark may not start a worker again")
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    folder = tempfile.mkdtemp(prefix="cmsspark-train-")
+    link = socket.create_connection(tuple(plan["driver"]), 30)
+    try:
+        link.settimeout(None)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        host = context.getTaskInfos()[rank].address.rpartition(":")[0] or context.getTaskInfos()[rank].address
+        with suppress(OSError):
+            host = socket.gethostbyname(host)
+        held.bind(("", 0))
+        addresses = context.allGather(f"{host}:{held.getsockname()[1]}")
+        _send(link, {"token": plan["token"], "rank": rank})
+        code = _run(plan, rank, list(addresses), folder, link)
+        yield {"rank": rank, "code": code}
+    finally:
+        link.close()
+        held.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(plan: dict[str, Any], rank: int, addresses: list[str], folder: str, link: socket.socket) -> int:
+    """Start the worker program and pass its frames on; its output follows them. The script's exit code."""
+    output = os.path.join(folder, "output")
+    os.mkdir(output)
+    if rank in plan["restore"]:
+        unpack(plan["restore"][rank], output)
+    files = {"worker.py": plan["worker"], plan["script_name"]: plan["script_text"]}
+    for name, text in files.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    script = os.path.join(folder, plan["script_name"])
+    job = {**plan["job"], "rank": rank, "addresses": addresses, "output": output, "script": script}
+    program = [sys.executable, os.path.join(folder, "worker.py"), str(os.getpid())]
+    process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps(job).encode() + b"\n")
+    process.stdin.flush()
+    threading.Thread(target=_stop_at_end, args=(link, process), daemon=True).start()
+    code = -9
+    final: list[dict[str, Any]] = []
+    for line in process.stdout:
+        frame = json.loads(line)
+        if "code" in frame:
+            code = frame["code"]
+            final.append(frame)
+        else:
+            with suppress(OSError):
+                _send(link, frame)
+    process.wait()
+    with suppress(OSError):
+        archive = pack(output)
+        for start in range(0, len(archive), CHUNK):
+            _send(link, {"archive": base64.b64encode(archive[start : start + CHUNK]).decode()})
+        # Last: the driver has the output when it learns that the script ended.
+        _send(link, final[0] if final else {"code": code, "stopped": False})
+    return code
+
+
+def _stop_at_end(link: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    """Wait for the driver's end of the connection; then end the worker by closing its stdin."""
+    with suppress(OSError):
+        while link.recv(1024):
+            pass
+    with suppress(OSError):
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _send(link: socket.socket, frame: dict[str, Any]) -> None:
+    link.sendall(json.dumps(frame).encode() + b"\n")
+
+
+def pack(folder: str) -> bytes:
+    """A folder as a compressed archive; empty for an empty folder."""
+    if not os.listdir(folder):
+        return b""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as archive:
+        archive.add(folder, arcname=".")
+    return stream.getvalue()
+
+
+def unpack(content: bytes, folder: str) -> None:
+    """Put what :func:`pack` made into a folder; nothing can leave it."""
+    if content:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+            archive.extractall(folder, filter="data")

@@ -1,0 +1,8 @@
+"""Trains a network on a sample of events, on one worker or on those that `cmsspark train run` starts.
+
+cmsspark train run etc/training/train_events.py --workers 2 -- SAMPLE --model hlf --epochs 6
+"""
+
+from cmsspark.events.train_script import main
+
+main()
