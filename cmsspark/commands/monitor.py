@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -236,6 +237,32 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None, d
     run = new_run_id()
     click.echo(f"watching as run {run}; ends with process {pid}", err=True)
     watch(run, pid, WatchOptions(settings_of(settings_file).state_dir, psutil.Process(pid).name(), interval))
+
+
+@command.command("annotate")
+@click.argument("run")
+@_SETTINGS
+@_DEBUG
+def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
+    """Send when the stages and queries of the measured RUN ran to the receiver of the settings' `metrics`.
+
+    Dashboards draw them over the curves.
+    """
+    from cmsspark.monitor.metrics_graphite import annotations, send_annotations
+
+    settings = settings_of(settings_file)
+    if settings.metrics.host is None:
+        raise UsageError(
+            "a receiver of live metrics is wanted",
+            where=settings.origin or "settings",
+            found="no metrics.host",
+            next_step="see docs/processes.md",
+        )
+    if not re.fullmatch(r"[\w.\-]{1,100}", run):
+        raise UsageError("RUN is the id of a measured run", found=repr(run))
+    found = annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
+    send_annotations(settings.metrics, found)
+    click.echo(f"{found.count} stages and queries of {found.run}")
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

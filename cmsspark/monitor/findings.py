@@ -98,7 +98,10 @@ def _skew(stage: StageEntry) -> Iterator[Finding]:
             yield Finding("skewed_stage", f"{title} ({who})", _where(stage), cure)
             return
     times = stage.task_ms
-    if times.max >= SKEW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000):
+    # On a busy host a task may take long for nothing: more work must be seen, too.
+    spreads = (stage.shuffle_read_bytes, stage.input_bytes)
+    has_more = any(spread.max >= MB and spread.max >= 2 * spread.median for spread in spreads)
+    if has_more and times.max >= SKEW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000):
         title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s"
         yield Finding("skewed_stage", title, _where(stage), cure)
 

@@ -1,7 +1,8 @@
 """The endpoint that takes samples of other nodes and stores them: a small HTTP server with a token.
 
-``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the answer says whether its run still
-goes on. ``GET /v1/runs/RUN`` answers the same; ``GET /health`` needs no token. A batch that is sent twice is stored once.
+``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the answer says whether its run
+still goes on. ``GET /v1/runs/RUN`` answers the same; ``GET /health`` needs no token. A batch that is sent twice is
+stored once.
 """
 
 from __future__ import annotations

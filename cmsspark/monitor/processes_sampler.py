@@ -69,17 +69,20 @@ class TreeSampler:
         self._root_ids = {pid: self._created(pid) for pid in self.roots}
 
     def sample(self) -> list[ProcessSample]:
-        """Every process of the trees now. One that ends meanwhile, or may not be read, is left out."""
+        """Every process of the trees now, with one time for all.
+
+        A process that ends meanwhile, or may not be read, is left out.
+        """
         is_deep = self.ticks % PSS_EACH == 2
         self.ticks += 1
         parents: dict[int, int] = self._psutil._ppid_map()
         # A number that was given to another process is that process no longer.
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in parents and seen.process.is_running()}
         below = self._below(parents)
-        samples = []
+        samples, time_ms = [], clock.now_ms()
         for pid in below:
             with suppress(self._psutil.Error, OSError, ValueError):
-                samples.append(self._one(pid, parents.get(pid, 0), is_deep))
+                samples.append(self._one(pid, parents.get(pid, 0), is_deep, time_ms))
         return samples
 
     def _below(self, parents: Mapping[int, int]) -> list[int]:
@@ -102,7 +105,7 @@ class TreeSampler:
             return float(self._psutil.Process(pid).create_time())
         return None
 
-    def _one(self, pid: int, ppid: int, is_deep: bool) -> ProcessSample:
+    def _one(self, pid: int, ppid: int, is_deep: bool, time_ms: int) -> ProcessSample:
         seen = self._seen.get(pid)
         process = seen.process if seen else self._psutil.Process(pid)
         with process.oneshot():
@@ -115,7 +118,7 @@ class TreeSampler:
             memory, times = process.memory_info(), process.cpu_times()
             cpu = float(times.user + times.system)
             sample = ProcessSample(
-                self.run, now, self.host, pid, ppid, seen.create_ms, seen.role,
+                self.run, time_ms, self.host, pid, ppid, seen.create_ms, seen.role,
                 cpu_percent=_percent(seen, cpu, now), cpu_seconds=round(cpu, 2),
                 elapsed_seconds=round((now - seen.create_ms) / 1000, 1), rss_bytes=memory.rss,
                 shared_bytes=memory.shared, virtual_bytes=memory.vms, threads=process.num_threads(),

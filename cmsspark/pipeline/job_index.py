@@ -92,6 +92,11 @@ def _jobs() -> Iterator[Job]:
     yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
     about = "How many people had analysis jobs of CRAB in a week or month"
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
+    about = "Which datasets will be popular in the week from a day on, and how good such forecasts were"
+    tables = ("popularity_forecast", "popularity_quality", "popularity_predictions")
+    yield Job("popularity_forecast", about, tables, needs_spark=False)
+    about = "What caches of several sizes would have missed at each site, by policy, one Spark task each"
+    yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False)
     for name, about, table in (

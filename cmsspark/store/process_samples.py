@@ -199,6 +199,15 @@ class ProcessDatabase(StateDatabase):
         query = f"SELECT {names} FROM ProcessMonitor WHERE run = ? ORDER BY time_ms, host, pid"  # noqa: S608 -- names of ours
         return [ProcessSample(*row) for row in self._rows(query, (run,))]
 
+    def latest_samples(self) -> list[ProcessSample]:
+        """The last sample of each host: of all its processes."""
+        names = ", ".join(f"p.{name}" for name in ProcessSample.__struct_fields__)
+        query = (
+            f"SELECT {names} FROM ProcessMonitor p JOIN (SELECT host, max(time_ms) AS last FROM ProcessMonitor "  # noqa: S608 -- names of ours
+            "GROUP BY host) l ON p.host = l.host AND p.time_ms = l.last ORDER BY p.host, p.pid"
+        )
+        return [ProcessSample(*row) for row in self._rows(query, ())]
+
     def log(self, run: str) -> list[LogEntry]:
         """The log of a run, in the order of its times."""
         names = ", ".join(LogEntry.__struct_fields__)

@@ -17,6 +17,7 @@ from cmsspark.settings import Settings
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import Host
+from cmsspark.submit.live_metrics import add_metrics
 from cmsspark.submit.profiles import Profile, add_profile, load_profile
 from cmsspark.submit.spark_options import (
     BUILT_IN,
@@ -198,6 +199,7 @@ def _layered(
         for name, (value, why) in MEASURED.items():
             options.set_option(name, value.format(events=events), BUILT_IN, why)
     add_profile(options, profile, host, holds)
+    add_metrics(options, settings)
     add_settings(options, settings)
     if host.environ.get("SPARK_OPTIONS"):
         add_options_file(options, host.environ["SPARK_OPTIONS"])

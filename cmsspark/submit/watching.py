@@ -47,8 +47,13 @@ def watching_processes(
     def start(root: int) -> RunWatch | None:
         from cmsspark.monitor import processes_watch
 
-        name = Path(request.job or "").name
-        return processes_watch.start(root, processes_watch.WatchOptions(settings.state_dir, name))
+        name, on_samples = Path(request.job or "").name, None
+        if settings.metrics.host is not None:
+            from cmsspark.monitor.metrics_graphite import GraphiteSender
+
+            on_samples = GraphiteSender(settings.metrics).send_samples
+        options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples)
+        return processes_watch.start(root, options)
 
     return start
 
