@@ -89,7 +89,8 @@ def fit_xgboost(
 ) -> tuple[XgboostModel, list[dict[str, float]]]:
     """Fit XGBoost to events in memory: the model, and the loss by round.
 
-    Boosting stops when the loss of the validation part, the last events, no longer falls. ``threads``: 0 for all cores, or one where events are few.
+    Boosting stops when the loss of the validation part, the last events, no longer falls. ``threads``: 0 for
+    all cores, or one where events are few.
     """
     xgboost = require_xgboost()
     if not threads and len(labels) < _SMALL_EVENTS:
