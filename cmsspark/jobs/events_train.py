@@ -43,9 +43,7 @@ _SCRIPT: Final = "etc/training/train_events.py"
 @click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of trees, such as depth=6.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Networks: workers at once.")
 @click.option("--epochs", type=click.IntRange(1), default=6, show_default=True, help="Networks: epochs at most.")
-@click.option(
-    "--batch", type=click.IntRange(1), default=128, show_default=True, help="Networks: events of a step."
-)
+@click.option("--batch", type=click.IntRange(1), default=128, show_default=True, help="Networks: events of a step.")
 @click.option(
     "--learning-rate", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True,
     help="Networks: that of one worker.",
@@ -80,6 +78,7 @@ class BarrierTrainer:
     def __call__(self, spark: SparkSession, sample: Path, kind: str, seed: int, target: Path) -> None:
         """Train a network and move its model to ``target``. Raises what the launcher raises."""
         from cmsspark.events.networks import require_jax
+        from cmsspark.events.result_files import write_history
         from cmsspark.training.launch import check, launch
         from cmsspark.training.spark_backend import SparkBackend
         from cmsspark.training.spec import TrainingRun
@@ -95,7 +94,19 @@ class BarrierTrainer:
         launch(run, backend, folder, progress_line.log)
         model = next(folder.output.glob("*/model"))
         shutil.move(model, target)
+        write_history(target, _losses(folder.output))
         folder.remove()
+
+
+def _losses(output: Path) -> list[dict[str, float]]:
+    """The losses by epoch from the log of the training that worker 0 leaves."""
+    log = next(output.glob("*/training_log.jsonl"), None)
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log else []
+    return [
+        {"train_loss": row["loss"], "validation_loss": row["validation_loss"]}
+        for row in rows
+        if "loss" in row and "validation_loss" in row
+    ]
 
 
 def _continued(base: Path, run: TrainingRun) -> RunFolder:
