@@ -221,7 +221,10 @@ def collect_command(
 @command.command("watch")
 @click.argument("pid", type=click.IntRange(min=1))
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), metavar="SECONDS", help="[default: 1 in the first minute, then 10]"
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="[default: 1 for 10 minutes, then 10]",
 )
 @_SETTINGS
 @_DEBUG

@@ -21,6 +21,7 @@ PAGES: Final[Mapping[str, str]] = {
     "data": "cmsspark.dashboard.pages.data",
     "users": "cmsspark.dashboard.pages.users",
     "runs": "cmsspark.dashboard.pages.runs",
+    "spark": "cmsspark.dashboard.pages.spark",
     "sql": "cmsspark.dashboard.pages.sql",
 }
 
