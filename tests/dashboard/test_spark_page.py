@@ -62,7 +62,8 @@ def watched_run(state: Path) -> None:
             )  # fmt: skip
             samples = [
                 ProcessSample(run, BEGAN + 1_000 * tick, "h", pid, ppid, 5, role, 10.0, tick / 10, tick,
-                              (size + (40 * tick if pid == 101 else 0)) * MB, size * MB, None, None, None, 2 * size * MB,
+                              (size + (40 * tick if pid == 101 else 0)) * MB, size * MB, None, None, None,
+                              2 * size * MB,
                               short_command=f"<i>{role}</i>", long_command=f"{role} ***" if not tick else None)
                 for tick in range(20) for pid, (ppid, role, size) in tree.items()
             ]  # fmt: skip
