@@ -43,6 +43,9 @@ SHARED: Final = (
     "xxh64.pxd",
     "sources/values.pxd",
     "sources/formats/packed.pxd",
+    "sources/formats/avro_values.pxd",
+    "sources/formats/json_values.pxd",
+    "sources/formats/line_reader.pxi",
 )
 #: Reasons why compiled code is unavailable.
 OFF, MISSING, STALE = "off", "missing", "stale"

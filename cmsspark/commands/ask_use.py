@@ -31,6 +31,7 @@ _HEADINGS: Final = {
     "nacc_elsewhere": "read elsewhere", "job_count": "jobs", "jobs_elsewhere": "jobs elsewhere",
     "site_tier": "tier", "kind": "kind", "events": "events",
     "replica_count": "replicas", "unread_everywhere": "read nowhere", "last_access": "last access", "state": "use",
+    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
 }  # fmt: skip
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
 
@@ -67,14 +68,19 @@ class Part:
             "newest_replica",
             "last_access",
             "state",
+            "stratum",
         )
         return [i for i, name in enumerate(self.columns) if name in texts]
 
     def shown(self, top: int) -> list[list[object]]:
         """The first rows, with volumes as text."""
-        return [
-            [volume(row[name]) if name in _BYTES else row[name] for name in self.columns] for row in self.rows[:top]
-        ]
+        return [[_shown(name, row[name]) for name in self.columns] for row in self.rows[:top]]
+
+
+def _shown(name: str, value: Any) -> object:
+    if name in _BYTES:
+        return volume(value)
+    return f"{value:.3f}" if name == "probability" and value is not None else value
 
 
 @dataclass(frozen=True)

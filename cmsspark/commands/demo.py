@@ -331,6 +331,8 @@ def _where(paths: DemoPaths, day: date) -> list[str]:
 
 
 def _next(paths: DemoPaths, day: date) -> list[str]:
+    from cmsspark.demo.story import sql_line
+
     # Without an active environment the commands are not on PATH.
     folder = Path(sys.prefix)
     inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
@@ -340,7 +342,7 @@ def _next(paths: DemoPaths, day: date) -> list[str]:
         f"  export CMSSPARK_SETTINGS={paths.settings}",
         f"  cmsspark path data_aggregation --date {day}        # to read it with pandas, DuckDB or Spark",
         f"  cmsspark manifest data_aggregation --date {day}    # its inputs and counts",
-        '  cmsspark sql "describe data_aggregation"                 # any question, in SQL',
+        "  {:<55}  # {}".format(*sql_line("describe data_aggregation")),
         f"  run_spark dbs_phedex.py --date {day}               # replicas by dataset and site",
         "  run_spark --list                                       # all jobs",
     ]

@@ -84,7 +84,7 @@ def _inputs(
 
 
 def _forecast(model: str, threshold: float, seed: int) -> Forecast:
-    from cmsspark.popularity.evaluate import Label
+    from cmsspark.popularity.training import Label
 
     return placement_inputs.forecast_with(model, Label(threshold), seed)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cmsspark.placement.reads import Reads
     from cmsspark.placement.replicas import Replicas, Space
-    from cmsspark.popularity.evaluate import Label
+    from cmsspark.popularity.training import Label
 
 #: Weeks of stored days that are read where no period is given.
 WEEKS: Final = 26
@@ -158,8 +158,9 @@ def forecast_with(model: str, label: Label, seed: int) -> Callable[[Reads], np.n
     """Probabilities to be popular in the week after the last day of reads, by a model that learns from these reads."""
     import numpy as np
 
-    from cmsspark.popularity.evaluate import Weeks, predict
+    from cmsspark.popularity.fitting import predict
     from cmsspark.popularity.series import MEASURES, Series
+    from cmsspark.popularity.training import Weeks
 
     def forecast(reads: Reads) -> np.ndarray[Any, Any]:
         values = np.zeros((len(MEASURES), len(reads.days), len(reads.datasets)))

@@ -50,7 +50,11 @@ class Lookup:
         self._metadata = file.metadata
         with file:
             rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
-        return rows.filter(pc.equal(rows["dataset_name"], name)).drop_columns("dataset_name")
+        found = np.flatnonzero(pc.equal(rows["dataset_name"], name).to_numpy())
+        rows = rows.drop_columns("dataset_name")
+        if len(found) and found[-1] - found[0] + 1 == len(found):
+            return rows.slice(int(found[0]), len(found))
+        return rows.take(found)
 
 
 @dataclass
@@ -96,21 +100,25 @@ class SegmentDatasets:
             return slice(None)
         return np.flatnonzero(np.logical_and.reduce(masks))
 
-    def users(self, place: int, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.uint32]:
-        """The people of a dataset, of some streams and site tiers; one may be there several times."""
-        users, pairs = self.people.column("users"), self.people.column("pairs")
-        offsets = users.offsets
-        begin, end = offsets[place].as_py(), offsets[place + 1].as_py()
-        found: npt.NDArray[np.uint32] = users.values.to_numpy()[begin:end]
+    def wanted_pairs(self, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.bool_]:
+        """Whether each pair (stream, site tier) is one of those of the filters."""
         names = {"stream": self.about.streams, "site_tier": self.about.site_tiers}
         wanted = [
-            number
-            for number, pair in enumerate(self.pairs)
-            if all(names[column][pair[n]] in filters.get(column, names[column]) for n, column in enumerate(names))
+            all(names[column][pair[n]] in filters.get(column, names[column]) for n, column in enumerate(names))
+            for pair in self.pairs
         ]
-        if len(wanted) < len(self.pairs):
-            found = found[np.isin(pairs.values.to_numpy()[begin:end], wanted)]
-        return found
+        return np.array(wanted, np.bool_)
+
+    def users(self, place: int, is_wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+        """The people of a dataset in the wanted pairs of stream and site tier; one may be there several times."""
+        offsets, users, pairs = self._people
+        begin, end = offsets[place], offsets[place + 1]
+        return users[begin:end][is_wanted[pairs[begin:end]]]
+
+    @cached_property
+    def _people(self) -> tuple[Numbers, npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
+        users, pairs = self.people.column("users"), self.people.column("pairs")
+        return users.offsets.to_numpy(), users.values.to_numpy(), pairs.values.to_numpy()
 
 
 @dataclass

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SUMS: Final = ", ".join(f"sum({name})" for name in SUMS)
-#: The most accesses first, then the most jobs.
-_LARGEST: Final = "ORDER BY sum(nacc) DESC NULLS LAST, sum(job_count) DESC NULLS LAST, 1"
+#: What is grouped by → the bits of (day, site, application), 1 where a column is not.
+_GROUPS: Final = {"all": 0b111, "day": 0b011, "site": 0b101, "app": 0b110}
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,17 @@ def _use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
         return DatasetUse((None,) * len(SUMS), [], [], [], users, everyone, last)
     with snapshot.con.cursor() as cursor:
         cursor.register("chosen", _together([part for _, part in rows]))
-        step = f"date_trunc('{chosen.step}', day)::DATE"
-        totals = cursor.execute(f"SELECT {_SUMS} FROM chosen").fetchall()[0]
-        by_day = cursor.execute(
-            f"SELECT {step} AS d, stream, {_SUMS} FROM chosen GROUP BY 1, 2 ORDER BY 1, 2"
+        found = cursor.execute(
+            f"SELECT grouping(d, site_name, app), d, stream, site_name, app, {_SUMS} FROM "
+            f"(SELECT *, date_trunc('{chosen.step}', day)::DATE AS d FROM chosen) "
+            "GROUP BY GROUPING SETS ((), (d, stream), (site_name), (app))"
         ).fetchall()
-        by_site = cursor.execute(f"SELECT site_name, {_SUMS} FROM chosen GROUP BY 1 {_LARGEST}").fetchall()
-        by_app = cursor.execute(f"SELECT app, {_SUMS} FROM chosen GROUP BY 1 {_LARGEST}").fetchall()
+    # In a group's bits the columns that it is not grouped by are 1.
+    of = {name: [row for row in found if row[0] == bits] for name, bits in _GROUPS.items()}
+    totals = of["all"][0][5:]
+    by_day = sorted((row[1], row[2], *row[5:]) for row in of["day"])
+    by_site = sorted(((row[3], *row[5:]) for row in of["site"]), key=_largest)
+    by_app = sorted(((row[4], *row[5:]) for row in of["app"]), key=_largest)
     return DatasetUse(_whole(totals), by_day, by_site, by_app, users, everyone, last)
 
 
@@ -152,6 +156,12 @@ def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection, 
     if measure in ("nacc", "job_count"):
         with_zeros(snapshot, chosen, values)
     return Series(buckets, values)
+
+
+def _largest(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The order of groups: the most accesses first, then the most jobs."""
+    nacc, jobs = (row[1 + SUMS.index(name)] for name in ("nacc", "job_count"))
+    return 1 if nacc is None else -nacc, 0 if jobs is None else -jobs, row[0]
 
 
 def _whole(values: Sequence[Any]) -> tuple[int | None, ...]:

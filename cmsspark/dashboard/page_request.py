@@ -29,12 +29,15 @@ class Page(Protocol):
 
 @dataclass(frozen=True)
 class PageDefinition:
-    """A page as its module defines it. ``needs_use``: it shows nothing without a stored day of accesses."""
+    """A page as its module defines it. ``needs_use``: it shows nothing without a stored day of accesses. ``is_quick``:
+    a few such pages are made at a time and the others wait, as they all need the same processors.
+    """
 
     title: str
     about: str
     view: Any
     needs_use: bool = True
+    is_quick: bool = True
 
 
 @dataclass(frozen=True)

@@ -195,15 +195,25 @@ def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> li
 class DatasetRanking:
     """Datasets by a measure, the largest first: their numbers in the snapshot's names, and the measure.
 
-    ``counts``: what the selection is about, accesses or jobs; None of a dataset that has only the other.
+    ``counted``: what the selection is about, accesses or jobs; ``measured``: the measure. Both are in that order.
     """
 
     snapshot: Snapshot
     chosen: Selection
     measure: str
     codes: npt.NDArray[np.int64]
-    counts: list[int | None]
-    values: list[int | None]
+    counted: Sums
+    measured: Sums
+
+    @cached_property
+    def counts(self) -> list[int | None]:
+        """The accesses or jobs of each dataset; None of one that has only the other."""
+        return _cells(self.counted)
+
+    @cached_property
+    def values(self) -> list[int | None]:
+        """The measure of each dataset, None where it has none."""
+        return _cells(self.measured)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -216,19 +226,19 @@ class DatasetRanking:
     @cached_property
     def total(self) -> int:
         """The accesses or jobs of all datasets."""
-        return _total(self.counts)
+        return int(self.counted[0].sum())
 
     @cached_property
     def used(self) -> int:
         """The number of datasets that have accesses, or jobs where the selection is about these."""
-        return sum(count is not None for count in self.counts)
+        return int(self.counted[1].sum())
 
     def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
         """Column of ``SUMS`` → its values for some of the datasets."""
         positions = self.snapshot.datasets.positions
         codes = np.array([positions[name] for name in names], np.int64)
         found = _sums_of_datasets(self.snapshot, self.chosen, SUMS, codes)
-        return {column: _cells(found[column], codes) for column in SUMS}
+        return {column: _cells(_taken(found[column], codes)) for column in SUMS}
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
@@ -253,17 +263,22 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
             else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -values[n], codes[n]))]
         )
         return DatasetRanking(
-            snapshot, chosen, measure, order, _cells(found[counted], order), _cells(found[measure], order)
+            snapshot, chosen, measure, order, _taken(found[counted], order), _taken(found[measure], order)
         )
 
     return snapshot.cached(("datasets", chosen, measure), make)
 
 
-def _cells(sums: Sums, codes: npt.NDArray[np.int64]) -> list[int | None]:
-    """The sums of some datasets, None where there is none."""
+def _taken(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
     values, is_there = sums
-    found: list[int | None] = values[codes].tolist()
-    for number in np.flatnonzero(~is_there[codes]):
+    return values[codes], is_there[codes]
+
+
+def _cells(sums: Sums) -> list[int | None]:
+    """The sums, None where there is none."""
+    values, is_there = sums
+    found: list[int | None] = values.tolist()
+    for number in np.flatnonzero(~is_there):
         found[number] = None
     return found
 
@@ -337,9 +352,10 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
         parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
         for number in inside:
             own, ids = snapshot.datasets.segments[number], snapshot.user_tables["tier_users"][number].global_ids
+            is_wanted = own.wanted_pairs(filters)
             for position, code in enumerate(codes):
                 if own.places[code] >= 0:
-                    parts[position].append(ids[own.users(int(own.places[code]), filters)])
+                    parts[position].append(ids[own.users(int(own.places[code]), is_wanted)])
         _users_of_days(snapshot, chosen, names, cut, parts)
         return [len(np.unique(np.concatenate(part))) if part else 0 for part in parts]
 
@@ -376,18 +392,14 @@ def _users_of_days(
 
 def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
     """(N, sum of the N largest datasets, its share of the sum of all), for N of 1, 2, 5, 10, 20, 50 … and all."""
-    values = sorted((value for value in ranking.values if value), reverse=True)
-    total = sum(values)
-    if not total:
+    values, is_there = ranking.measured
+    sums = np.cumsum(values[is_there & (values > 0).astype(np.bool_)])
+    if not len(sums):
         return []
+    total = int(sums[-1])
     numbers = [base * 10**power for power in range(7) for base in (1, 2, 5)]
-    chosen = [number for number in numbers if number < len(values)] + [len(values)]
-    result, before, done = [], 0, 0
-    for number in chosen:
-        done += sum(values[before:number])
-        before = number
-        result.append((number, done, done / total))
-    return result
+    chosen = [number for number in numbers if number < len(sums)] + [len(sums)]
+    return [(number, int(sums[number - 1]), int(sums[number - 1]) / total) for number in chosen]
 
 
 def _whole(value: Any) -> int | None:

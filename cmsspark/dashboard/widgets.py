@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cmsspark.clock import to_second
@@ -71,8 +72,12 @@ class Table:
     def share(self, row: Sequence[Any]) -> int:
         """The length of a row's bar in percent of the largest."""
         assert self.bars is not None
-        largest = max((value for r in self.rows if (value := r[self.bars]) is not None), default=0)
-        return round(100 * (row[self.bars] or 0) / largest) if largest else 0
+        return round(100 * (row[self.bars] or 0) / self._largest) if self._largest else 0
+
+    @cached_property
+    def _largest(self) -> Any:
+        assert self.bars is not None
+        return max((value for row in self.rows if (value := row[self.bars]) is not None), default=0)
 
 
 @dataclass(frozen=True)

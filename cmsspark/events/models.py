@@ -105,7 +105,9 @@ def load(folder: str | Path) -> Model:
     document = read_description(folder)
     kind = str(document["kind"])
     if kind in NETWORKS:
-        return _load_network(folder)
+        from cmsspark.events import networks
+
+        return networks.load(folder)
     if kind != "xgboost":
         return ForestModel(kind, Trees.load(Path(folder, TREES_FILE)))
     xgboost = require_xgboost()
@@ -116,10 +118,6 @@ def load(folder: str | Path) -> Model:
     except xgboost.core.XGBoostError as error:
         raise DataError("the trees of a model cannot be read", where=path, found=str(error).splitlines()[0]) from None
     return XgboostModel(booster, int(document["parameters"]["rounds_used"]))
-
-
-def _load_network(folder: str | Path) -> Model:
-    raise UsageError("networks are not part of this installation", where=folder)
 
 
 def require_xgboost() -> Any:

@@ -140,10 +140,12 @@ def inspect(file: EventFile, tree_name: str) -> InspectedFile:
             size = os.path.getsize(local_path(file.path))
         with open_tree(file.path, tree_name) as tree:
             missing = missing_branches(tree.keys())
-            entries = int(tree.num_entries)
+            entries, end = int(tree.num_entries), int(tree.file.fEND)
     except Exception as error:
         return InspectedFile(file.path, file.label, 0, size, reason_of(error))
     reason = f"branches are missing: {', '.join(missing)}" if missing else ""
+    if size is not None and size < end:
+        reason = f"truncated: {size:,} of {end:,} bytes"
     return InspectedFile(file.path, file.label, entries, size, reason)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark import days
-from cmsspark.errors import InputMissing
+from cmsspark.errors import InputMissing, SettingsError
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_output import output_options
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
@@ -63,11 +63,20 @@ def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Files, SparkSession]]:
-    """Run the block as a run of ``job``, with its lease, in a Spark session."""
+    """Run the block as a run of ``job``, with its lease, in the Spark session that runs.
+
+    Raises SettingsError (78) where none does, UsageError (2) without the extra, NotReady (75) for a lease.
+    """
     from cmsspark.events.jit import require_events
-    from cmsspark.runners.session import session
+    from cmsspark.runners.session import has_session, session
 
     require_events()
+    if not has_session():
+        raise SettingsError(
+            "Spark is needed for this job",
+            found="no Spark session in this process",
+            next_step=f"run_spark {job}, or make a session first (cmsspark.session())",
+        )
     with running(request.settings, request.fout, job, request.day, request.log) as run_context:
         if is_local(request.fout):
             # Another process that works on the day is an error before a JVM starts.

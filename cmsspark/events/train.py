@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark import days
-from cmsspark.errors import UsageError
+from cmsspark.errors import DataError, UsageError
 from cmsspark.events.evaluation import Evaluation, evaluate
 from cmsspark.events.layout import CLASSES
 from cmsspark.events.models import NETWORKS, ForestModel, read_description, write_model
@@ -23,7 +23,7 @@ from cmsspark.events.scoring import predictions
 from cmsspark.events.small_sample import read_events
 from cmsspark.events.tree_training import fit_xgboost, parameters_of, train_with_spark, vectors
 from cmsspark.schemas import stored_table
-from cmsspark.storage import Files, join
+from cmsspark.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,14 +36,19 @@ TABLE: Final = "event_models"
 FOLDER: Final = "models"
 
 
+#: Trains a network: the session, the folder of the sample on hosts of workers, the kind, the seed, the folder of the
+#: model to write. A job gives it, as it starts workers by another room.
+NetworkTrainer = Callable[["SparkSession", Path, str, int, Path], None]
+
+
 @dataclass(frozen=True)
 class TrainOptions:
-    """What to train: kinds of models, ``NAME=VALUE`` parameters, and for networks the workers and epochs."""
+    """What to train: kinds of models, ``NAME=VALUE`` parameters of trees, and what trains networks."""
 
     kinds: Sequence[str] = ("xgboost",)
     parameters: tuple[str, ...] = ()
     seed: int = 0
-    networks: Mapping[str, Any] = field(default_factory=dict)
+    networks: NetworkTrainer | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ def train_model(
 ) -> None:  # fmt: skip
     """Train one model and write it into ``folder``. Raises UsageError (2) for parameters that it does not have."""
     if kind in NETWORKS:
-        raise UsageError("networks are not part of this installation", where=kind)
+        _train_network(spark, sample, kind, folder, options)
+        return
     parameters = parameters_of(kind, options.parameters)
     if kind == "xgboost":
         with on_this_host(store, sample.folder, (TRAIN,)) as local:
@@ -116,6 +122,25 @@ def train_model(
         store.delete(scratch)
     with on_this_host(store, sample.folder, ()) as local:
         write_model(folder, ForestModel(kind, trees), parameters, options.seed, local)
+
+
+def _train_network(spark: SparkSession, sample: StoredSample, kind: str, folder: Path, options: TrainOptions) -> None:
+    """Train a network, and write it into ``folder``. Raises UsageError (2) for a sample that workers cannot open."""
+    assert options.networks is not None
+    if not is_local(sample.folder):
+        raise UsageError(
+            "networks learn from a sample on a file system that all hosts mount",
+            where=sample.folder,
+            next_step="copy the sample there, and train with cmsspark train run",
+        )
+    if kind != "hlf" and not sample.low_level:
+        raise DataError(
+            f"a {kind} network reads the matrix of particles",
+            where=sample.folder,
+            found="a sample without it",
+            next_step="run_spark events_prepare --low-level, then events_sample",
+        )
+    options.networks(spark, Path(local_path(sample.folder)), kind, options.seed, folder)
 
 
 def _table(trained: Sequence[TrainedModel], sample: StoredSample, request: EventRequest) -> Any:

@@ -98,7 +98,10 @@ def _skew(stage: StageEntry) -> Iterator[Finding]:
             yield Finding("skewed_stage", f"{title} ({who})", _where(stage), cure)
             return
     times = stage.task_ms
-    if times.max >= SKEW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000):
+    # On a busy host a task may take long for nothing: more work must be seen, too.
+    spreads = (stage.shuffle_read_bytes, stage.input_bytes)
+    has_more = any(spread.max >= MB and spread.max >= 2 * spread.median for spread in spreads)
+    if has_more and times.max >= SKEW_MS and times.max >= SKEW_FACTOR * max(times.median, 1000):
         title = f"one task ran {times.max / 1000:.0f} s, the median {times.median / 1000:.1f} s"
         yield Finding("skewed_stage", title, _where(stage), cure)
 
@@ -159,14 +162,17 @@ def _of_plans(metrics: RunMetrics) -> Iterator[Finding]:
                     yield from _small_files(count, volume_of, verb, where)
     for entry in metrics.reported:
         yield from _small_files(entry.input_files, entry.input_bytes, "read", f"{entry.job} of {entry.day}")
-    for kind, text, size in metrics.rdd_hints:
+    for kind, callsite, shuffled in metrics.rdd_hints:
         if kind == plans.CACHED_ONCE:
             cure = "leave cache() or persist() out, or unpersist() when it is read: it takes memory from others"
-            yield Finding("cached_unused", "cached, and read by one action only", text, cure)
-        elif kind == plans.SORTED_FOR_FIRST and (size or 0) >= MB:
+            yield Finding("cached_unused", "cached, and read by one action only", callsite, cure)
+        elif kind == plans.SORTED_FOR_FIRST and (shuffled or 0) >= MB:
             cure = "takeOrdered(n) or top(n) instead of sortBy(…).take(n)"
             yield Finding(
-                "sort_for_first_rows", f"{volume(size)} were shuffled to sort an RDD for its first rows", text, cure
+                "sort_for_first_rows",
+                f"{volume(shuffled)} were shuffled to sort an RDD for its first rows",
+                callsite,
+                cure,
             )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from cmsspark import clock
+from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.run_metrics import Finding, RunMetrics, Sample
 from cmsspark.reports.terminal import volume
 
@@ -32,6 +33,8 @@ LEAK_BYTES: Final = 100 * MB
 LEAK_FACTOR: Final = 1.5
 LEAK_MS: Final = 8_000
 _LEAST_LOOKS: Final = 6
+#: A heap of which this share is in use is full: a part of it is kept free for copying.
+FULL_HEAP: Final = 0.85
 _ARROW: Final = (
     "do not pull objects through Py4J: give them to Spark as a DataFrame and read it with toArrow() or toPandas() "
     "(spark.sql.execution.arrow.pyspark.enabled=true), or write a file and read that"
@@ -58,12 +61,24 @@ def _of_logs(metrics: RunMetrics) -> Iterator[Finding]:
     if any(_PY4J.search(line) for line in metrics.log_lines):
         title = "py4j.Protocol.getOutputCommand is in the driver's log: an object became text, in many copies"
         yield Finding("py4j_object", title, "the driver's log", _ARROW, "error")
+    yield from _full_heap(metrics)
     for where, texts in (("the driver's log", metrics.log_lines), ("tasks", [*metrics.failures])):
-        line = next((text for text in texts if _HEAP.search(text)), None)
-        if line is not None:
+        telling = next((text for text in texts if _HEAP.search(text)), None)
+        if telling is not None:
             role = "executor" if where == "tasks" and not metrics.master.startswith("local") else "driver"
             cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark advise has figures"
-            yield Finding("heap_space", f"no heap was left: {line[:160]}", where, cure, "error")
+            yield Finding("heap_space", f"no heap was left: {telling[:160]}", where, cure, "error")
+
+
+def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
+    """A run that failed with a full heap: what a script says of it goes to its own output, which nobody reads here."""
+    limit = sizes.heap(metrics.options, "driver")
+    largest = max((sample.heap_bytes or 0 for sample in metrics.samples), default=0)
+    if metrics.exit_code in (0, None) or largest < FULL_HEAP * limit or metrics.deploy_mode == "cluster":
+        return
+    title = f"{volume(largest)} of {volume(limit)} were in use before it failed"
+    cure = "a larger heap (spark.driver.memory), or less in it at once; cmsspark advise has figures"
+    yield Finding("heap_space", title, "the driver's heap", cure, "error")
 
 
 def _jump(metrics: RunMetrics, code: str, what: str, value: Callable[[Sample], int | None]) -> Iterator[Finding]:

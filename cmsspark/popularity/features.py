@@ -12,8 +12,18 @@ Array = np.ndarray[Any, Any]
 
 #: Windows, in days, that end on the day before: up to 26 weeks.
 _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
+#: The columns that every series has, in order; flags of common tiers and campaigns (``is_…``) follow.
+BASE_COLUMNS: Final = (
+    *(f"{name}_{days}d" for days in _DAYS for name in ("accesses", "active_share", "mean_log_accesses")),
+    *(f"{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
+    *("recency_days", "age_days", "trend_week", "spread_week", "peak_week"),
+    *(f"siblings_{name}" for name in ("primary", "processed", "tier", "campaign")),
+    "all_datasets",
+)
 #: Parts of the name that have columns of their own where at least so many datasets share them.
 _COMMON: Final = 5
+#: The most common tiers, and campaigns, that have a column: all columns of many datasets fit into memory.
+_MOST_FLAGS: Final = 19
 
 
 class Names:
@@ -29,7 +39,8 @@ class Names:
         flags = []
         for name in ("tier", "campaign"):
             values, counts = np.unique(groups[name], return_counts=True)
-            for value in values[counts >= _COMMON].tolist():
+            common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_FLAGS])
+            for value in values[common[counts[common] >= _COMMON]].tolist():
                 self.columns.append(f"is_{name}_{value}")
                 flags.append(groups[name] == value)
         self.flags = np.stack(flags, axis=1).astype(float) if flags else np.zeros((len(datasets), 0))
@@ -64,6 +75,7 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     for name, group in names.groups.items():
         columns[f"siblings_{name}"] = _of_siblings(last, group)
     columns["all_datasets"] = np.full(count, last.mean())
+    assert tuple(columns) == BASE_COLUMNS
     return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
 
 

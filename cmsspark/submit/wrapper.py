@@ -25,6 +25,7 @@ from cmsspark.submit import (
     cmsspark_jobs,
     cmsspark_lines,
     latest_date,
+    memory_rationale,
     several_days,
     spark_avro,
     watching,
@@ -102,7 +103,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
-        _echo(explanation(command, spark, settings, first))
+        _echo(explanation(command, spark, settings, first, Path(request.job or "").name if job is None else job.name))
     if request.has("--dry-run"):
         _echo(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
@@ -309,7 +310,7 @@ def counted_by_spark(job: Job | None, reason: str) -> list[str]:
     return [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
 
 
-def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str]) -> str:
+def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
     """Each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines before."""
     if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
@@ -332,6 +333,7 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
         lines.append(f"    from {chosen.origin}{over}")
         if chosen.why:
             lines.append(f"    why  {chosen.why}")
+    lines += ["", *memory_rationale.lines(command.options, settings.state_dir, job_name)]
     java_options = command.options.get("spark.driver.defaultJavaOptions") or ""
     if command.mode == "client":
         has_archive = "-XX:SharedArchiveFile" in java_options

@@ -15,7 +15,7 @@ import yaml
 from cmsspark.errors import CmssparkError, NotReady, UsageError
 from cmsspark.training import k8s_manifests as manifests
 from cmsspark.training.backend import Attempt, WorkerFailure, reason_of
-from cmsspark.training.k8s_errors import api_errors, require_client, translated
+from cmsspark.training.k8s_errors import ApiAway, api_errors, require_client, translated
 from cmsspark.training.k8s_output import PodOutput
 from cmsspark.training.k8s_pods import failure_of, is_ready, rank_of, waits_for_config, why_pending
 from cmsspark.training.spec import TrainingRun
@@ -181,7 +181,7 @@ class _Pods:
             try:
                 failure = self._look()
                 answered = time.monotonic()
-            except NotReady as error:
+            except ApiAway as error:
                 # Workers go on while the API server is away.
                 self._tell(f"{error.wanted}: {error.found}; trying again")
                 if time.monotonic() - answered > _AWAY_SECONDS:
@@ -242,6 +242,10 @@ class _Pods:
         if has_output:
             try:
                 self._output.fetch(pod.metadata.name, self._attempt.folder(rank))
+            except NotReady as error:
+                if code == 0:
+                    raise
+                self._attempt.log(str(error))
             finally:
                 self._output.release(pod.metadata.name)
         if code != 0:

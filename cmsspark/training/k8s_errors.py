@@ -10,6 +10,10 @@ from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, S
 from cmsspark.secrets import safe_text
 
 
+class ApiAway(NotReady):
+    """The API server does not answer, or not now (75)."""
+
+
 def require_client() -> None:
     """Raises UsageError (2) where the Kubernetes client is not installed."""
     try:
@@ -32,7 +36,7 @@ def api_errors(what: str, where: str) -> Iterator[None]:
     except ApiException as error:
         raise translated(error.status or 0, _message(error), what, where) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise NotReady(
+        raise ApiAway(
             "the API server does not answer", where=where, found=safe_text(str(error)),
             next_step="check the address in the kubeconfig and the network, then run it again",
         ) from None  # fmt: skip
@@ -71,4 +75,4 @@ def translated(status: int, message: str, what: str, where: str) -> CmssparkErro
         return InputMissing(f"{what}: it does not exist", where=where, found=message)
     if status in (400, 413, 422):
         return SettingsError(f"{what}: the API server refuses it", where=where, found=message)
-    return NotReady(f"{what} failed", where=where, found=f"{status} {message}")
+    return ApiAway(f"{what} failed", where=where, found=f"{status} {message}")

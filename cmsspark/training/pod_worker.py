@@ -77,7 +77,7 @@ def serve(result: Result, port: int) -> http.server.ThreadingHTTPServer:
             self.send_response(200)
             self.send_header("Content-Type", "application/gzip")
             self.end_headers()
-            with tarfile.open(fileobj=self.wfile, mode="w|gz", compresslevel=1) as archive:
+            with tarfile.open(fileobj=self.wfile, mode="w|gz") as archive:
                 archive.add(result.output, arcname=".")
 
         def log_message(self, format: str, *arguments: Any) -> None:

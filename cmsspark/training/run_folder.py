@@ -150,5 +150,7 @@ def runs(base: Path) -> Iterator[RunFolder]:
 def _began(pid: int) -> int | None:
     """When a process began, in clock ticks since the boot; None where it does not run."""
     with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", encoding="latin-1") as stream:
-        return int(stream.read().rpartition(")")[2].split()[19])
+        state, *fields = stream.read().rpartition(")")[2].split()
+        # One that ended, and that its parent did not wait for yet, runs no more.
+        return None if state == "Z" else int(fields[18])
     return None
