@@ -172,8 +172,8 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
         found.append(RunChoice(file.parent.name, f"{head.job} {name}", head.began_ms, run.run if run else None))
     for run in watched:
         if run.run not in taken:
-            name = run.suite and f"suite {run.suite}, release {run.release}"
-            found.append(RunChoice(run.run, name or run.job, run.start_ms, run.run, is_measured=False))
+            label = f"suite {run.suite}, release {run.release}" if run.suite else run.job
+            found.append(RunChoice(run.run, label, run.start_ms, run.run, is_measured=False))
     return sorted(found, key=lambda one: -one.began_ms)[:MOST_RUNS]
 
 
