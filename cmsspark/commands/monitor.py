@@ -221,7 +221,10 @@ def collect_command(
 @command.command("watch")
 @click.argument("pid", type=click.IntRange(min=1))
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), metavar="SECONDS", help="[default: 1 in the first minute, then 10]"
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="[default: 1 for 10 minutes, then 10]",
 )
 @_SETTINGS
 @_DEBUG
@@ -248,7 +251,7 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
 
     Dashboards draw them over the curves.
     """
-    from cmsspark.monitor.metrics_graphite import annotations, send_annotations
+    from cmsspark.monitor.metrics_graphite import run_annotations, send_annotations
 
     settings = settings_of(settings_file)
     if settings.metrics.host is None:
@@ -260,7 +263,7 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
         )
     if not re.fullmatch(r"[\w.\-]{1,100}", run):
         raise UsageError("RUN is the id of a measured run", found=repr(run))
-    found = annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
+    found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
     send_annotations(settings.metrics, found)
     click.echo(f"{found.count} stages and queries of {found.run}")
 

@@ -23,6 +23,7 @@ PAGES: Final[Mapping[str, str]] = {
     "forecasts": "cmsspark.dashboard.pages.forecasts",
     "caches": "cmsspark.dashboard.pages.caches",
     "runs": "cmsspark.dashboard.pages.runs",
+    "spark": "cmsspark.dashboard.pages.spark",
     "sql": "cmsspark.dashboard.pages.sql",
 }
 

@@ -127,7 +127,7 @@ class Annotations:
     count: int = 0
 
 
-def annotations(prefix: str, file: Path) -> Annotations:
+def run_annotations(prefix: str, file: Path) -> Annotations:
     """The annotations of a measured run. Its application's id is used where it is known, so that panels find them.
 
     Raises InputMissing (66) for no such file, DataError (65) for one that is not a measured run.

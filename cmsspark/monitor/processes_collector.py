@@ -100,9 +100,9 @@ class Collector:
 
     def store(self, batch: Batch) -> Stored:
         """Store a batch."""
-        wrong = [one.run for one in (*batch.samples, *batch.log) if one.run != batch.run.run]
-        if wrong:
-            raise UsageError("a batch has samples of one run", found=f"{batch.run.run} and {wrong[0]}")
+        names = {*(one.run for one in batch.samples), *(one.run for one in batch.log)} - {batch.run.run}
+        if names:
+            raise UsageError("a batch has samples of one run", found=f"{batch.run.run} and {min(names)}")
         # SQLite has one writer at a time; waiting here is cheaper than there.
         with self.lock, open_processes(self.state_dir) as database:
             runs = {run.run: run for run in database.runs()}

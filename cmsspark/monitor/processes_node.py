@@ -28,7 +28,7 @@ from cmsspark.monitor.processes_roles import YARN_NODE_MANAGER, role_of
 from cmsspark.monitor.processes_sampler import TreeSampler, require_psutil
 from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.http_client import HttpClient, HttpTimeouts
-from cmsspark.secrets import tls_context
+from cmsspark.secrets import safe_text, tls_context
 from cmsspark.store.process_samples import DONE, LogEntry, ProcessSample, WatchedRun
 
 #: Bytes that wait on disk at most; of more, the oldest are deleted, and counted.
@@ -36,7 +36,7 @@ MOST_BUFFERED: Final = 200_000_000
 #: Seconds that the last batches are tried to be sent at the end.
 _LAST_SECONDS: Final = 10.0
 #: Seconds after a failed sending in which none is tried.
-_PAUSE: Final = 30.0
+_PAUSE: Final = 5.0
 #: Samples of a request at most.
 _MOST_SAMPLES: Final = 5_000
 
@@ -115,6 +115,7 @@ class Sender:
     client: HttpClient
     buffer: Buffer
     log: Callable[[str], None]
+    token: str = ""
     status: str = ""
     _again: float = 0.0
     _said: str = ""
@@ -155,7 +156,8 @@ class Sender:
             self.log(f"a batch was refused and left out: {answer.body[:200].decode(errors='replace')}")
             return None
         if not answer.is_success:
-            return f"the collector answered {answer.status}"
+            text = safe_text(answer.body.decode(errors="replace"), self.token, limit=150)
+            return f"the collector answered {answer.status}: {text}"
         with suppress(msgspec.DecodeError):
             self.status = msgspec.json.decode(answer.body, type=Stored).status
         return None
@@ -281,4 +283,6 @@ def find_node_manager() -> int:
 
 def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None]) -> Sender:
     """A sender with its buffer in ``folder``."""
-    return Sender(HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)), Buffer(folder), log)
+    return Sender(
+        HttpClient(server, HttpTimeouts(connect=3.0, move=10.0, whole=20.0)), Buffer(folder), log, server.token
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -185,5 +185,4 @@ def _short(words: Sequence[str], name: str) -> str:
 
 def own_cpu_seconds() -> float:
     """CPU that this process has used."""
-    times = os.times()
-    return times.user + times.system
+    return time.process_time()

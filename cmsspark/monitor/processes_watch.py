@@ -1,7 +1,7 @@
 """Watches the processes of a run from beside it: a process of its own that ends when the root of the run ends.
 
-It samples each second in the first minute, then each ten; a sample that costs more than 1 % of its interval makes the
-interval longer. It never fails the run: what goes wrong ends the watch, and is logged where that is possible.
+It samples each second in the first ten minutes, then each ten seconds; where samples cost more than 1 % of a core the
+interval gets longer. It never fails the run: what goes wrong ends the watch, and is logged where that is possible.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, Final
 from cmsspark import clock
 from cmsspark.store.process_samples import DONE, ENDED, FAILED, LogEntry, ProcessSample, WatchedRun, open_processes
 
-#: Seconds between samples: in the first minute, and later.
+#: Seconds between samples: in the first ten minutes, and later.
 SHORT_INTERVAL: Final = 1.0
 LONG_INTERVAL: Final = 10.0
-SHORT_SECONDS: Final = 60.0
+SHORT_SECONDS: Final = 600.0
 #: CPU of the monitor at most, as a share of one core.
 MOST_SHARE: Final = 0.01
 #: Seconds between commits.
@@ -136,7 +136,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
     with open_processes(options.state_dir) as database:
         database.prune()
         database.put_run(row)
-        before, largest, cpu = own_cpu_seconds(), 0.0, 0.0
+        begun_cpu, cpu = 0.0, 0.0
         waiting: list[ProcessSample] = []
         flushed = time.monotonic()
         while True:
@@ -148,10 +148,10 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
             if time.monotonic() - flushed >= flush or sampler.ticks == 1:
                 database.add(waiting)
                 waiting, flushed = [], time.monotonic()
-            used, before = own_cpu_seconds() - before, own_cpu_seconds()
             # The first sample has the imports in it.
-            largest = max(largest * 0.9, used if sampler.ticks > 1 else 0.0)
-            if _ends_within(handle, next_interval(time.monotonic() - begun, largest, options.interval)):
+            begun_cpu = begun_cpu or own_cpu_seconds()
+            cost = (own_cpu_seconds() - begun_cpu) / max(1, sampler.ticks - 1)
+            if _ends_within(handle, next_interval(time.monotonic() - begun, cost, options.interval)):
                 break
         row.end_ms = clock.now_ms()
         row.exit_code = _exit_code(channel)
@@ -164,7 +164,7 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
 
 
 def next_interval(age: float, cost: float, fixed: float | None = None) -> float:
-    """Seconds to the next sample of a run of ``age`` seconds; ``cost``: CPU seconds of a sample.
+    """Seconds to the next sample of a run of ``age`` seconds; ``cost``: CPU seconds of a sample on average.
 
     ``fixed``: seconds that somebody chose, whatever they cost.
     """

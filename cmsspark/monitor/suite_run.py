@@ -54,7 +54,8 @@ class SuiteRunner:
         runs: list[WatchedRun] = []
         with open_processes(self.state_dir) as database:
             database.prune()
-            for size in self.suite.sizes or [None]:
+            sizes: list[float | None] = [*self.suite.sizes] or [None]
+            for size in sizes:
                 runs.append(self._run_size(database, size))
                 if runs[-1].status != DONE:
                     break
@@ -162,10 +163,9 @@ class SuiteRunner:
         finally:
             end = time.monotonic() + _PATIENCE
             for host, monitor in zip(nodes.hosts, monitors, strict=False):
-                try:
+                code: int | None = None
+                with suppress(subprocess.TimeoutExpired):
                     code = monitor.wait(max(0.1, end - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    code = None
                 if code != 0:
                     self.log(f"  the monitor of {host} " + ("is ended" if code is None else f"ended with {code}"))
                 _end_group(monitor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,6 +110,20 @@ _SCHEMA: Final = (
 )
 
 
+def make_private(path: Path, what: str) -> None:
+    """Make the file where there is none, before SQLite opens it, which would make it readable by all.
+
+    A file that exists is not opened: closing it again would take away the locks that another connection of this process
+    has on it, and two writers would damage it. Raises OutputError (73) where it cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise OutputError(f"{what} cannot be written", where=path, found=str(error)) from None
+
+
 class ProcessesDamaged(DataError):
     """The file of watched processes is no database (65)."""
 
@@ -124,11 +138,7 @@ class ProcessDatabase(StateDatabase):
     other_version = OutputError
 
     def __init__(self, path: Path) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise OutputError(f"{self.what} cannot be written", where=path, found=str(error)) from None
+        make_private(path, self.what)
         super().__init__(path)
 
     def _prepare(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from cmsspark.errors import DataError, InputMissing, SettingsError
-from cmsspark.monitor.metrics_graphite import GraphiteSender, annotations, part, process_lines, send_annotations
+from cmsspark.monitor.metrics_graphite import GraphiteSender, part, process_lines, run_annotations, send_annotations
 from cmsspark.publish.grafana_spark import PANELS, spark_dashboard
 from cmsspark.settings import MetricsSettings, parse
 from cmsspark.store.process_samples import ProcessSample
@@ -122,7 +122,7 @@ def test_stages_and_queries_stand_on_the_time_axis(influx: InfluxDb, application
     queries = [{"execution": 1, "description": "a\nb", "began_ms": begun, "ended_ms": None}]
     file = tmp_path / "run.json"
     file.write_text(json.dumps({"run": "r", "application": application, "stages": stages, "queries": queries}))
-    found = annotations("cmsspark", file)
+    found = run_annotations("cmsspark", file)
     assert found.count == 2
     send_annotations(MetricsSettings("127.0.0.1", influx.graphite), found)
     text = 'SELECT "value", "name" FROM "{}" WHERE applicationid = \'' + application + "' AND namespace = 'events'"
@@ -136,10 +136,10 @@ def test_stages_and_queries_stand_on_the_time_axis(influx: InfluxDb, application
 
 def test_a_measured_run_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputMissing):
-        annotations("x", tmp_path / "none.json")
+        run_annotations("x", tmp_path / "none.json")
     (tmp_path / "run.json").write_text('{"run": 5}')
     with pytest.raises(DataError):
-        annotations("x", tmp_path / "run.json")
+        run_annotations("x", tmp_path / "run.json")
 
 
 def test_a_receiver_that_is_away_drops_lines_and_holds_up_nobody() -> None:
