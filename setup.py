@@ -137,10 +137,15 @@ setup(
         "plot": ["resvg-py>=0.3"],  # pictures as PNG
         "notebook": ["duckdb>=2.0", "fsspec>=2024.6", "ipykernel>=6.29"],
         "popularity": ["xgboost-cpu>=3"],  # trees; 19 MB, and 100 MB of scipy
+        "monitor": ["psutil>=6"],  # processes of runs; 0.3 MB
         "cache": ["numba>=0.61"],  # compiles the replays of caches; 210 MB
+        # ROOT files, compiled features, boosted trees, pictures; 330 MB, of them uproot and awkward 18.
+        "events": ["uproot>=5.6", "awkward>=2.8", "numba>=0.61", "xgboost-cpu>=3", "resvg-py>=0.3"],
         "training": ["jax>=0.10", "optax>=0.2.8"],  # the networks of events; 390 MB
         "k8s": ["kubernetes>=34"],  # training on Kubernetes; 150 MB
         "test": [
+            "uproot>=5.6",
+            "awkward>=2.8",
             "jax>=0.10",
             "optax>=0.2.8",
             "kubernetes>=34",

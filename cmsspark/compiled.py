@@ -37,7 +37,16 @@ NAMES: Final = (
     "sources.formats.template_reader",
 )
 #: Sources that all modules include.
-SHARED: Final = ("source_digest.pxi", "xxh64.pxd", "sources/values.pxd", "sources/formats/packed.pxd")
+SHARED: Final = (
+    "source_digest.pxi",
+    "object_memory.pxi",
+    "xxh64.pxd",
+    "sources/values.pxd",
+    "sources/formats/packed.pxd",
+    "sources/formats/avro_values.pxd",
+    "sources/formats/json_values.pxd",
+    "sources/formats/line_reader.pxi",
+)
 #: Reasons why compiled code is unavailable.
 OFF, MISSING, STALE = "off", "missing", "stale"
 

@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 import numpy as np
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef extern from *:
@@ -15,16 +16,21 @@ cdef extern from *:
 cdef enum:
     AHEAD = 64  # look-ups whose memory is asked for before any of them is made
 
+INT32, UINT32, UINT64 = "i", "I", "LQ"
 
-def hashes_of_texts(const int32_t[::1] ends, const uint8_t[::1] content, uint64_t seed):
-    """The hash (uint64) of each text: text ``i`` lies from ``ends[i]`` to ``ends[i + 1]``, as Arrow has it.
 
-    Raises ValueError where the places do not lie in ``content``.
+def hashes_of_texts(text_ends, text_content, uint64_t seed):
+    """The hash (uint64) of each text: text ``i`` lies from ``ends[i]`` to ``ends[i + 1]`` (int32), as Arrow has it.
+
+    Raises ValueError where the places do not lie in the content.
     """
-    cdef Py_ssize_t count = max(0, ends.shape[0] - 1), size = content.shape[0], row
+    cdef Memory ends_memory = Memory(text_ends, INT32)
+    cdef Memory content = Memory(text_content)
+    cdef const int32_t* ends = <const int32_t*>ends_memory.view.buf
+    cdef Py_ssize_t count = max(0, ends_memory.count - 1), size = content.count, row
     cdef object made = PyBytes_FromStringAndSize(NULL, 8 * count)
     cdef uint64_t* hashes = <uint64_t*>PyBytes_AS_STRING(made)
-    cdef Bytes begin = &content[0] if size else NULL
+    cdef Bytes begin = <Bytes>content.view.buf
     for row in range(count):
         if not 0 <= ends[row] <= ends[row + 1] <= size:
             raise ValueError(f"text {row} lies outside of the content")
@@ -32,20 +38,22 @@ def hashes_of_texts(const int32_t[::1] ends, const uint8_t[::1] content, uint64_
     return np.frombuffer(made, np.uint64)
 
 
-def pairs_of(
-    const uint64_t[::1] wanted,
-    const uint64_t[::1] hashes,
-    const int32_t[::1] pairs,
-    const uint32_t[::1] starts,
-    int bits,
-    int32_t not_there,
-):
-    """The pair (int32) of each hash that is wanted, ``not_there`` where ``hashes`` has it not.
+def pairs_of(wanted_hashes, index_hashes, index_pairs, index_starts, int bits, int32_t not_there):
+    """The pair (int32) of each hash (uint64) that is wanted, ``not_there`` where the index has it not.
 
-    ``hashes`` ascend; those whose first ``bits`` bits are ``n`` begin at ``starts[n]``. Raises ValueError where the
-    lengths do not fit each other, or a look-up would leave the arrays.
+    ``index_hashes`` (uint64) ascend, each with its ``index_pairs`` (int32); those whose first ``bits`` bits are ``n`` begin
+    at ``index_starts[n]`` (uint32). Raises ValueError where the types or lengths do not fit each other, or a look-up would
+    leave the arrays.
     """
-    cdef Py_ssize_t count = wanted.shape[0], first, row, place, end
+    cdef Memory wanted_memory = Memory(wanted_hashes, UINT64)
+    cdef Memory hashes_memory = Memory(index_hashes, UINT64)
+    cdef Memory pairs_memory = Memory(index_pairs, INT32)
+    cdef Memory starts_memory = Memory(index_starts, UINT32)
+    cdef const uint64_t* wanted = <const uint64_t*>wanted_memory.view.buf
+    cdef const uint64_t* hashes = <const uint64_t*>hashes_memory.view.buf
+    cdef const int32_t* pairs = <const int32_t*>pairs_memory.view.buf
+    cdef const uint32_t* starts = <const uint32_t*>starts_memory.view.buf
+    cdef Py_ssize_t count = wanted_memory.count, size = hashes_memory.count, first, row, place, end
     cdef int shift = 64 - bits
     cdef uint64_t hash
     cdef object made = PyBytes_FromStringAndSize(NULL, 4 * count)
@@ -53,9 +61,9 @@ def pairs_of(
     cdef uint32_t begin[AHEAD]
     cdef uint32_t past[AHEAD]
     cdef bint is_damaged = False
-    if not 0 < bits < 33 or starts.shape[0] != (1 << bits) + 1 or pairs.shape[0] != hashes.shape[0]:
+    if not 0 < bits < 33 or starts_memory.count != (1 << bits) + 1 or pairs_memory.count != size:
         raise ValueError("the index's arrays do not fit each other")
-    if starts[starts.shape[0] - 1] != hashes.shape[0]:
+    if starts[starts_memory.count - 1] != size:
         raise ValueError("the index's starts do not fit its hashes")
     for first in range(0, count, AHEAD):
         end = min(count, first + AHEAD)
@@ -65,7 +73,7 @@ def pairs_of(
             begin[row - first] = starts[wanted[row] >> shift]
             past[row - first] = starts[(wanted[row] >> shift) + 1]
             # The arrays are files: what was damaged there must not lead anywhere.
-            is_damaged |= (begin[row - first] > past[row - first]) | (past[row - first] > hashes.shape[0])
+            is_damaged |= (begin[row - first] > past[row - first]) | (past[row - first] > size)
             prefetch(&hashes[begin[row - first]])
             prefetch(&pairs[begin[row - first]])
         if is_damaged:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cmsspark.pipeline.request import DayRequest
+
 #: Kinds of tables that functions return.
 Kind = Literal["pandas", "arrow", "polars"]
 #: A day, a period, or the name of one: 2026-01-15, 2026-W46, 2026-11, 2026-11-01--2026-11-10.
@@ -188,18 +190,7 @@ def accesses(
         >>> sorted(accesses.columns)[:4]
         ['app', 'block_name', 'cpu_seconds', 'dataset_name']
     """
-    from pyspark.sql import functions as F
-
-    from cmsspark.pipeline.catalogue_snapshots import open_snapshots
-    from cmsspark.pipeline.inputs import resolve
-    from cmsspark.pipeline.log_day import stream_files
     from cmsspark.pipeline.request import DayRequest
-    from cmsspark.runners.dump_tables import dump_table
-    from cmsspark.runners.scan import scan
-    from cmsspark.runners.shipped import ship
-    from cmsspark.runners.tasks import TaskContext
-    from cmsspark.sources.folders import Layout
-    from cmsspark.sources.reader import Reader
 
     of_jobs = sorted({*streams} & {*STREAMS_OF_JOBS})
     if of_jobs:
@@ -219,9 +210,26 @@ def accesses(
         allow_tmp=allow_tmp,
         refresh_dumps=True,
     )
-    spark = session()
+    return _scan(session(), request)
+
+
+def _scan(spark: SparkSession, request: DayRequest) -> DataFrame:
+    """Return the accesses of a day with their datasets and blocks, as :func:`accesses` does."""
+    from pyspark.sql import functions as F
+
+    from cmsspark.pipeline.catalogue_snapshots import open_snapshots
+    from cmsspark.pipeline.inputs import resolve
+    from cmsspark.pipeline.log_day import stream_files
+    from cmsspark.runners.dump_tables import dump_table
+    from cmsspark.runners.scan import scan
+    from cmsspark.runners.shipped import ship
+    from cmsspark.runners.tasks import TaskContext
+    from cmsspark.sources.folders import Layout
+    from cmsspark.sources.reader import Reader
+
+    settings = request.settings
     files = files_for("hdfs://", spark)
-    inputs = resolve(request, Layout.of(settings, root), files)
+    inputs = resolve(request, Layout.of(settings, request.root), files)
     cache = settings.cache_dir / "catalogue"
     opened = open_snapshots(files, inputs.dbs, inputs.replicas, cache, rses_file=settings.rses)
     assert opened.catalogue is not None

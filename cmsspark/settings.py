@@ -34,6 +34,19 @@ _LineBytes = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=1024 * 1024 * 1024)]
 _T = TypeVar("_T")
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Live metrics of Spark's runs. ``host`` and ``port``: a Graphite receiver, which asks for no password; without
+    ``host`` nothing is sent. ``period_seconds``: between two reports. ``prefix``: the first part of each name.
+    ``prometheus``: whether Spark's pages show metrics for Prometheus, too.
+    """
+
+    host: str | None = None
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2003
+    period_seconds: Annotated[int, msgspec.Meta(ge=1, le=3_600)] = 10
+    prefix: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_\-]{1,60}\Z")] = "cmsspark"
+    prometheus: bool = False
+
+
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of a settings file; null means "not set". :class:`Settings` describes each."""
 
@@ -52,6 +65,8 @@ class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publishing: dict[str, Any] | None = None
     daily: dict[str, Any] | None = None
     spark: dict[str, Any] | None = None
+    monitor: bool | None = None
+    metrics: MetricsSettings | None = None
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -70,6 +85,7 @@ class Settings:
     ``rses``: a file of exceptions to the sites of Rucio's storage elements, in the form of ``etc/rses.yaml``.
     ``event_counts_without``: words (case aside); ``event_counts`` leaves out datasets whose names have one of them.
     ``max_line_bytes``: maximum bytes of a log line; a longer line is a malformed record.
+    ``monitor``: whether the processes of runs are watched. ``metrics``: where Spark's live metrics go.
     ``origin``: the file that was read.
     """
 
@@ -89,6 +105,8 @@ class Settings:
     rses: str | None = None
     event_counts_without: tuple[str, ...] = EVENT_COUNTS_WITHOUT
     max_line_bytes: int = DEFAULT_LINE_BYTES
+    monitor: bool = True
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     lines: Lines = field(default_factory=dict, repr=False, compare=False)
 
     def where(self, *key: str) -> str:
@@ -162,6 +180,8 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
         if values.event_counts_without is None
         else tuple(values.event_counts_without),
         max_line_bytes=values.max_line_bytes or DEFAULT_LINE_BYTES,
+        monitor=values.monitor is not False,
+        metrics=values.metrics or MetricsSettings(),
         lines=lines,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cmsspark.cache.jit import jit
-from cmsspark.cache.queues import make_lists, push, unlink
+from cmsspark.cache.queues import admit, evict, make_lists, push, unlink
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -21,24 +21,27 @@ _SMALL_SHARE, _GHOST_SHARE, _MOVE_AT, _MOST_USES = 0.10, 0.90, 2, 3
 
 
 @jit
+def _forget(following: Ints, preceding: Ints, is_ghost: Hits, sizes: Longs, excess: int) -> int:
+    """Forget the oldest ghosts, at least ``excess`` bytes of them; their bytes."""
+    forgotten = 0
+    while forgotten < excess:
+        forgotten += evict(following, preceding, is_ghost, sizes, preceding[len(sizes)])
+    return forgotten
+
+
+@jit
 def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Hits:
     """S3-FIFO (SOSP 2023): a small queue filters what is used once; a ghost queue remembers what it let go.
 
     Objects that do not fit into the small queue, a tenth of the cache, are not admitted.
     """
     hits = np.zeros(len(objects), np.uint8)
-    count = len(sizes)
-    small_end, main_end, ghost_end = count, count + 1, 0
+    count, small_end, main_end = len(sizes), len(sizes), len(sizes) + 1
     following, preceding = make_lists(count, 2)
     # An object may be a ghost only while it is absent, but ghosts are remembered in an order of their own.
-    ghost_following, ghost_preceding = make_lists(count, 1)
-    ghost_end = count
-    where = np.zeros(count, np.uint8)
-    is_ghost = np.zeros(count, np.uint8)
-    uses = np.zeros(count, np.int64)
-    small_room = int(capacity * _SMALL_SHARE)
-    main_room = capacity - small_room
-    ghost_room = int(capacity * _GHOST_SHARE)
+    newer, older = make_lists(count, 1)
+    where, is_ghost, uses = np.zeros(count, np.uint8), np.zeros(count, np.uint8), np.zeros(count, np.int64)
+    small_room, ghost_room = int(capacity * _SMALL_SHARE), int(capacity * _GHOST_SHARE)
     small_used = main_used = ghost_used = 0
     has_evicted = False
     for i in range(len(objects)):
@@ -47,58 +50,43 @@ def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Hits:
             hits[i] = 1
             uses[item] += 1
             continue
-        size = sizes[item]
-        was_ghost = is_ghost[item] == 1
+        size, was_ghost = sizes[item], is_ghost[item] == 1
         if was_ghost:
-            unlink(ghost_following, ghost_preceding, item)
-            is_ghost[item] = 0
-            ghost_used -= size
-        if size > small_room or size > capacity:
+            ghost_used -= evict(newer, older, is_ghost, sizes, item)
+        if size > small_room:
             continue
         while small_used + main_used + size > capacity:
             has_evicted = True
-            if main_used > main_room or small_used == 0:
+            if main_used > capacity - small_room or small_used == 0:
                 # The main queue is a clock with two bits.
-                while main_used > 0:
-                    victim = preceding[main_end]
+                victim = preceding[main_end]
+                if uses[victim] > 0:
+                    uses[victim] = min(uses[victim], _MOST_USES) - 1
                     unlink(following, preceding, victim)
-                    if uses[victim] > 0:
-                        uses[victim] = min(uses[victim], _MOST_USES) - 1
-                        push(following, preceding, main_end, victim)
-                        continue
-                    main_used -= sizes[victim]
-                    where[victim] = _ABSENT
-                    break
-                continue
-            while small_used > 0:
-                victim = preceding[small_end]
-                unlink(following, preceding, victim)
-                victim_size = sizes[victim]
-                small_used -= victim_size
-                if uses[victim] >= _MOVE_AT:
-                    uses[victim] = 0
                     push(following, preceding, main_end, victim)
-                    where[victim] = _MAIN
-                    main_used += victim_size
-                    continue
-                where[victim] = _ABSENT
-                if victim_size <= ghost_room:
-                    while ghost_used + victim_size > ghost_room:
-                        oldest = ghost_preceding[ghost_end]
-                        unlink(ghost_following, ghost_preceding, oldest)
-                        is_ghost[oldest] = 0
-                        ghost_used -= sizes[oldest]
-                    push(ghost_following, ghost_preceding, ghost_end, victim)
-                    is_ghost[victim] = 1
-                    ghost_used += victim_size
-                break
+                else:
+                    main_used -= evict(following, preceding, where, sizes, victim)
+                continue
+            victim = preceding[small_end]
+            while small_used > 0 and uses[victim] >= _MOVE_AT:
+                moved = evict(following, preceding, where, sizes, victim)
+                uses[victim] = 0
+                admit(following, preceding, where, main_end, victim, _MAIN)
+                small_used -= moved
+                main_used += moved
+                victim = preceding[small_end]
+            if small_used > 0:
+                freed = evict(following, preceding, where, sizes, victim)
+                small_used -= freed
+                if freed <= ghost_room:
+                    ghost_used -= _forget(newer, older, is_ghost, sizes, ghost_used + freed - ghost_room)
+                    admit(newer, older, is_ghost, count, victim, 1)
+                    ghost_used += freed
         if was_ghost or (size < small_room and not has_evicted and small_used >= small_room):
-            push(following, preceding, main_end, item)
-            where[item] = _MAIN
+            admit(following, preceding, where, main_end, item, _MAIN)
             main_used += size
         elif size < small_room:
-            push(following, preceding, small_end, item)
-            where[item] = _SMALL
+            admit(following, preceding, where, small_end, item, _SMALL)
             small_used += size
         uses[item] = 0
     return hits
@@ -123,10 +111,8 @@ def arc(objects: Ints, sizes: Longs, capacity: int) -> Hits:
         state = where[item]
         if state in (_ONCE, _OFTEN):
             hits[i] = 1
-            unlink(following, preceding, item)
-            push(following, preceding, count + _OFTEN, item)
-            where[item] = _OFTEN
-            held[state] -= size
+            held[state] -= evict(following, preceding, where, sizes, item)
+            admit(following, preceding, where, count + _OFTEN, item, _OFTEN)
             held[_OFTEN] += size
             continue
         if state == _ONCE_GHOST:
@@ -134,9 +120,7 @@ def arc(objects: Ints, sizes: Longs, capacity: int) -> Hits:
         elif state == _OFTEN_GHOST:
             target = max(target - max(held[_ONCE_GHOST] / held[_OFTEN_GHOST], 1.0), 0.0)
         if state != _ABSENT:
-            unlink(following, preceding, item)
-            held[state] -= size
-            where[item] = _ABSENT
+            held[state] -= evict(following, preceding, where, sizes, item)
         if size > capacity:
             continue
         while held[_ONCE] + held[_OFTEN] + size > capacity:
@@ -147,10 +131,7 @@ def arc(objects: Ints, sizes: Longs, capacity: int) -> Hits:
                 elif held[_ONCE] + held[_ONCE_GHOST] + held[_OFTEN] + held[_OFTEN_GHOST] >= 2 * capacity:
                     forget = _OFTEN_GHOST if held[_OFTEN_GHOST] > 0 else 0
             if forget:
-                victim = preceding[count + forget]
-                unlink(following, preceding, victim)
-                where[victim] = _ABSENT
-                held[forget] -= sizes[victim]
+                held[forget] -= evict(following, preceding, where, sizes, preceding[count + forget])
                 if forget == _ONCE:
                     continue
             is_once = held[_OFTEN] == 0 or (
@@ -159,13 +140,10 @@ def arc(objects: Ints, sizes: Longs, capacity: int) -> Hits:
             source = _ONCE if is_once else _OFTEN
             victim = preceding[count + source]
             ghost = source + 2
-            unlink(following, preceding, victim)
-            push(following, preceding, count + ghost, victim)
-            where[victim] = ghost
-            held[source] -= sizes[victim]
+            held[source] -= evict(following, preceding, where, sizes, victim)
+            admit(following, preceding, where, count + ghost, victim, ghost)
             held[ghost] += sizes[victim]
         kind = _ONCE if state == _ABSENT else _OFTEN
-        push(following, preceding, count + kind, item)
-        where[item] = kind
+        admit(following, preceding, where, count + kind, item, kind)
         held[kind] += size
     return hits

@@ -13,7 +13,7 @@ import numpy as np
 
 from cmsspark.cache.heaps import heap_push, heap_remove, heap_update
 from cmsspark.cache.jit import jit
-from cmsspark.cache.queues import make_lists, push, unlink
+from cmsspark.cache.queues import admit, evict, make_lists, push, unlink
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -69,12 +69,8 @@ def lru(objects: Ints, sizes: Longs, capacity: int) -> Hits:
         if size > capacity:
             continue
         while used + size > capacity:
-            victim = preceding[count]
-            unlink(following, preceding, victim)
-            is_cached[victim] = 0
-            used -= sizes[victim]
-        push(following, preceding, count, item)
-        is_cached[item] = 1
+            used -= evict(following, preceding, is_cached, sizes, preceding[count])
+        admit(following, preceding, is_cached, count, item, 1)
         used += size
     return hits
 
@@ -107,11 +103,8 @@ def sieve(objects: Ints, sizes: Longs, capacity: int) -> Hits:
                 if victim == count:
                     victim = preceding[count]
             hand = preceding[victim]
-            unlink(following, preceding, victim)
-            is_cached[victim] = 0
-            used -= sizes[victim]
-        push(following, preceding, count, item)
-        is_cached[item] = 1
+            used -= evict(following, preceding, is_cached, sizes, victim)
+        admit(following, preceding, is_cached, count, item, 1)
         used += size
     return hits
 

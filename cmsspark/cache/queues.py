@@ -13,6 +13,8 @@ import numpy as np
 from cmsspark.cache.jit import jit
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
+Longs = np.ndarray[Any, np.dtype[np.int64]]
+Marks = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @jit
@@ -39,3 +41,18 @@ def unlink(following: Ints, preceding: Ints, item: int) -> None:
     before = preceding[item]
     following[before] = after
     preceding[after] = before
+
+
+@jit
+def admit(following: Ints, preceding: Ints, marks: Marks, end: int, item: int, mark: int) -> None:
+    """Make an object the newest of the list with this end, and mark it."""
+    push(following, preceding, end, item)
+    marks[item] = mark
+
+
+@jit
+def evict(following: Ints, preceding: Ints, marks: Marks, sizes: Longs, item: int) -> int:
+    """Take an object out of its list and clear its mark; its bytes."""
+    unlink(following, preceding, item)
+    marks[item] = 0
+    return sizes[item]

@@ -12,7 +12,7 @@ import numpy as np
 
 from cmsspark.cache.heaps import heap_push, heap_remove, heap_update
 from cmsspark.cache.jit import jit
-from cmsspark.cache.queues import make_lists, push, unlink
+from cmsspark.cache.queues import evict, make_lists, push, unlink
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -106,9 +106,7 @@ def protected_lru(objects: Ints, sizes: Longs, capacity: int, periods: Ints, pro
             if victim == count:
                 victim = preceding[count + 1]
                 guarded -= sizes[victim]
-            unlink(following, preceding, victim)
-            state[victim] = 0
-            used -= sizes[victim]
+            used -= evict(following, preceding, state, sizes, victim)
         state[item] = 1
         if protected[period, item] and guarded + size <= most:
             state[item] = 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from cmsspark.commands import ask_deletion, ask_places, ask_use
+from cmsspark.commands import ask_deletion, ask_forecast, ask_places, ask_use
 from cmsspark.commands.ask_use import Answer
 from cmsspark.errors import UsageError
 from cmsspark.names import KINDS
@@ -144,10 +145,46 @@ def could_go(
 ) -> None:
     """List what could be deleted at SITE: datasets that nobody used for long, and that are not new, largest first.
 
-    The job dataset_last_access says which these are (12 months, or its --months). SITE may be a pattern.
+    The job dataset_last_access says which these are (12 months, or its --months). SITE may be a pattern. Where a
+    forecast is stored (popularity_forecast), what is likely to be popular next week is left out.
     """
     store, files = _open_store(fout, settings_file)
     _show(ask_deletion.could_go(files, store, site, kind, day), top, as_json)
+
+
+@command.command("will-be-popular")
+@click.argument("dataset", required=False)
+@click.option("--data-tier", metavar="TIER", help="Only this data tier: AOD, MINIAODSIM …")
+@click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
+@_output
+def will_be_popular(
+    dataset: str | None, data_tier: str | None, day: date | None, top: int, as_json: bool, fout: str | None,
+    settings_file: str | None,
+) -> None:  # fmt: skip
+    """List the datasets that will probably be popular, by the newest forecast, and how good it was last week.
+
+    DATASET may be a pattern: '/ZMM*/*/AOD'. The job popularity_forecast makes forecasts.
+    """
+    store, files = _open_store(fout, settings_file)
+    _show(ask_forecast.will_be_popular(files, store, dataset, data_tier, day), top, as_json)
+
+
+@command.command("replicate")
+@click.option("--site", metavar="SITE", help="Only copies at this site; a pattern may contain * and ?.")
+@click.option("--space", type=click.Path(path_type=Path), help="CSV or Parquet with site, capacity[, budget].")
+@click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB.")
+@click.option("--date", "day", type=DayType(), help="The forecast of this day or before. [default: the newest]")
+@_output
+def replicate(
+    site: str | None, space: Path | None, budget: str | None, day: date | None, top: int, as_json: bool,
+    fout: str | None, settings_file: str | None,
+) -> None:  # fmt: skip
+    """List the datasets that deserve another copy on disk and where, by the newest forecast.
+
+    The plan is that of cmsspark placement recommend, which also says what has to go for it.
+    """
+    store, files = _open_store(fout, settings_file)
+    _show(ask_forecast.replicate(files, store, settings_file, site, space, budget, day), top, as_json)
 
 
 def _open_store(fout: str | None, settings_file: str | None) -> tuple[str, Files]:

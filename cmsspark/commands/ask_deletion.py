@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING
 
+from cmsspark.commands.ask_forecast import LIKELY, forecast_or_none
 from cmsspark.commands.ask_use import Answer, Part, nearest
 from cmsspark.errors import InputMissing
 from cmsspark.pipeline.stored_columns import newest, newest_replicas, table_rows
@@ -28,7 +29,8 @@ def last_use(files: Files, fout: str, day: date | None) -> pl.DataFrame | None:
 
 
 def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) -> Answer:
-    """The replicas at matching sites of datasets that are candidates for deletion, the largest first.
+    """The replicas at matching sites of datasets that are candidates for deletion, the largest first; where a forecast
+    is stored, without those that are likely to be popular.
 
     A dataset's last use is that of all sites. Raises InputMissing (66) where ``dataset_last_access``, or both of
     ``dbs_rucio`` and ``dbs_phedex``, are not stored, and with similar names for an unknown site.
@@ -47,8 +49,18 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
         raise InputMissing(f"there is no site {site} in {table} of {as_of}", found=found)
     there = replicas.filter(pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0))
     candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access", "is_candidate"])
+    candidates = candidates.filter("is_candidate")
+    forecast = forecast_or_none(files, fout, day)
+    about_forecast: list[str] = []
+    if forecast is not None:
+        likely = forecast.rows.filter(pl.col("probability") >= LIKELY).select("dataset_name")
+        kept = candidates.join(likely, "dataset_name", "anti")
+        count = candidates.height - kept.height
+        about_forecast = [f"{count:,} candidates are left out: likely to be popular from {forecast.day} on"]
+        about_forecast += forecast.facts()
+        candidates = kept
     rows = (
-        there.join(candidates.filter("is_candidate"), "dataset_name")
+        there.join(candidates, "dataset_name")
         .with_columns(pl.from_epoch("newest_replica_ms", "ms").dt.date().alias("newest_replica"))
         .sort("present_bytes", "last_access", "dataset_name", "site_name", descending=[True, False, False, False])
     )
@@ -56,6 +68,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     facts = [
         f"{rows.height:,} of {there.height:,} datasets at sites, {volume(total)} of {volume(whole)}",
         f"last use as of {used_on}, over all sites; what lies there as of {as_of}",
+        *about_forecast,
     ]
     by_state = (
         rows.group_by("state")
@@ -71,6 +84,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
         "replicas_as_of": as_of.isoformat(),
         "total_bytes": total,
         "replica_count": rows.height,
+        "forecast": None if forecast is None else forecast.summary(),
     }
     parts = [Part.of("by use", "by_use", by_state), Part.of("the largest", "rows", shown)]
     return Answer(f"could go from {kind} at {site}, as of {as_of}", facts, parts, summary)

@@ -12,6 +12,7 @@ from cmsspark.errors import InputMissing, UsageError
 from cmsspark.pipeline.stored_columns import newest, newest_replicas, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.reports.terminal import volume
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
 
 
 def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
-    """Replicas of datasets at sites where no access of these days read them, the largest first.
+    """Replicas of datasets at sites where no access and no job of these days read them, the largest first.
 
-    An access counts at the site that its log names; one at an ``unknown`` site may have read any replica and is among
-    those elsewhere. Where ``dataset_last_access`` is stored, each dataset has its last access, by Rucio or in any
+    An access or job counts at the site that its log names; one at an ``unknown`` site may have read any replica and is
+    among those elsewhere. Where ``dataset_last_access`` is stored, each dataset has its last access, by Rucio or in any
     stored day. Raises InputMissing (66) where ``dbs_phedex`` and ``dbs_rucio`` are not stored, or for an unknown name.
     """
     import polars as pl
@@ -115,12 +116,14 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     rows = (
         replicas.join(read, on=["dataset_name", "site_name"], how="anti")
         .join(
-            read.group_by("dataset_name").agg(pl.col("nacc").sum().alias("nacc_elsewhere")),
+            read.group_by("dataset_name").agg(
+                pl.col("nacc").sum().alias("nacc_elsewhere"), pl.col("job_count").sum().alias("jobs_elsewhere")
+            ),
             on="dataset_name",
             how="left",
         )
         .with_columns(
-            pl.col("nacc_elsewhere").fill_null(0),
+            pl.col("nacc_elsewhere", "jobs_elsewhere").fill_null(0),
             pl.from_epoch("newest_replica_ms", "ms").dt.date().alias("newest_replica"),
         )
         .sort("present_bytes", "dataset_name", "site_name", "kind", descending=[True, False, False, False])
@@ -130,18 +133,18 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
         .agg(
             pl.col("present_bytes").cast(pl.Int128).sum(),
             pl.len().cast(pl.Int64).alias("replica_count"),
-            (pl.col("nacc_elsewhere") == 0).sum().cast(pl.Int64).alias("unread_everywhere"),
+            _is_unread().sum().cast(pl.Int64).alias("unread_everywhere"),
         )
         .sort("present_bytes", "site_name", descending=[True, False])
         .select("present_bytes", "replica_count", "unread_everywhere", "site_name")
     )
     used = last_use(days.files, days.fout, day)
-    named = ["present_bytes", "newest_replica", "nacc_elsewhere", "site_name", "dataset_name"]
+    named = ["present_bytes", "newest_replica", "nacc_elsewhere", "jobs_elsewhere", "site_name", "dataset_name"]
     if used is not None:
         rows = rows.join(used, "dataset_name", "left", maintain_order="left")
         named.insert(2, "last_access")
     shown = rows.select(named)
-    total, nowhere = _total(rows["present_bytes"]), rows.filter(pl.col("nacc_elsewhere") == 0)
+    total, nowhere = _total(rows["present_bytes"]), rows.filter(_is_unread())
     facts = [
         f"{rows.height:,} of {replicas.height:,} datasets at sites, {_bytes(rows)} of {_bytes(replicas)}",
         f"{nowhere.height:,} of them, {_bytes(nowhere)}, were not read at any other site either",
@@ -170,11 +173,24 @@ def _total(sizes: pl.Series) -> int:
 
 
 def _read(days: StoredDays) -> pl.DataFrame:
-    """Accesses of each dataset at each site."""
+    """Accesses and jobs of each dataset at each site that has any."""
+    import polars as pl
+
     from cmsspark.kernel.rollup import Rollup, roll_up
 
-    rollup = Rollup(("dataset_name", "site_name"), ("nacc",))
-    return roll_up(rollup, days.batches(rollup.columns))[0]
+    rollup = Rollup(("dataset_name", "site_name", "stream"), ("nacc",))
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    rows = roll_up(rollup, days.batches(rollup.columns))[0]
+    return rows.group_by("dataset_name", "site_name").agg(
+        pl.col("nacc").filter(~is_job).sum(), pl.col("nacc").filter(is_job).sum().alias("job_count")
+    )
+
+
+def _is_unread() -> pl.Expr:
+    """Whether neither an access nor a job elsewhere read it."""
+    import polars as pl
+
+    return (pl.col("nacc_elsewhere") == 0) & (pl.col("jobs_elsewhere") == 0)
 
 
 def _frame(files: Files, stored: Any, table: str, columns: list[str]) -> pl.DataFrame:

@@ -13,19 +13,25 @@ from cmsspark.periods import spans
 from cmsspark.pipeline.stored_columns import newest_replicas, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.reports.terminal import volume
+from cmsspark.sources import registry
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import polars as pl
 
 _MEASURES: Final = ("nacc", "distinct_users", "day_count", "remote_nacc", "read_bytes")
+#: Of jobs, which are not accesses and are counted apart.
+_OF_JOBS: Final = ("nacc", "distinct_users", "cpu_time")
 #: Headings of the columns.
 _HEADINGS: Final = {
     "nacc": "accesses", "distinct_users": "users", "day_count": "days", "remote_nacc": "remote", "read_bytes": "read",
     "site_count": "sites", "dataset_count": "datasets", "dataset_name": "dataset", "site_name": "site", "app": "app",
     "data_tier": "data tier", "replica_bytes": "bytes", "present_bytes": "bytes", "replica_file_count": "files",
     "present_file_count": "files", "replica_events": "replica events", "newest_replica": "newest replica",
-    "nacc_elsewhere": "read elsewhere", "site_tier": "tier", "kind": "kind", "events": "events",
+    "nacc_elsewhere": "read elsewhere", "job_count": "jobs", "jobs_elsewhere": "jobs elsewhere",
+    "site_tier": "tier", "kind": "kind", "events": "events",
     "replica_count": "replicas", "unread_everywhere": "read nowhere", "last_access": "last access", "state": "use",
+    "probability": "popular", "last_week_nacc": "last week", "expected_nacc": "expected reads there",
 }  # fmt: skip
 _BYTES: Final = ("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes")
 
@@ -41,8 +47,9 @@ class Part:
 
     @classmethod
     def of(cls, title: str, name: str, frame: pl.DataFrame) -> Part:
-        """The rows of a frame."""
-        return cls(title, name, frame.to_dicts(), tuple(frame.columns))
+        """The rows of a frame. Jobs are a column of the table only where there are any."""
+        hidden = {one for one in ("job_count",) if one in frame.columns and not frame[one].count()}
+        return cls(title, name, frame.to_dicts(), tuple(one for one in frame.columns if one not in hidden))
 
     @property
     def headings(self) -> list[str]:
@@ -61,14 +68,19 @@ class Part:
             "newest_replica",
             "last_access",
             "state",
+            "stratum",
         )
         return [i for i, name in enumerate(self.columns) if name in texts]
 
     def shown(self, top: int) -> list[list[object]]:
         """The first rows, with volumes as text."""
-        return [
-            [volume(row[name]) if name in _BYTES else row[name] for name in self.columns] for row in self.rows[:top]
-        ]
+        return [[_shown(name, row[name]) for name in self.columns] for row in self.rows[:top]]
+
+
+def _shown(name: str, value: Any) -> object:
+    if name in _BYTES:
+        return volume(value)
+    return f"{value:.3f}" if name == "probability" and value is not None else value
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
 
     filters = {"dataset_name": (dataset,)} | ({"site_name": (site,)} if site else {})
     whole, by_site, by_app, by_dataset = _rolled(days, filters, ("site_name", "app", "dataset_name"))
-    if not whole["nacc"]:
+    if not whole["nacc"] and not whole["jobs"]["job_count"]:
         _check_known(days, "dataset_name", dataset)
         if site:
             _check_known(days, "site_name", site)
@@ -113,7 +125,7 @@ def what_is_read_at(days: StoredDays, site: str) -> Answer:
     whole, by_site, by_tier, by_dataset = _rolled(
         days, {"site_name": (site,)}, ("site_name", "data_tier", "dataset_name")
     )
-    if not whole["nacc"]:
+    if not whole["nacc"] and not whole["jobs"]["job_count"]:
         _check_known(days, "site_name", site)
     parts = [Part.of("by data tier", "by_data_tier", by_tier), Part.of("by dataset", "by_dataset", by_dataset)]
     if is_pattern(site):
@@ -122,38 +134,61 @@ def what_is_read_at(days: StoredDays, site: str) -> Answer:
 
 
 def _rolled(days: StoredDays, filters: Mapping[str, tuple[str, ...]], keys: Sequence[str]) -> tuple[Any, ...]:
-    """The sums over all matching rows as a dict, then a frame for each key, most accesses first."""
-    import polars as pl
-
+    """The sums over all matching rows as a dict, then a frame for each key, most accesses first. Jobs are beside them:
+    in ``job_count`` of the frames, in ``jobs`` of the dict.
+    """
     from cmsspark.kernel.rollup import Rollup, roll_all_up
 
     days.key_id()
-    totals = Rollup((), (*_MEASURES, "dataset_count", "site_count"), filters)
-    rollups = [totals, *(Rollup((key,), _MEASURES, filters) for key in keys)]
+    of_accesses, of_jobs = registry.of_accesses(filters), {**filters, "stream": STREAMS_OF_JOBS}
+    rollups = [Rollup((), (*_MEASURES, "dataset_count", "site_count"), of_accesses)]
+    rollups += [Rollup((key,), _MEASURES, of_accesses) for key in keys]
+    rollups += [Rollup((), _OF_JOBS, of_jobs), *(Rollup((key,), ("nacc",), of_jobs) for key in keys)]
     columns = sorted({name for rollup in rollups for name in rollup.columns})
     results = roll_all_up(rollups, days.batches(columns))
-    days.check_users(results[0].users)
+    count = len(keys) + 1
+    days.check_users([*results[0].users, *results[count].users])
     frames = [result.rows() for result in results]
     ordered = [
-        frame.sort("nacc", key, descending=[True, False]).select(*_MEASURES, pl.col(key))
-        for frame, key in zip(frames[1:], keys, strict=True)
+        _beside_jobs(frame, jobs, key)
+        for frame, jobs, key in zip(frames[1:count], frames[count + 1 :], keys, strict=True)
     ]
-    whole = frames[0].to_dicts()[0]
-    return ({**whole, "nacc": whole["nacc"] or 0}, *ordered)
+    whole, jobs = frames[0].to_dicts()[0], frames[count].to_dicts()[0]
+    jobs = {"job_count": jobs["nacc"] or 0, "distinct_users": jobs["distinct_users"], "cpu_time": jobs["cpu_time"]}
+    return ({**whole, "nacc": whole["nacc"] or 0, "jobs": jobs}, *ordered)
+
+
+def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Accesses with the number of jobs of the same key, the most accesses first; null where there are no jobs."""
+    import polars as pl
+
+    counted = jobs.select(key, pl.col("nacc").alias("job_count"))
+    rows = accesses.join(counted, on=key, how="full", coalesce=True, nulls_equal=True, validate="1:1")
+    return (
+        rows.with_columns(pl.col("nacc", "distinct_users", "day_count").fill_null(0))
+        .sort("nacc", "job_count", key, descending=[True, True, False], nulls_last=True)
+        .select(*_MEASURES, "job_count", key)
+    )
 
 
 def _answer(days: StoredDays, about: str, question: dict[str, Any], whole: dict[str, Any], parts: list[Part]) -> Answer:
     window = f"{days.period.first} to {days.period.last}, {len(days.partials)} days stored"
+    jobs = whole["jobs"]
+    facts = []
     if not whole["nacc"]:
-        facts = [f"nobody read it in this period ({window})"]
+        facts.append(f"nobody read it in this period ({window})")
     else:
-        facts = [
+        facts += [
             f"{whole['nacc']:,} accesses by {_people(whole['distinct_users'])}, on {whole['day_count']} of these days",
             f"{_some(whole['dataset_count'], 'dataset')} read from {_some(whole['site_count'], 'site')}, "
             f"{volume(whole['read_bytes']) or 'unknown bytes'} read, {_remote(whole)}",
         ]
+    if jobs["job_count"]:
+        cpu = "" if jobs["cpu_time"] is None else f", {jobs['cpu_time'] / 3600:,.0f} CPU hours"
+        facts.append(f"{_some(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
     summary = {**question, **window_dict(days), "totals": whole}
-    return Answer(f"{about}, {window}", facts, parts if whole["nacc"] else [], summary, days.warnings)
+    is_used = whole["nacc"] or jobs["job_count"]
+    return Answer(f"{about}, {window}", facts, parts if is_used else [], summary, days.warnings)
 
 
 def window_dict(days: StoredDays) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +55,8 @@ def command(
         raise UsageError(
             "the dashboard needs its packages", found=f"{error.name} is missing", next_step=_NEEDS_EXTRA
         ) from None
-    options = Options(host, port, prefix.rstrip("/"), names, _token(token_file), threads)
+    skipped = partial(_skipped, settings.state_dir, store)
+    options = Options(host, port, prefix.rstrip("/"), names, _token(token_file), threads, skipped)
     serve(store, _folders(settings), options, lambda text: click.echo(text, err=True), verbose)
 
 
@@ -84,6 +87,15 @@ def _token(path: Path | None) -> str | None:
     from cmsspark.secrets import read_password
 
     return read_password(path)
+
+
+def _skipped(state_dir: Path, store: str) -> dict[tuple[date, str], str]:
+    """(day, job) → who skipped it and why, by ``cmsspark daily skip``."""
+    from cmsspark.daily.state import DailyState, split_key
+
+    days = DailyState(state_dir, store).read().days
+    notes = {key: record.skipped for key, record in days.items()}
+    return {split_key(key): f"skipped by {one.user}: {one.reason}" for key, one in notes.items() if one is not None}
 
 
 def _folders(settings: Settings) -> tuple[Path, Path]:

@@ -272,7 +272,9 @@ def _read(paths: DemoPaths, day: date, table: str) -> Any:
 
 
 def _most_used(paths: DemoPaths, day: date) -> list[str]:
-    """Accesses, people, sites, volume and CPU time of the ten datasets with the most accesses, from the partials."""
+    """Accesses, people, sites and volume of the ten datasets with the most accesses, from the partials; their jobs
+    and the CPU time of these.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -281,19 +283,21 @@ def _most_used(paths: DemoPaths, day: date) -> list[str]:
 
     not_null = pc.CountOptions(mode="only_valid")
     rows = _read(paths, day, "partials")
-    # Jobs are no accesses.
-    accesses = rows.filter(pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS)))
-    sums = accesses.group_by("dataset_name").aggregate(
-        [("nacc", "sum"), ("user", "count_distinct", not_null), ("site_name", "count_distinct", not_null),
-         ("read_bytes", "sum"), ("cpu_time", "sum")]
-    )  # fmt: skip
+    is_access = pc.is_in(rows["stream"], value_set=pa.array(ACCESS_STREAMS))
+    measures = [("nacc", "sum"), ("user", "count_distinct", not_null), ("site_name", "count_distinct", not_null),
+                ("read_bytes", "sum")]  # fmt: skip
+    sums = rows.filter(is_access).group_by("dataset_name").aggregate(measures)
+    jobs = rows.filter(pc.invert(is_access)).group_by("dataset_name").aggregate([("nacc", "sum")]).to_pylist()
+    job_count = {row["dataset_name"]: row["nacc_sum"] for row in jobs}
+    cpu = rows.group_by("dataset_name").aggregate([("cpu_time", "sum")]).to_pylist()
+    hours = {row["dataset_name"]: row["cpu_time_sum"] / 3_600 for row in cpu if row["cpu_time_sum"] is not None}
     top = sums.sort_by([("nacc_sum", "descending"), ("dataset_name", "ascending")]).slice(0, 10).to_pylist()
-    rows = [
+    shown = [
         (row["nacc_sum"], row["user_count_distinct"], row["site_name_count_distinct"], volume(row["read_bytes_sum"]),
-         None if row["cpu_time_sum"] is None else round(row["cpu_time_sum"] / 3_600), row["dataset_name"])
-        for row in top
+         job_count.get(name), None if name not in hours else round(hours[name]), name)
+        for row in top if (name := row["dataset_name"])
     ]  # fmt: skip
-    return table(("accesses", "users", "sites", "read", "CPU h", "dataset"), rows, left=(5,))
+    return table(("accesses", "users", "sites", "read", "jobs", "CPU h", "dataset"), shown, left=(6,))
 
 
 def _usage(paths: DemoPaths, day: date) -> list[str]:
@@ -327,6 +331,8 @@ def _where(paths: DemoPaths, day: date) -> list[str]:
 
 
 def _next(paths: DemoPaths, day: date) -> list[str]:
+    from cmsspark.demo.story import sql_line
+
     # Without an active environment the commands are not on PATH.
     folder = Path(sys.prefix)
     inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
@@ -336,7 +342,7 @@ def _next(paths: DemoPaths, day: date) -> list[str]:
         f"  export CMSSPARK_SETTINGS={paths.settings}",
         f"  cmsspark path data_aggregation --date {day}        # to read it with pandas, DuckDB or Spark",
         f"  cmsspark manifest data_aggregation --date {day}    # its inputs and counts",
-        '  cmsspark sql "describe data_aggregation"                 # any question, in SQL',
+        "  {:<55}  # {}".format(*sql_line("describe data_aggregation")),
         f"  run_spark dbs_phedex.py --date {day}               # replicas by dataset and site",
         "  run_spark --list                                       # all jobs",
     ]

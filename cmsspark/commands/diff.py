@@ -14,6 +14,7 @@ from cmsspark.periods import Interval, Period, named
 from cmsspark.pipeline.job_index import Job, find_job
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.reports.terminal import NOTHING, number, table, terminal_width
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from cmsspark.schemas import Table
 
 COLUMNS: Final = {"dataset": "dataset_name", "site": "site_name", "stream": "stream", "app": "app"}
-MEASURES: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
+#: Counts of accesses → those of jobs, which are not accesses: a column of their own beside results of other streams.
+_OF_JOBS: Final = {"nacc": "job_count", "read_bytes": "job_read_bytes", "remote_nacc": None}
+_STORED: Final = ("nacc", "read_bytes", "remote_nacc", "cpu_time", "wc_time")
+MEASURES: Final = (*_STORED, "job_count", "job_read_bytes")
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,12 @@ def command(
     store = store_of(fout, settings_of(settings_file))
     named_rows = [_rows(store, job.name, schema, side) for side in sides]
     names, rows = [name for name, _ in named_rows], [frame for _, frame in named_rows]
-    sums = differences.totals(rows[0], rows[1], MEASURES)
-    groups = [
-        differences.grouped(rows[0], rows[1], COLUMNS[name], measure, top)
-        for name in by or ("dataset", "site", "stream")
-    ]
+    apart = _jobs_apart(rows)
+    sums = differences.totals(*apart, [name for name in MEASURES if name in apart[0].columns])
+    if measure not in apart[0].columns:
+        raise UsageError(f"no jobs are beside accesses in {job.name}", next_step="give --measure nacc")
+    chosen = [_with_measure(frame, measure) for frame in apart]
+    groups = [differences.grouped(*chosen, COLUMNS[name], measure, top) for name in by or ("dataset", "site", "stream")]
     impact = _impact(rows, schema) if publish_impact else None
     if as_json:
         click.echo(json.dumps(_as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))
@@ -136,6 +141,31 @@ def _rows(store: str, job: str, schema: Table, side: Side) -> tuple[str, pl.Data
     rows = pl.from_arrow(table_rows(files, result, schema.name, schema.names))
     assert isinstance(rows, pl.DataFrame)
     return f"{side.interval.isoformat()}@{result.manifest.run}", rows
+
+
+def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows with the counts of jobs in columns of their own, where a result has both accesses and jobs."""
+    import polars as pl
+
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    kinds = {kind for frame in rows if "stream" in frame.columns for kind in frame.select(is_job).to_series().unique()}
+    before, after = rows
+    if len(kinds) < 2:
+        return before, after
+    of_jobs = [pl.when(is_job).then(pl.col(name)).alias(other) for name, other in _OF_JOBS.items() if other]
+    of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
+    before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
+    return before, after
+
+
+def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
+    """The rows that are of accesses, or of jobs, where the measure is of one of them and the other is there, too."""
+    import polars as pl
+
+    if "job_count" not in rows.columns or measure not in (*_OF_JOBS, *_OF_JOBS.values()):
+        return rows
+    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS)
+    return rows.filter(~is_job if measure in _OF_JOBS else is_job)
 
 
 def _impact(rows: list[pl.DataFrame], schema: Table) -> Impact:

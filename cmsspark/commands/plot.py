@@ -16,11 +16,10 @@ from cmsspark.pipeline.period_options import when_options
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.reports import charts
 from cmsspark.reports.pictures import Picture, pictures
+from cmsspark.reports.png import png
 from cmsspark.store import results
 
 _NEEDS_EXTRA: Final = "pip install 'cmsspark[plot]', or --format svg"
-#: Pixels of a PNG for each unit of a chart.
-_SCALE: Final = 3
 
 
 @click.command("plot")
@@ -63,7 +62,7 @@ def _written(picture: Picture, when: Interval, folder: Path, fmt: str) -> list[P
     svg = charts.standalone(picture.chart, picture.title, picture.about)
     contents = {"svg": svg.encode()} if fmt != "png" else {}
     if fmt != "svg":
-        contents["png"] = _png(svg)
+        contents["png"] = png(svg, _NEEDS_EXTRA)
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,13 +73,3 @@ def _written(picture: Picture, when: Interval, folder: Path, fmt: str) -> list[P
     except OSError as error:
         raise OutputError("the picture cannot be written", where=folder, found=error.strerror) from None
     return paths
-
-
-def _png(svg: str) -> bytes:
-    """The picture in pixels. Raises UsageError (2) where the extra is not installed."""
-    try:
-        import resvg_py
-    except ImportError:
-        found = "resvg_py is missing"
-        raise UsageError("PNG files need the extra plot", found=found, next_step=_NEEDS_EXTRA) from None
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=_SCALE))

@@ -17,8 +17,12 @@ from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.reports.terminal import echo_table, percent
 
 if TYPE_CHECKING:
-    from cmsspark.popularity.evaluate import Label
+    import numpy as np
+
     from cmsspark.popularity.series import Series
+    from cmsspark.popularity.training import Label
+
+    Array = np.ndarray[Any, Any]
 
 _COMPARED: Final = ("persistence", "average", "blend")
 
@@ -82,7 +86,7 @@ def _series(file: Path | None, period: Period | None, fout: str | None, settings
 
 
 def _label(threshold: float, users: float | None, horizon: int) -> Label:
-    from cmsspark.popularity.evaluate import Label
+    from cmsspark.popularity.training import Label
 
     return Label(threshold, users, horizon)
 
@@ -131,20 +135,24 @@ def _number(value: float | None) -> str | None:
 
 @command.command("predict")
 @_series_options
-@_model
+@click.option(
+    "--model", default="blend", show_default=True, help="Model, or the folder of saved ones: its newest version."
+)
 @_seed
 @click.option("--date", "day", type=DayType(), help="Predict the weeks from this day on. [default: after the last day]")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Maximum rows of the table.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all rows to this CSV or Parquet file.")
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def predict_command(
-    model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool, threshold: float,
-    users: float | None, horizon: int, **source: Any,
+    model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool,
+    threshold: float, users: float | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
-    """Print each dataset's probability to be popular next week, the highest first."""
-    import numpy as np
+    """Print each dataset's probability to be popular next week, the highest first.
 
-    from cmsspark.popularity.evaluate import Weeks, predict
+    A saved model (cmsspark popularity train) predicts what it was trained for, whatever --threshold, --users and
+    --weeks are.
+    """
+    import numpy as np
 
     series = _series(**source)
     number = len(series.days) if day is None else (day - series.days[0]).days
@@ -154,11 +162,15 @@ def predict_command(
             found=f"{series.days[0]} to {series.days[-1]}",
             next_step="choose another --date",
         )
-    weeks = Weeks(series.until(number), _label(threshold, users, horizon))
-    scores = predict(weeks, number, model, seed=seed)
+    scores, raw = _scores(series, number, model, _label(threshold, users, horizon), seed)
     order = np.argsort(-scores, kind="stable")
     rows = [
-        {"rank": place + 1, "dataset": series.datasets[item], "probability": float(scores[item])}
+        {
+            "rank": place + 1,
+            "dataset": series.datasets[item],
+            "probability": float(scores[item]),
+            "raw_probability": float(raw[item]),
+        }
         for place, item in enumerate(order.tolist())
     ]
     if output is not None:
@@ -175,6 +187,54 @@ def predict_command(
             [(*list(row.values())[:2], _number(row["probability"])) for row in rows[:top]],
             left=(1,),
         )
+
+
+def _scores(series: Series, number: int, model: str, label: Label, seed: int) -> tuple[Array, Array]:
+    """(calibrated, raw) probabilities by a saved model, or one that learns from the days before."""
+    from cmsspark.popularity import saved
+    from cmsspark.popularity.fitting import fit
+    from cmsspark.popularity.models import MODELS
+    from cmsspark.popularity.training import Weeks
+
+    past = series.until(number)
+    if model not in MODELS and Path(model).is_dir():
+        loaded = saved.load(Path(model))
+        click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
+        return loaded.predict(Weeks(past, loaded.label), number)
+    weeks = Weeks(past, label)
+    fitted = fit(weeks, number, model, seed=seed)
+    raw = fitted.raw(weeks.rows(number))
+    return fitted.calibrated(raw), raw
+
+
+@command.command("train")
+@_series_options
+@_model
+@_seed
+@click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Past weeks for the model card.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the model's versions.")
+@click.option("--json", "as_json", is_flag=True, help="Print the model card as JSON.")
+def train_command(
+    model: str, seed: int, last: int, output: Path, as_json: bool, threshold: float, users: float | None,
+    horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Train a model on all days and save it as a new version, with its model card.
+
+    The card says how good such a model was on the last weeks, each predicted from the days before it.
+    """
+    from cmsspark.popularity import saved
+    from cmsspark.popularity.evaluate import evaluate
+    from cmsspark.popularity.training import Weeks
+
+    series = _series(**source)
+    label = _label(threshold, users, horizon)
+    metrics = evaluate(series, label, ("persistence", model), weeks=last, seed=seed)
+    weeks = Weeks(series, label)
+    place = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
+    if as_json:
+        click.echo((place / "card.json").read_text(encoding="utf-8"), nl=False)
+    else:
+        click.echo(place)
 
 
 @command.command("features")
@@ -218,9 +278,11 @@ def report_command(
     """Write a page with a model card, weekly numbers, reliability and gain."""
     import numpy as np
 
-    from cmsspark.popularity.evaluate import Weeks, evaluate, predict
+    from cmsspark.popularity.evaluate import evaluate
+    from cmsspark.popularity.fitting import predict
     from cmsspark.popularity.models import ABOUT
     from cmsspark.popularity.report import page
+    from cmsspark.popularity.training import Weeks
 
     series = _series(**source)
     label = _label(threshold, users, horizon)
@@ -241,6 +303,44 @@ def report_command(
     }
     output.write_text(page(f"Which datasets become popular: {model}", card, rows, labels, scores), encoding="utf-8")
     click.echo(output)
+
+
+@command.command("tune")
+@_series_options
+@click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
+@click.option("--grid", multiple=True, metavar="NAME=VALUES", help="Values to try, max_depth=2,3; repeatable.")
+@click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on.")
+@click.option("--spark", "on_spark", is_flag=True, help="Compare in parallel, one Spark task a configuration.")
+@_seed
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tune_command(
+    model: str, grid: tuple[str, ...], last: int, on_spark: bool, seed: int, as_json: bool, threshold: float,
+    users: float | None, horizon: int, **source: Any,
+) -> None:  # fmt: skip
+    """Compare configurations of a model on past weeks, each predicted from the days before it.
+
+    The last week is held back: no configuration is chosen by it, and it says what the first one is worth.
+    """
+    from cmsspark.popularity.tuning import parse_grid, tune
+
+    chosen = parse_grid(model, grid)
+    series = _series(**source)
+    spark = None
+    if on_spark:
+        from cmsspark.runners.session import session
+
+        spark = session("cmsspark popularity tune")
+    rows = tune(series, _label(threshold, users, horizon), model, chosen, weeks=last, seed=seed, spark=spark)
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    names = list(chosen)
+    numbers = ("average_precision", "brier", "held_average_precision", "held_brier")
+    shown = [
+        (*(f"{row['options'][name]:g}" for name in names), *(_number(row[number]) for number in numbers))
+        for row in rows
+    ]
+    echo_table((*names, "average precision", "Brier", "held-back week", "its Brier"), shown, left=())
 
 
 @command.command("models")

@@ -11,6 +11,8 @@ from typing import Any, Final
 import click
 
 from cmsspark import clock
+from cmsspark.commands.show_measured import echo_measured, only_measured
+from cmsspark.errors import UsageError
 from cmsspark.file_systems import files_for
 from cmsspark.manifests import Manifest
 from cmsspark.pipeline import failure_report
@@ -117,11 +119,16 @@ def of(run: Run) -> str:
 def show_command(run: str, as_json: bool, fout: str | None, settings_file: str | None) -> None:
     """Show the details of RUN: inputs, counts, warnings, documents, error.
 
-    RUN is the beginning of an id that cmsspark runs lists, or latest.
+    RUN is the beginning of an id that cmsspark runs lists, or latest; or that of a measured run, also of a script.
     """
     settings = settings_of(settings_file)
     with history_of(settings, fout) as history:
-        record = history.find(run)
+        try:
+            record = history.find(run)
+        except UsageError:
+            if only_measured(settings.state_dir, run, as_json=as_json):
+                return
+            raise
         published = [
             entry for entry in history.published(record.day, record.day) if entry.stored_run == record.stored_run
         ]
@@ -142,6 +149,7 @@ def show_command(run: str, as_json: bool, fout: str | None, settings_file: str |
         click.echo(f"  {'published':<12}{entry.table}: {counts}, {entry.destination}, {clock.to_second(entry.at_ms)}")
     if bins := record.details.reconciliation:
         click.echo("\n" + reconciliation_table.table(bins))
+    echo_measured(settings.state_dir, record)
 
 
 def _page(run: Run) -> Path | None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -18,11 +17,8 @@ from cmsspark.pipeline import failure_report
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
 from cmsspark.reports.terminal import Coloured, echo_table, printable
-from cmsspark.store.day_states import WORDS, Cell, cell, is_lost, table
+from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, cell, is_lost, table
 from cmsspark.store.run_history import Run, State
-
-#: Words of days without a result, which a day that is skipped shows no more.
-_NO_RESULT: Final = ("-", "waiting", "interrupted", "failed", "lost")
 
 
 @click.command("status")
@@ -47,7 +43,7 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     jobs += [job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)]
     cells = table(span, jobs, runs, published)
     for key, record in records.items():
-        if record.skipped is not None and (at := split_key(key)) in cells and cells[at].word in _NO_RESULT:
+        if record.skipped is not None and (at := split_key(key)) in cells and cells[at].word in NO_RESULT:
             cells[at] = Cell("skipped")
     if as_json:
         states = {day.isoformat(): {job: cells[day, job].word for job in jobs} for day in span}

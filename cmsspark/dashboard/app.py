@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +17,7 @@ from flask import Flask, Response, abort, current_app, redirect, render_template
 from werkzeug.exceptions import HTTPException
 
 from cmsspark import clock
-from cmsspark.dashboard import downloads, registry, search, security, widgets
+from cmsspark.dashboard import downloads, registry, search, security, table_html, widgets
 from cmsspark.dashboard.keeper import Keeper
 from cmsspark.dashboard.page_request import PageRequest
 from cmsspark.dashboard.pages import runs as runs_page
@@ -32,17 +35,22 @@ _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
     (DataError, 500),
 )
 HOME: Final = "popularity"
+#: Pages that are made at once.
+_AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
 
 @dataclass(frozen=True)
 class Services:
-    """What the pages are made from. ``prefix``: the path before all addresses, behind a proxy; empty or ``/name``."""
+    """What the pages are made from. ``prefix``: the path before all addresses, behind a proxy; empty or ``/name``.
+    ``skipped``: (day, job) → why the daily run leaves it out.
+    """
 
     keeper: Keeper
     database: Database
     state_dir: Path
     guard: Guard
     prefix: str = ""
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
 
 def create_app(services: Services) -> Flask:
@@ -51,7 +59,8 @@ def create_app(services: Services) -> Flask:
     app.jinja_options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     app.config["MAX_CONTENT_LENGTH"] = 4_096
     app.jinja_env.globals.update(
-        formatted=widgets.formatted, exact=widgets.exact, shown=widgets.shown, kind_of=_kind_of,
+        table_rows=table_html.table_rows, formatted=widgets.formatted, exact=widgets.exact, shown=widgets.shown,
+        kind_of=_kind_of,
         navigation=registry.navigation, prefix=services.prefix, version=_static_version(), to_second=clock.to_second,
     )  # fmt: skip
     app.before_request(partial(_check, services))
@@ -143,6 +152,7 @@ def _page_request(services: Services, name: str) -> PageRequest:
         services.state_dir,
         services.prefix,
         is_cross_site,
+        services.skipped,
     )
 
 
@@ -153,7 +163,12 @@ def _page(services: Services, page: str) -> Any:
     asked = _page_request(services, page)
     if definition.needs_use and not asked.snapshot.days:
         return render_template("empty.html", **_common(services, page), store=services.database.fout)
-    content = definition.view(asked)
+    if definition.is_quick:
+        # Pages that are made side by side finish late together.
+        with _AT_ONCE:
+            content = definition.view(asked)
+    else:
+        content = definition.view(asked)
     download = asked.parameters.get("download")
     if download:
         return downloads.answer(content, download, asked.parameters.get("format", "csv"))
@@ -184,11 +199,12 @@ def _error_page(
 
 def _failed(services: Services, error: Exception) -> Any:
     import duckdb
+    import pyarrow as pa
 
     if isinstance(error, HTTPException):
         text = {404: "There is no such page.", 405: "The pages only read."}.get(error.code or 500, error.name)
         return _error_page(services, error.code or 500, text, "")
-    if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+    if isinstance(error, duckdb.IOException | duckdb.InvalidInputException | pa.ArrowException | OSError):
         services.keeper.is_damaged()
         error = NotReady(
             "files of the rollups are damaged or gone, and are built again", next_step="load this page again"

@@ -17,6 +17,7 @@ from cmsspark.pipeline.stored_columns import part_rows
 from cmsspark.query.part_system import conformed_part
 from cmsspark.query.stored_parts import StoredInterval
 from cmsspark.schemas import stored_table
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.storage import LocalFiles, local_path
 from cmsspark.store.results import CurrentTable
 
@@ -90,13 +91,26 @@ def write_coded(one: StoredInterval, names: Names, folder: Path) -> int:
         for derivation in DERIVATIONS.get(name, ()):
             parts = names.codes(derivation, [part_of(derivation, text) for text in texts])
             columns[derivation] = pa.array(_taken(parts, indices))
-    for name in ("nacc", "remote_nacc", "read_bytes"):
-        columns[name] = rows[name]
+    columns |= _counts(rows)
     for name, column in (("cpu_ms", "cpu_time"), ("wc_ms", "wc_time")):
         columns[name] = milliseconds(rows[column])
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), folder / f"{one.interval}.parquet", compression="lz4")
     return int(rows.num_rows)
+
+
+def _counts(rows: pa.Table) -> dict[str, Any]:
+    """The counts of accesses, and those of jobs in columns of their own; each null in rows of the other kind."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    streams = rows["stream"].combine_chunks()
+    is_job = pc.fill_null(pc.is_in(streams.cast(pa.string()), value_set=pa.array(STREAMS_OF_JOBS, pa.string())), False)
+    none = pa.scalar(None, pa.int64())
+    counts = {name: pc.if_else(is_job, none, rows[name]) for name in ("nacc", "remote_nacc", "read_bytes")}
+    counts["job_count"] = pc.if_else(is_job, rows["nacc"], none)
+    counts["job_read_bytes"] = pc.if_else(is_job, rows["read_bytes"], none)
+    return counts
 
 
 def part_of(column: str, text: str) -> str:

@@ -11,7 +11,7 @@ from cmsspark import clock
 from cmsspark.dashboard import snapshot as snapshots
 from cmsspark.dashboard.rollups import Rollups, RollupState
 from cmsspark.dashboard.snapshot import Snapshot
-from cmsspark.errors import CmssparkError, NotReady
+from cmsspark.errors import CmssparkError, DataError, NotReady
 from cmsspark.periods import spans
 from cmsspark.query.database import Database
 
@@ -105,11 +105,12 @@ class Keeper:
 
     def _load(self, state: RollupState) -> None:
         import duckdb
+        import pyarrow as pa
 
         self._progress(f"loading {len(state.runs):,} days")
         try:
             self._snapshot = snapshots.load(state)
-        except (duckdb.Error, OSError) as error:
+        except (duckdb.Error, pa.ArrowException, DataError, OSError) as error:
             self._rollups.forget()
             raise NotReady("files of the rollups are gone", found=str(error)[:200]) from None
         self._freshness = Freshness(clock.now_ms())
@@ -127,6 +128,10 @@ class Keeper:
                 text = " ".join(error.text().split())
                 self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
                 self._log(f"the rollups could not be refreshed: {text}")
+            except Exception as error:  # a thread that ends would leave pages stale without a word
+                text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
+                self._log(f"the rollups could not be refreshed, a bug in cmsspark: {text}")
             self._wake.wait(self._every_s)
             self._wake.clear()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -29,17 +29,22 @@ class Page(Protocol):
 
 @dataclass(frozen=True)
 class PageDefinition:
-    """A page as its module defines it. ``needs_use``: it shows nothing without a stored day of accesses."""
+    """A page as its module defines it. ``needs_use``: it shows nothing without a stored day of accesses. ``is_quick``:
+    a few such pages are made at a time and the others wait, as they all need the same processors.
+    """
 
     title: str
     about: str
     view: Any
     needs_use: bool = True
+    is_quick: bool = True
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """One request for a page. ``prefix``: what stands before all paths; ``state_dir``: of the run history."""
+    """One request for a page. ``prefix``: what stands before all paths; ``state_dir``: of the run history. ``skipped``:
+    (day, job) → why the daily run leaves it out.
+    """
 
     name: str
     parameters: Mapping[str, str]
@@ -48,6 +53,7 @@ class PageRequest:
     state_dir: Path
     prefix: str = ""
     is_cross_site: bool = False
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
     @property
     def widgets(self) -> ModuleType:

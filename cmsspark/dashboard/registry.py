@@ -20,6 +20,8 @@ PAGES: Final[Mapping[str, str]] = {
     "sites": "cmsspark.dashboard.pages.sites",
     "data": "cmsspark.dashboard.pages.data",
     "users": "cmsspark.dashboard.pages.users",
+    "forecasts": "cmsspark.dashboard.pages.forecasts",
+    "caches": "cmsspark.dashboard.pages.caches",
     "runs": "cmsspark.dashboard.pages.runs",
     "sql": "cmsspark.dashboard.pages.sql",
 }

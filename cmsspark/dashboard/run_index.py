@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -19,7 +19,7 @@ from cmsspark.pipeline.run_context import from_manifest
 from cmsspark.pipeline.run_report import PAGE
 from cmsspark.storage import LocalFiles, join, local_path
 from cmsspark.store import contents, run_history
-from cmsspark.store.day_states import Cell, table
+from cmsspark.store.day_states import NO_RESULT, Cell, table
 from cmsspark.store.run_history import Published, Run
 
 #: Manifests are kept, as a run never changes.
@@ -30,7 +30,8 @@ _KEPT: Final = 4_000
 class RunIndex:
     """Runs of a period's days. ``cells``: (day, job) → state; ``current``: (day, job) → the run that is stored.
 
-    ``published``: what became of their documents; ``notes``: what could not be read.
+    ``published``: what became of their documents; ``notes``: what could not be read; ``skipped``: (day, job) → why the
+    daily run leaves a day out that has no result.
     """
 
     jobs: list[str]
@@ -39,6 +40,7 @@ class RunIndex:
     runs: list[Run]
     published: list[Published]
     notes: list[str] = field(default_factory=list)
+    skipped: Mapping[tuple[date, str], str] = field(default_factory=dict)
 
 
 class _Manifests:
@@ -96,7 +98,9 @@ def _of_manifest(folder: Path, name: str, store: str, what: str) -> Run | str:
         return f"{what}: the manifest of run {name} cannot be read ({type(error).__name__})"
 
 
-def read_index(store: str, state_dir: Path, days: list[date]) -> RunIndex:
+def read_index(
+    store: str, state_dir: Path, days: list[date], skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+) -> RunIndex:
     """The runs of some days, in order; those of the run history where it knows this store."""
     notes: list[str] = []
     runs, published = _history(store, state_dir, days, notes)
@@ -112,9 +116,22 @@ def read_index(store: str, state_dir: Path, days: list[date]) -> RunIndex:
                 if run.stored_run not in names:
                     runs.append(run)
     runs.sort(key=lambda run: (run.began_ms, run.run), reverse=True)
-    jobs = [name for name in JOBS if any(run.job == name for run in runs)]
+    why = _why(skipped, days, notes)
+    jobs = [name for name in JOBS if any(run.job == name for run in runs) or any(job == name for _, job in why)]
     cells = table(days, jobs, runs, published)
-    return RunIndex(jobs, cells, current, runs, published, notes)
+    # As `cmsspark status` has it: a result that is there is shown.
+    why = {key: text for key, text in why.items() if cells[key].word in NO_RESULT}
+    return RunIndex(jobs, cells | dict.fromkeys(why, Cell("skipped")), current, runs, published, notes, why)
+
+
+def _why(
+    skipped: Callable[[], Mapping[tuple[date, str], str]], days: list[date], notes: list[str]
+) -> dict[tuple[date, str], str]:
+    try:
+        return {(day, job): text for (day, job), text in skipped().items() if day in days and job in JOBS}
+    except CmssparkError as error:
+        notes.append(" ".join(error.text().split()))
+        return {}
 
 
 def stored_jobs(store: str) -> list[str]:

@@ -29,7 +29,7 @@ def matching(names: list[str], text: str) -> list[int]:
 
 
 def suggestions(request: PageRequest) -> list[dict[str, Any]]:
-    """Datasets whose names match the parameter ``q``, those with the most accesses first."""
+    """Datasets whose names match the parameter ``q``, those with the most accesses first, then those of jobs alone."""
     names, sums = _ranked(request.snapshot)
     found = matching(names, text_parameter(request.parameters, "q"))[:_SUGGESTIONS]
     return [
@@ -42,9 +42,10 @@ def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
     """All datasets by their accesses on all stored days."""
 
     def make() -> tuple[list[str], list[int]]:
-        rows = snapshot.query(
-            "SELECT dataset_name::VARCHAR, sum(nacc)::BIGINT FROM datasets GROUP BY 1 ORDER BY 2 DESC, 1"
-        )
-        return [row[0] for row in rows], [row[1] for row in rows]
+        tables = snapshot.datasets
+        sums = tables.sums(range(len(tables.segments)), ("nacc", "job_count"), {})
+        accesses, jobs = (sums[name][0] for name in ("nacc", "job_count"))
+        order = sorted(range(len(tables.names)), key=lambda n: (-accesses[n], -jobs[n], n))
+        return [tables.names[n] for n in order], [int(accesses[n]) for n in order]
 
     return snapshot.cached("ranked", make)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from cmsspark.dashboard import segment_arrays
 from cmsspark.dashboard.coded_rows import NAMED, Names, write_coded
 from cmsspark.errors import OutputError
 from cmsspark.names import DERIVED
@@ -26,32 +27,38 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Version of the files below; segments of another version are built anew.
-VERSION: Final = 1
+VERSION: Final = 2
 INDEX: Final = "segment.json"
 _ROW_GROUP: Final = 30_720
+#: Files in which pages look up single datasets, with the rows of a group: a few are read for each.
+LOOKUP_FILES: Final = ("detail", "dataset_users")
+_LOOKUP_GROUP: Final = 10_240
 _SUMS: Final = """
     CAST(sum(nacc) AS HUGEINT) AS nacc,
     CAST(sum(remote_nacc) AS HUGEINT) AS remote_nacc,
     CAST(sum(CASE WHEN remote_nacc IS NOT NULL THEN nacc END) AS HUGEINT) AS remote_known_nacc,
     CAST(sum(read_bytes) AS HUGEINT) AS read_bytes,
+    CAST(sum(job_count) AS HUGEINT) AS job_count,
+    CAST(sum(job_read_bytes) AS HUGEINT) AS job_read_bytes,
     CAST(sum(cpu_ms) AS HUGEINT) AS cpu_ms,
     CAST(sum(wc_ms) AS HUGEINT) AS wc_ms
 """
-#: The additive columns of every rollup: integers, null where nothing of the group has a value.
-SUMS: Final = ("nacc", "remote_nacc", "remote_known_nacc", "read_bytes", "cpu_ms", "wc_ms")
+#: The additive columns of every rollup: integers, null where nothing of the group has a value. The first four are of
+#: accesses, the next two of jobs.
+SUMS: Final = (
+    *("nacc", "remote_nacc", "remote_known_nacc", "read_bytes"),
+    *("job_count", "job_read_bytes", "cpu_ms", "wc_ms"),
+)
 _USERS: Final = "list(user_id) AS users"
 #: File → keys of its sums.
 SUM_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "cube": ("day", "stream", "site_tier", "data_tier", "campaign"),
-    "datasets": ("dataset_name", "stream", "site_tier"),
     "detail": ("dataset_name", "day", "stream", "site_name", "app"),
     "site_days": ("site_name", "day", "stream", "data_tier", "app"),
     "site_datasets": ("site_name", "dataset_name", "stream"),
 }
 #: File → keys of its users: a row for each combination and user.
 USER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
-    "dataset_people": ("dataset_name",),
-    "dataset_totals_users": ("dataset_name", "stream", "site_tier"),
     "dataset_users": ("dataset_name", "day", "stream", "site_tier"),
 }
 #: File → keys of its users: a list for each combination.
@@ -95,6 +102,7 @@ def build(days: Sequence[StoredInterval], store: str, folder: Path, threads: int
     try:
         aside.mkdir(parents=True, mode=0o700)
         with duckdb.connect(":memory:", config=_config(aside, threads)) as con:
+            con.execute("SET enable_progress_bar = false")
             try:
                 index = _build(con, days, store, aside)
             except duckdb.IOException as error:
@@ -131,7 +139,7 @@ def file_digest(path: Path) -> str:
 
 def _config(folder: Path, threads: int) -> dict[str, Any]:
     return {
-        "memory_limit": "600MB",
+        "memory_limit": "500MB",
         "threads": threads,
         "temp_directory": str(folder / "spill"),
         "preserve_insertion_order": "false",
@@ -144,20 +152,25 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
     names.register(con)
     coded = str(folder / "coded" / "*").replace("'", "''")
     con.execute(
-        f"CREATE VIEW accesses AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
+        f"CREATE VIEW partials AS SELECT * REPLACE (DATE '1970-01-01' + day AS day) FROM read_parquet('{coded}')"
     )
+    _write_dataset_sums(con, folder)
+    segment_arrays.write_people(con, folder, len(names.of["dataset_name"]))
     for name, keys in SUM_FILES.items():
         _write_sums(con, folder / f"{name}.parquet", keys, with_last_day=name == "site_datasets")
     for name, keys in {**USER_FILES, **LIST_FILES}.items():
         _write_users(con, folder / f"{name}.parquet", keys, as_lists=name in LIST_FILES)
     for name, keys in BIT_FILES.items():
         _write_bits(con, folder / f"{name}.parquet", keys, len(names.of["user"]))
+    places = {name: number for number, name in enumerate(sorted(names.of["dataset_name"]))}
+    for name in LOOKUP_FILES:
+        segment_arrays.write_groups(folder / f"{name}.parquet", places)
     con.execute(
         "COPY (SELECT code AS user_id, name AS user_key FROM user_names ORDER BY 1) TO ? (FORMAT parquet)",
         [str(folder / "users.parquet")],
     )
     keys_of_days = _keys(con)
-    con.execute("DROP VIEW accesses")
+    con.execute("DROP VIEW partials")
     shutil.rmtree(folder / "coded")
     return SegmentIndex(
         VERSION,
@@ -165,14 +178,17 @@ def _build(con: duckdb.DuckDBPyConnection, days: Sequence[StoredInterval], store
         {str(one.interval): one.run for one in days},
         keys_of_days,
         rows,
-        {path.name: (path.stat().st_size, file_digest(path)) for path in sorted(folder.glob("*.parquet"))},
+        {
+            path.name: (path.stat().st_size, file_digest(path))
+            for path in sorted((*folder.glob("*.parquet"), *folder.glob("*.arrow")))
+        },
     )
 
 
 def _keys(con: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The ids of the pseudonym keys of each day, as its pseudonyms say."""
     rows = con.execute(
-        "SELECT DISTINCT day, split_part(name, ':', 1) AS key FROM (SELECT DISTINCT day, user_id FROM accesses) "
+        "SELECT DISTINCT day, split_part(name, ':', 1) AS key FROM (SELECT DISTINCT day, user_id FROM partials) "
         "JOIN user_names ON user_id = code ORDER BY ALL"
     ).fetchall()
     keys: dict[str, list[str]] = {}
@@ -193,21 +209,31 @@ def _with_names(keys: Sequence[str], values: Sequence[str]) -> str:
 def _write_sums(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, with_last_day: bool) -> None:
     """One file of sums: a row for each combination of the keys."""
     last = "max(day) AS last_day, " if with_last_day else ""
-    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM accesses GROUP BY ALL")
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {', '.join(keys)}, {last}{_SUMS} FROM partials GROUP BY ALL")
     _copy(con, _with_names(keys, [*(["last_day"] if with_last_day else []), *_narrow(con)]), path)
+
+
+def _write_dataset_sums(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    last = "max(day) FILTER (WHERE nacc > 0 OR job_count > 0) AS last_day"
+    keys = "dataset_name, stream, site_tier"
+    con.execute(f"CREATE TEMP TABLE result AS SELECT {keys}, {last}, {_SUMS} FROM partials GROUP BY ALL")
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    segment_arrays.write_sums(con, folder, sums, list(zip(SUMS, _kinds(con), strict=True)))
+    con.execute("DROP TABLE result")
 
 
 def _write_users(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str], *, as_lists: bool) -> None:
     """One file of users: a row, or an entry of a list, for each combination of the keys and each of its users."""
     names = ", ".join(keys)
-    distinct = f"SELECT DISTINCT {names}, user_id FROM accesses WHERE user_id IS NOT NULL"
+    distinct = f"SELECT DISTINCT {names}, user_id FROM partials WHERE user_id IS NOT NULL"
     sql = f"SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL" if as_lists else distinct
     con.execute(f"CREATE TEMP TABLE result AS {sql}")
     _copy(con, _with_names(keys, ["users" if as_lists else "user_id"]), path)
 
 
 def _copy(con: duckdb.DuckDBPyConnection, sql: str, path: Path) -> None:
-    con.execute(f"COPY ({sql}) TO ? (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})", [str(path)])
+    size = _LOOKUP_GROUP if path.stem in LOOKUP_FILES else _ROW_GROUP
+    con.execute(f"COPY ({sql}) TO ? (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {size})", [str(path)])
     con.execute("DROP TABLE result")
 
 
@@ -217,7 +243,7 @@ def _write_bits(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str],
     import pyarrow.parquet as pq
 
     names = ", ".join(keys)
-    distinct = f"SELECT DISTINCT {names}, user_id FROM accesses WHERE user_id IS NOT NULL"
+    distinct = f"SELECT DISTINCT {names}, user_id FROM partials WHERE user_id IS NOT NULL"
     con.execute(f"CREATE TEMP TABLE result AS SELECT {names}, {_USERS} FROM ({distinct}) GROUP BY ALL")
     rows = con.sql(_with_names(keys, ["users"])).to_arrow_table()
     con.execute("DROP TABLE result")
@@ -240,7 +266,11 @@ def bytes_of_sets(user_count: int) -> int:
 
 
 def _narrow(con: duckdb.DuckDBPyConnection) -> list[str]:
-    """The sums as 64-bit integers where all fit, else as decimals: Parquet has no larger integers."""
+    """The sums in SQL, of types that Parquet has."""
+    return [f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, _kinds(con), strict=True)]
+
+
+def _kinds(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """The types of the sums: 64-bit integers where all fit, else decimals, as files have no larger integers."""
     largest = con.execute(f"SELECT {', '.join(f'max({name})' for name in SUMS)} FROM result").fetchall()[0]
-    kinds = ["BIGINT" if value is None or value < 1 << 63 else "DECIMAL(38, 0)" for value in largest]
-    return [f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, kinds, strict=True)]
+    return ["BIGINT" if value is None or value < 1 << 63 else "DECIMAL(38, 0)" for value in largest]

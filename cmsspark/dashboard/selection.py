@@ -9,6 +9,7 @@ from typing import Final
 
 from cmsspark import days
 from cmsspark.errors import UsageError
+from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 
 #: Filters on accesses: the column, and its label.
 FILTERS: Final[Mapping[str, str]] = {
@@ -49,6 +50,23 @@ class Selection:
                 conditions.append(f"{name} = ?")
                 parameters.append(value)
         return " AND ".join(conditions), parameters
+
+    @property
+    def is_of_jobs(self) -> bool:
+        """Whether the only stream that it has counts jobs, not accesses."""
+        return self.value("stream") in STREAMS_OF_JOBS
+
+    @property
+    def streams_of_users(self) -> tuple[str, ...]:
+        """The streams whose users are counted: the chosen one, else those of accesses. Users of jobs are others."""
+        stream = self.value("stream")
+        return ACCESS_STREAMS if stream is None else (stream,)
+
+    def where_users(self, columns: Sequence[str], *, days_too: bool = True) -> tuple[str, list[object]]:
+        """As :meth:`where`, for sets of users with the column ``stream``."""
+        where, parameters = self.where([name for name in columns if name != "stream"], days_too=days_too)
+        streams = self.streams_of_users
+        return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
 
     def value(self, column: str) -> str | None:
         """The value that a column is filtered to; None for all."""

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cmsspark.dashboard.selection import STEPS, Selection
-from cmsspark.dashboard.use import MEASURES, OTHER, Series
-from cmsspark.dashboard.widgets import Chart, Column, Control, Kind, Table, shown
+from cmsspark.dashboard.selection import STEPS, Selection, choice_parameter
+from cmsspark.dashboard.use import MEASURES, OF_JOBS, OTHER, Series
+from cmsspark.dashboard.widgets import Chart, Column, Control, Kind, Note, Table, shown
 
-_KINDS: Final[Mapping[str, Kind]] = {"nacc": "count", "users": "count", "read_bytes": "bytes", "cpu_ms": "ms"}
+if TYPE_CHECKING:
+    from cmsspark.dashboard.page_request import PageRequest
+    from cmsspark.dashboard.snapshot import Snapshot
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "nacc": "count", "users": "count", "job_count": "count", "read_bytes": "bytes", "job_read_bytes": "bytes",
+    "cpu_ms": "ms",
+}  # fmt: skip
 _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month": "Month (UTC)"}
 
 
@@ -55,11 +62,34 @@ def label_of(day: date, step: str) -> str:
     return f"{day:%Y-%m}" if step == "month" else day.isoformat()
 
 
-def measure_controls(measure: str, group: str, groups: Mapping[str, str]) -> list[Control]:
+def measures_of(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The measures that a form offers, those of jobs where any are stored, each with its label."""
+    return [(name, label) for name, (label, _, _) in MEASURES.items() if snapshot.has_jobs or name not in OF_JOBS]
+
+
+def measure_of(request: PageRequest, chosen: Selection, notes: list[Note]) -> str:
+    """The measure of the address. A stream has either accesses or jobs: the measure of the other kind is replaced, and
+    ``notes`` says so.
+    """
+    measure = choice_parameter(request.parameters, "measure", list(MEASURES), "nacc")
+    stream = chosen.value("stream")
+    fitting = {"nacc": "job_count", "read_bytes": "job_read_bytes"}
+    if not chosen.is_of_jobs:
+        fitting = {} if stream is None else {of_jobs: name for name, of_jobs in fitting.items()}
+    if measure in fitting:
+        is_said = "measure" in request.parameters or chosen.is_of_jobs
+        measure = fitting[measure]
+        if is_said:
+            kind = "jobs, not accesses" if chosen.is_of_jobs else "accesses, not jobs"
+            notes.append(Note(f"The stream {shown(stream)} counts {kind}: this is its {MEASURES[measure][0].lower()}."))
+    return measure
+
+
+def measure_controls(request: PageRequest, measure: str, group: str, groups: Mapping[str, str]) -> list[Control]:
     """The form's fields for the measure and the grouping."""
-    measures = [(name, label) for name, (label, _, _) in MEASURES.items()]
+    measures = measures_of(request.snapshot)
     by = [*((name, label) for name, label in groups.items()), ("none", "nothing")]
     return [Control("measure", "Measure", measure, measures), Control("by", "Group by", group, by)]
 
 
-__all__ = ["OTHER", "chart_of", "label_of", "measure_controls"]
+__all__ = ["OTHER", "chart_of", "label_of", "measure_controls", "measure_of", "measures_of"]

@@ -6,8 +6,9 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,9 @@ _EVERY_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Options:
-    """Where to serve. ``token``: None makes one where ``host`` is not this host alone."""
+    """Where to serve. ``token``: None makes one where ``host`` is not this host alone. ``skipped``: (day, job) → why
+    the daily run leaves it out.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8_765
@@ -37,6 +40,7 @@ class Options:
     names: tuple[str, ...] = ()
     token: str | None = None
     threads: int = 8
+    skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
 
 
 @dataclass
@@ -80,7 +84,7 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
     database = Database(store, is_private=False, memory="250MB", threads=2, max_age_s=2)
     days = Database(store, is_private=True, memory="100MB", threads=1)
     keeper = Keeper(days, cache_dir, every_s=_EVERY_S, log=log)
-    services = Services(keeper, database, state_dir, guard, options.prefix)
+    services = Services(keeper, database, state_dir, guard, options.prefix, options.skipped)
     wsgi = waitress.create_server(
         create_app(services),
         sockets=[listening],

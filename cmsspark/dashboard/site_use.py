@@ -12,11 +12,14 @@ from cmsspark.dashboard import user_sets
 from cmsspark.dashboard.segment_build import SUMS
 from cmsspark.dashboard.selection import Selection
 from cmsspark.dashboard.snapshot import Snapshot, day_number
+from cmsspark.dashboard.use import codes_of_users, datasets
 from cmsspark.query.database import Database
 
 _SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
 #: Groups of a site's accesses: the column of ``site_days``.
 GROUPS: Final = ("data_tier", "app", "stream")
+#: The most accesses first, then the most jobs.
+_LARGEST: Final = "ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, 1"
 
 
 def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
@@ -25,7 +28,7 @@ def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
     def make() -> list[tuple[Any, ...]]:
         where, parameters = chosen.where(("stream",))
         rows = snapshot.query(
-            f"SELECT site_name::VARCHAR, {_SUMS} FROM site_totals WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1",
+            f"SELECT site_name::VARCHAR, {_SUMS} FROM site_totals WHERE {where} GROUP BY 1 {_LARGEST}",
             parameters,
         )
         users = _users(snapshot, chosen)
@@ -55,7 +58,7 @@ def by_group(snapshot: Snapshot, chosen: Selection, site: str, column: str) -> l
             return []
         return snapshot.query(
             f"SELECT {column}, {_SUMS} FROM read_parquet(?, union_by_name = true) WHERE site_name = ? AND {where} "
-            "GROUP BY 1 ORDER BY 2 DESC, 1",
+            f"GROUP BY 1 {_LARGEST}",
             [files, site, *parameters],
         )
 
@@ -83,7 +86,7 @@ def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple
         if not parts:
             return []
         return snapshot.query(
-            f"SELECT dataset_name, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 ORDER BY 2 DESC, 1", values
+            f"SELECT dataset_name, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}", values
         )
 
     return snapshot.cached(("site_datasets", chosen, site), make)
@@ -92,10 +95,11 @@ def top_datasets(snapshot: Snapshot, chosen: Selection, site: str) -> list[tuple
 def unused(
     snapshot: Snapshot, database: Database, site: str, weeks: int, kind: str
 ) -> tuple[date | None, int, int, list[tuple[Any, ...]]]:
-    """Replicas at a site of datasets that nobody read there in the last weeks up to the newest stored day.
+    """Replicas at a site of datasets that no access and no job read there in the last weeks up to the newest day.
 
     Returns the day of the replica snapshot (None where none is stored), the bytes and number of all its replicas at the
-    site, and for each unused one (dataset, bytes, newest replica ms, accesses elsewhere), the largest first.
+    site, and for each unused one (dataset, bytes, newest replica ms, accesses elsewhere, jobs elsewhere), the largest
+    first.
     """
     replica_days = database.days("dbs_phedex")
     if not replica_days:
@@ -109,7 +113,7 @@ def unused(
     columns = [column.to_pylist() for column in replicas.columns]
     read, elsewhere = _read_lately(snapshot, site, weeks, columns[0])
     rows = [
-        (name, size, newest, elsewhere.get(name, 0))
+        (name, size, newest, *elsewhere.get(name, (0, 0)))
         for name, size, newest in zip(*columns, strict=True)
         if name not in read
     ]
@@ -123,8 +127,10 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
     return last - timedelta(days=7 * weeks - 1), last
 
 
-def _read_lately(snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]) -> tuple[set[str], dict[str, int]]:
-    """The datasets that were read at the site in the window; and the accesses of these names at other sites."""
+def _read_lately(
+    snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
+) -> tuple[set[str], dict[str, tuple[int, int]]]:
+    """The datasets that were read at the site in the window; and the accesses and jobs of these names elsewhere."""
 
     def make() -> set[str]:
         first, last = window(snapshot, weeks)
@@ -132,7 +138,7 @@ def _read_lately(snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
         files = snapshot.files("site_datasets", first, last)
         rows = snapshot.query(
             "SELECT DISTINCT dataset_name FROM read_parquet(?, union_by_name = true) "
-            "WHERE site_name = ? AND last_day >= ? AND nacc > 0",
+            "WHERE site_name = ? AND last_day >= ? AND (nacc > 0 OR job_count > 0)",
             [files, site, first],
         )
         return {row[0] for row in rows}
@@ -140,15 +146,19 @@ def _read_lately(snapshot: Snapshot, site: str, weeks: int, names: Sequence[str]
     read = snapshot.cached(("read_lately", site, weeks), make)
     wanted = [name for name in names if name not in read]
     first, last = window(snapshot, weeks)
-    elsewhere = snapshot.cached(("accesses", first, last), lambda: _accesses(snapshot, first, last))
+    elsewhere = snapshot.cached(("uses", first, last), lambda: _uses(snapshot, first, last))
     return read, {name: elsewhere[name] for name in wanted if name in elsewhere}
 
 
-def _accesses(snapshot: Snapshot, first: date, last: date) -> dict[str, int]:
-    from cmsspark.dashboard.use import datasets
-
-    ranking = datasets(snapshot, Selection(first, last), "nacc")
-    return dict(zip(ranking.names(), ranking.nacc, strict=True))
+def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
+    """Accesses and jobs of each dataset."""
+    uses: dict[str, tuple[int, int]] = {}
+    accesses, jobs = (datasets(snapshot, Selection(first, last), name) for name in ("nacc", "job_count"))
+    for name, count in zip(accesses.names(), accesses.counts, strict=True):
+        uses[name] = (count or 0, 0)
+    for name, count in zip(jobs.names(), jobs.counts, strict=True):
+        uses[name] = (uses.get(name, (0, 0))[0], count or 0)
+    return uses
 
 
 def users_of_site(snapshot: Snapshot, chosen: Selection, site: str) -> int | None:
@@ -162,7 +172,7 @@ def _users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
             return dict.fromkeys(names)
         counter = user_sets.DistinctCounter(max(1, len(names)), snapshot.pseudonyms)
-        codes = {name: snapshot.code(name, value) for name, value in chosen.filters if name == "stream"}
+        codes = {"stream": codes_of_users(snapshot, chosen)["stream"]}
         for table in snapshot.user_tables["site_users"]:
             rows = user_sets.chosen_rows(table, codes, day_number(chosen.first), day_number(chosen.last))
             counter.add(table, rows, table.keys["site_name"][rows].astype(np.int32))

@@ -9,17 +9,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from cmsspark import clock
-from cmsspark.dashboard import user_sets
+from cmsspark.dashboard import dataset_tables, user_sets
+from cmsspark.dashboard.dataset_tables import DatasetTables
 from cmsspark.dashboard.rollups import RollupState, Segment
-from cmsspark.dashboard.segment_build import BIT_FILES, SUMS, derived
+from cmsspark.dashboard.segment_build import BIT_FILES, SUMS
 from cmsspark.dashboard.user_sets import UserTable
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,7 +51,8 @@ class Snapshot:
     """The rollups as pages query them.
 
     ``state``: the segments, and the days that are left out or partial. ``names``: dimension → its values, sorted.
-    ``pseudonyms``: the number of all users. ``loaded_ms``: when it was loaded, UTC ms.
+    ``pseudonyms``: the number of all users. ``datasets``: what is known of each dataset. ``loaded_ms``: when it was
+    loaded, UTC ms.
     """
 
     state: RollupState
@@ -55,12 +60,13 @@ class Snapshot:
     names: Mapping[str, list[str]]
     pseudonyms: int
     user_tables: Mapping[str, list[UserTable]]
+    datasets: DatasetTables
     loaded_ms: int
-    _results: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
+    _results: OrderedDict[Any, Future[Any]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _lists: list[UserTable] | None = None
 
-    @property
+    @cached_property
     def days(self) -> list[date]:
         """The days that it holds, in order."""
         return sorted(self.state.runs)
@@ -68,6 +74,11 @@ class Snapshot:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self.state.segments
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether any stored day has a stream of jobs."""
+        return any(name in STREAMS_OF_JOBS for name in self.names["stream"])
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query; any thread may call it."""
@@ -80,18 +91,26 @@ class Snapshot:
             return cursor.sql(sql, params=list(parameters)).to_arrow_table()
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
-        """``make()``, or its last result for the same key: a snapshot never changes, so results do not, either."""
+        """``make()``, or its last result for the same key: a snapshot never changes, so results do not, either.
+
+        Requests for a key that is being made wait for it: several people who ask the same question cost one answer.
+        """
         with self._lock:
-            if key in self._results:
-                self._results.move_to_end(key)
-                result: T = self._results[key]
-                return result
-        result = make()
-        with self._lock:
-            self._results[key] = result
+            result: Future[T] | None = self._results.get(key)
+            is_own = result is None
+            if result is None:
+                result = self._results[key] = Future()
+            self._results.move_to_end(key)
             while len(self._results) > _KEPT_RESULTS:
                 self._results.popitem(last=False)
-        return result
+        if is_own:
+            try:
+                result.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    self._results.pop(key, None)
+                result.set_exception(error)
+        return result.result()
 
     def files(self, name: str, first: date, last: date) -> list[str]:
         """The files of a rollup whose segments have days of the period."""
@@ -131,12 +150,17 @@ class Snapshot:
 
     def keys_of(self, first: date, last: date) -> set[str]:
         """The ids of the pseudonym keys of the days of a period: users of two keys cannot be told apart."""
-        keys: set[str] = set()
+        return {key for key, days in self.days_of_keys.items() if any(first <= day <= last for day in days)}
+
+    @cached_property
+    def days_of_keys(self) -> dict[str, list[date]]:
+        """The days of each pseudonym key, in order."""
+        days: dict[str, list[date]] = {}
         for one in self.segments:
-            for day, ids in one.index.keys.items():
-                if first <= date.fromisoformat(day) <= last:
-                    keys.update(ids)
-        return keys
+            for day, keys in one.index.keys.items():
+                for key in keys:
+                    days.setdefault(key, []).append(date.fromisoformat(day))
+        return days
 
 
 def load(state: RollupState, threads: int = 2) -> Snapshot:
@@ -149,24 +173,24 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     )
     segments = state.segments
     con.execute("SET parquet_metadata_cache = true")
+    con.execute("SET enable_progress_bar = false")
     names = {name: _values(con, segments, name) for name in DIMENSIONS}
-    datasets = _values(con, segments, "dataset_name")
-    for name, values in (*names.items(), ("dataset_name", datasets)):
+    datasets = dataset_tables.load(segments)
+    for name, values in names.items():
         con.register("enum_values", pa.table({"value": pa.array(values or [""], pa.string())}))
         con.execute(f"CREATE TYPE {name}_enum AS ENUM (SELECT value FROM enum_values)")
         con.unregister("enum_values")
     _load_cube(con, segments)
-    _load_datasets(con, segments)
     _load_sites(con, segments)
     users, tables = _load_users(con, segments, names)
-    names["dataset_name"] = datasets
-    return Snapshot(state, con, names, users, tables, clock.now_ms())
+    names["dataset_name"] = datasets.names
+    return Snapshot(state, con, names, users, tables, datasets, clock.now_ms())
 
 
 def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column: str) -> list[str]:
     if not segments:
         return []
-    file = {"dataset_name": "datasets", "site_name": "site_days"}.get(column, "cube")
+    file = "site_days" if column == "site_name" else "cube"
     paths = [one.file(file) for one in segments]
     rows = con.execute(f"SELECT DISTINCT {column} FROM read_parquet(?) ORDER BY 1", [paths]).fetchall()
     return [row[0] for row in rows]
@@ -180,27 +204,6 @@ def _load_cube(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> N
         con.execute(
             f"INSERT INTO cube SELECT day, {', '.join((*keys, *SUMS))} FROM read_parquet(?)", [one.file("cube")]
         )
-
-
-def _load_datasets(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
-    """``datasets``: sums of a whole segment by dataset, stream and site tier; ``dataset_facts``: parts of names."""
-    sums = _sum_columns(con, segments, "datasets")
-    con.execute(
-        "CREATE TABLE datasets (segment SMALLINT, dataset_name dataset_name_enum, stream stream_enum, "
-        f"site_tier site_tier_enum, {sums})"
-    )
-    for number, one in enumerate(segments):
-        con.execute(
-            f"INSERT INTO datasets SELECT {number}, dataset_name, stream, site_tier, {', '.join(SUMS)} "
-            "FROM read_parquet(?)",
-            [one.file("datasets")],
-        )
-    con.execute(
-        "CREATE TABLE dataset_facts AS SELECT dataset_name, "
-        f"{derived('data_tier')}::data_tier_enum AS data_tier, {derived('campaign')}::campaign_enum AS campaign "
-        "FROM (SELECT DISTINCT dataset_name::VARCHAR AS dataset_name FROM datasets)"
-    )
-    con.execute("ALTER TABLE dataset_facts ALTER dataset_name TYPE dataset_name_enum")
 
 
 def _load_sites(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.dashboard import user_sets
+from cmsspark.dashboard.dataset_tables import Sums
+from cmsspark.dashboard.rollups import Segment
 from cmsspark.dashboard.segment_build import SUMS, derived
 from cmsspark.dashboard.selection import FILTERS, Selection
 from cmsspark.dashboard.snapshot import Snapshot, day_number, day_of
@@ -25,8 +27,12 @@ MEASURES: Final[Mapping[str, tuple[str, str, float]]] = {
     "nacc": ("Accesses", "", 1),
     "users": ("Distinct users", "", 1),
     "read_bytes": ("Bytes read", "B", 1),
+    "job_count": ("Jobs", "", 1),
+    "job_read_bytes": ("Bytes read by jobs", "B", 1),
     "cpu_ms": ("CPU hours", "h", 1 / 3_600_000),
 }
+#: Measures of jobs, which are not accesses.
+OF_JOBS: Final = ("job_count", "job_read_bytes")
 #: Groups that a chart shows by name; the rest is one more group.
 SHOWN: Final = 7
 OTHER: Final = "other"
@@ -48,14 +54,17 @@ class Series:
 
 
 def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
-    """Accesses, remote accesses, bytes, CPU and wall-clock ms, datasets and users of a selection."""
+    """The sums of a selection, as in ``SUMS``, and its distinct users: of accesses or, where its stream is of jobs, of
+    these.
+    """
 
     def make() -> dict[str, int | None]:
         where, parameters = chosen.where(list(FILTERS))
         sums = ", ".join(f"sum({name})" for name in SUMS)
         row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
         result: dict[str, int | None] = {name: _whole(value) for name, value in zip(SUMS, row, strict=True)}
-        result["nacc"] = result["nacc"] or 0
+        counted = "job_count" if chosen.is_of_jobs else "nacc"
+        result[counted] = result[counted] or 0
         result["users"] = users_by(snapshot, chosen, None, whole_period=True).values.get("", [None])[0]
         return result
 
@@ -85,15 +94,15 @@ def _sums_by(snapshot: Snapshot, chosen: Selection, measure: str, group: str | N
     position = {day: number for number, day in enumerate(buckets)}
     by_group: dict[str, list[int | None]] = {}
     for day, name, value in rows:
-        by_group.setdefault(name, [None] * len(buckets))[position[day]] = _whole(value)
-    if measure == "nacc":
+        if value is not None:
+            by_group.setdefault(name, [None] * len(buckets))[position[day]] = _whole(value)
+    if measure in ("nacc", "job_count"):
         with_zeros(snapshot, chosen, by_group)
-    kept = {name: values for name, values in by_group.items() if any(value is not None for value in values)}
-    return Series(buckets, _with_others(kept))
+    return Series(buckets, _with_others(by_group))
 
 
 def with_zeros(snapshot: Snapshot, chosen: Selection, by_group: dict[str, list[int | None]]) -> None:
-    """Write 0 accesses where a group has none in a step with a stored day; without one nothing is known."""
+    """Write 0 where a group has no count in a step with a stored day; without one nothing is known."""
     stored = {chosen.bucket_of(day) for day in snapshot.days if chosen.first <= day <= chosen.last}
     is_stored = [bucket in stored for bucket in chosen.buckets()]
     for name, values in by_group.items():
@@ -112,7 +121,8 @@ def _with_others(by_group: dict[str, list[int | None]]) -> dict[str, list[int | 
 
 
 def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_period: bool = False) -> Series:
-    """Distinct users in each step of the period, or once over all of it, by group; each person once in a cell.
+    """Distinct users in each step of the period, or once over all of it, by group; each person once in a cell. Users of
+    jobs are counted where the selection's stream is of jobs.
 
     Where a cell spans days of two pseudonym keys its users cannot be counted, and it is None.
     """
@@ -122,7 +132,7 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
     shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen, column)
     columns = {name for name, _ in chosen.filters} | ({column} if column else set())
     tables = _tables_for(snapshot, columns)
-    codes = {name: snapshot.code(name, value) for name, value in chosen.filters}
+    codes = codes_of_users(snapshot, chosen)
     groups = len(shown) + 1
     counter = user_sets.DistinctCounter(len(buckets) * groups, snapshot.pseudonyms)
     group_of = np.full(max(1, len(names)), groups - 1, np.int32)
@@ -146,6 +156,12 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
     return Series(buckets, kept, is_additive=False, note=note)
 
 
+def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
+    """Column → numbers of the values that a selection has, for sets of users."""
+    codes = {name: [snapshot.code(name, value)] for name, value in chosen.filters}
+    return {**codes, "stream": [snapshot.code("stream", name) for name in chosen.streams_of_users]}
+
+
 def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.UserTable]:
     """The smallest sets of users that have these columns."""
     if columns <= {"stream", "site_tier", "data_tier"}:
@@ -159,8 +175,10 @@ def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.Use
 
 def _largest(snapshot: Snapshot, chosen: Selection, column: str) -> list[str]:
     where, parameters = chosen.where(list(FILTERS))
+    counted = "job_count" if chosen.is_of_jobs else "nacc"
     rows = snapshot.query(
-        f"SELECT {column}::VARCHAR, sum(nacc) FROM cube WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {SHOWN}",
+        f"SELECT {column}::VARCHAR, sum({counted}) FROM cube WHERE {where} GROUP BY 1 "
+        f"ORDER BY 2 DESC NULLS LAST, 1 LIMIT {SHOWN}",
         parameters,
     )
     return [row[0] for row in rows]
@@ -175,14 +193,27 @@ def _mixed(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) -> li
 
 @dataclass(frozen=True)
 class DatasetRanking:
-    """Datasets by a measure, the largest first: their numbers in the snapshot's names, accesses and the measure."""
+    """Datasets by a measure, the largest first: their numbers in the snapshot's names, and the measure.
+
+    ``counted``: what the selection is about, accesses or jobs; ``measured``: the measure. Both are in that order.
+    """
 
     snapshot: Snapshot
     chosen: Selection
     measure: str
     codes: npt.NDArray[np.int64]
-    nacc: list[int]
-    values: list[int | None]
+    counted: Sums
+    measured: Sums
+
+    @cached_property
+    def counts(self) -> list[int | None]:
+        """The accesses or jobs of each dataset; None of one that has only the other."""
+        return _cells(self.counted)
+
+    @cached_property
+    def values(self) -> list[int | None]:
+        """The measure of each dataset, None where it has none."""
+        return _cells(self.measured)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -194,47 +225,96 @@ class DatasetRanking:
 
     @cached_property
     def total(self) -> int:
-        """The accesses of all datasets."""
-        return sum(self.nacc)
+        """The accesses or jobs of all datasets."""
+        return int(self.counted[0].sum())
+
+    @cached_property
+    def used(self) -> int:
+        """The number of datasets that have accesses, or jobs where the selection is about these."""
+        return int(self.counted[1].sum())
 
     def sums(self, names: Sequence[str]) -> dict[str, list[int | None]]:
         """Column of ``SUMS`` → its values for some of the datasets."""
-        sql, parameters = _dataset_rows(self.snapshot, self.chosen, SUMS, names)
-        rows = {row[0]: row[1:] for row in self.snapshot.query(sql, parameters)}
-        return {column: [_whole(rows[name][n]) for name in names] for n, column in enumerate(SUMS)}
+        positions = self.snapshot.datasets.positions
+        codes = np.array([positions[name] for name in names], np.int64)
+        found = _sums_of_datasets(self.snapshot, self.chosen, SUMS, codes)
+        return {column: _cells(_taken(found[column], codes)) for column in SUMS}
 
 
 def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRanking:
-    """All datasets that the selection read, the largest first."""
+    """All datasets that the selection has accesses of, or jobs where the measure or the stream is of jobs, the largest
+    first.
+    """
 
     def make() -> DatasetRanking:
-        columns = list(dict.fromkeys(("nacc", measure)))
-        sql, parameters = _dataset_rows(snapshot, chosen, columns)
-        rows = snapshot.arrow(sql, parameters)
-        codes = _enum_codes(rows.column(0), snapshot.names["dataset_name"])
-        nacc = [int(value or 0) for value in _integers(rows.column(1))]
-        values = _integers(rows.column(len(columns)))
+        counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
+        found = _sums_of_datasets(snapshot, chosen, list(dict.fromkeys((counted, measure))))
+        is_there = found[counted][1] | found[measure][1]
+        for column in ("data_tier", "campaign"):
+            value = chosen.value(column)
+            if value is not None:
+                is_there &= snapshot.datasets.is_of(column, value)
+        codes = np.flatnonzero(is_there)
+        values, has_value = (part[codes] for part in found[measure])
         # Names are in order, so their numbers decide between equal values.
-        order = sorted(range(len(codes)), key=lambda n: (values[n] is None, -(values[n] or 0), codes[n]))
+        order = (
+            codes[np.lexsort((codes, -np.where(has_value, values, -1)))]
+            if values.dtype != object
+            else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -values[n], codes[n]))]
+        )
         return DatasetRanking(
-            snapshot, chosen, measure, codes[order], [nacc[n] for n in order], [values[n] for n in order]
+            snapshot, chosen, measure, order, _taken(found[counted], order), _taken(found[measure], order)
         )
 
     return snapshot.cached(("datasets", chosen, measure), make)
 
 
-def _enum_codes(column: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The numbers of names in a column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _taken(sums: Sums, codes: npt.NDArray[np.int64]) -> Sums:
+    values, is_there = sums
+    return values[codes], is_there[codes]
 
-    if not pa.types.is_dictionary(column.type):
-        return np.asarray(pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy(), np.int64)
-    codes = [
-        pc.index_in(chunk.dictionary, value_set=pa.array(names, pa.string())).to_numpy()[chunk.indices.to_numpy()]
-        for chunk in column.chunks
-    ]
-    return np.concatenate(codes).astype(np.int64) if codes else np.zeros(0, np.int64)
+
+def _cells(sums: Sums) -> list[int | None]:
+    """The sums, None where there is none."""
+    values, is_there = sums
+    found: list[int | None] = values.tolist()
+    for number in np.flatnonzero(~is_there):
+        found[number] = None
+    return found
+
+
+def _sums_of_datasets(
+    snapshot: Snapshot, chosen: Selection, columns: Sequence[str], subset: npt.NDArray[np.int64] | None = None
+) -> dict[str, Sums]:
+    """Sums of each dataset, of some or all: whole segments from arrays, days of cut segments from files.
+
+    Data tier and campaign of the selection follow from the name: the caller chooses by it.
+    """
+    inside, cut = snapshot.split(chosen.first, chosen.last)
+    filters = {name: value for name, value in chosen.filters if name in ("stream", "site_tier")}
+    found = snapshot.datasets.sums(inside, columns, filters, subset)
+    if not cut:
+        return found
+    names = None if subset is None else [snapshot.datasets.names[code] for code in subset]
+    where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
+    own, of_names = _named(names)
+    rows = snapshot.arrow(
+        f"SELECT dataset_name, {', '.join(f'sum({name}) AS {name}' for name in columns)} "
+        "FROM read_parquet(?, union_by_name = true) "
+        f"WHERE day BETWEEN ? AND ? AND {where.replace('site_tier', derived('site_tier'))} AND {own} GROUP BY 1",
+        [[one.file("detail") for one in cut], chosen.first, chosen.last, *parameters, *of_names],
+    )
+    positions = snapshot.datasets.positions
+    codes = np.array([positions[name] for name in rows["dataset_name"].to_pylist()], np.int64)
+    for name in columns:
+        values, is_there = found[name]
+        added = _integers(rows[name])
+        if values.dtype != object and any(value is not None and value >= 1 << 62 for value in added):
+            values = values.astype(object)
+        values[codes] += np.array([value or 0 for value in added], values.dtype)
+        is_there[codes] |= np.array([value is not None for value in added], np.bool_)
+        found[name] = values, is_there
+    return found
 
 
 def _integers(column: pa.ChunkedArray) -> list[int | None]:
@@ -244,36 +324,6 @@ def _integers(column: pa.ChunkedArray) -> list[int | None]:
     with suppress(pa.ArrowInvalid):
         return list(column.cast(pa.int64()).to_pylist())
     return [_whole(value) for value in column.to_pylist()]
-
-
-def _dataset_rows(
-    snapshot: Snapshot, chosen: Selection, columns: Sequence[str], names: Sequence[str] | None = None
-) -> tuple[str, list[object]]:
-    """SQL for sums of each dataset, of some or all: whole segments from memory, days of cut segments from files."""
-    inside, cut = snapshot.split(chosen.first, chosen.last)
-    where, parameters = chosen.where(("stream", "site_tier"), days_too=False)
-    facts, of_facts = chosen.where(("data_tier", "campaign"), days_too=False)
-    numbers = ", ".join(map(str, inside)) or "-1"
-    plain, sums = ", ".join(columns), ", ".join(f"sum({name}) AS {name}" for name in columns)
-    own, of_names = _named(names)
-    facts, of_facts = ("true", []) if names is not None else (facts, of_facts)
-    # As numbers of the type: a comparison with texts would make a text of every row.
-    known = "dataset_name IN (SELECT unnest(?::VARCHAR[]::dataset_name_enum[]))" if names is not None else "true"
-    parts = [f"SELECT dataset_name, {plain} FROM datasets WHERE segment IN ({numbers}) AND {where} AND {known}"]
-    values: list[object] = [*parameters, *([list(names)] if names is not None else [])]
-    if cut:
-        edge = where.replace("site_tier", derived("site_tier"))
-        parts.append(
-            f"SELECT dataset_name::dataset_name_enum AS dataset_name, {plain} "
-            f"FROM (SELECT dataset_name, {sums} FROM read_parquet(?, union_by_name = true) "
-            f"WHERE day BETWEEN ? AND ? AND {edge} AND {own} GROUP BY 1)"
-        )
-        values += [[one.file("detail") for one in cut], chosen.first, chosen.last, *parameters, *of_names]
-    sql = f"SELECT dataset_name, {sums} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1"
-    if of_facts:
-        sql = f"SELECT one.* FROM ({sql}) one JOIN dataset_facts USING (dataset_name) WHERE {facts}"
-        values += of_facts
-    return sql, values
 
 
 def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
@@ -286,49 +336,70 @@ def _named(names: Sequence[str] | None) -> tuple[str, list[object]]:
 
 
 def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str]) -> list[int | None]:
-    """The distinct users of each dataset in the selection, each person once."""
+    """The distinct users of each dataset in the selection, each person once: of accesses or, where its stream is of
+    jobs, of these.
+    """
 
     def make() -> list[int | None]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if len(snapshot.keys_of(chosen.first, chosen.last)) > 1:
             return [None] * len(names)
-        wanted = pa.array(names, pa.string())
-        own, of_names = _named(names)
-        counter = user_sets.DistinctCounter(len(names), snapshot.pseudonyms)
-        for number, segment in enumerate(snapshot.segments):
-            if segment.days[0] > chosen.last or segment.days[-1] < chosen.first:
-                continue
-            is_whole = chosen.first <= segment.days[0] and segment.days[-1] <= chosen.last
-            where, parameters = chosen.where(("stream", "site_tier"), days_too=not is_whole)
-            file = "dataset_users" if not is_whole else "dataset_totals_users" if parameters else "dataset_people"
-            rows = snapshot.arrow(
-                f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
-                [segment.file(file), *of_names, *parameters],
-            )
-            table = user_sets.of_rows(rows, snapshot.user_tables["tier_users"][number].global_ids)
-            groups = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy().astype(np.int32)
-            counter.add(table, np.arange(len(groups)), groups)
-        return [int(count) for count in counter.counts()]
+        inside, cut = snapshot.split(chosen.first, chosen.last)
+        codes = [snapshot.datasets.positions[name] for name in names]
+        filters: dict[str, Sequence[str]] = {"stream": chosen.streams_of_users}
+        tier = chosen.value("site_tier")
+        if tier is not None:
+            filters["site_tier"] = (tier,)
+        parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
+        for number in inside:
+            own, ids = snapshot.datasets.segments[number], snapshot.user_tables["tier_users"][number].global_ids
+            is_wanted = own.wanted_pairs(filters)
+            for position, code in enumerate(codes):
+                if own.places[code] >= 0:
+                    parts[position].append(ids[own.users(int(own.places[code]), is_wanted)])
+        _users_of_days(snapshot, chosen, names, cut, parts)
+        return [len(np.unique(np.concatenate(part))) if part else 0 for part in parts]
 
     return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
 
 
+def _users_of_days(
+    snapshot: Snapshot,
+    chosen: Selection,
+    names: Sequence[str],
+    cut: Sequence[Segment],
+    parts: list[list[npt.NDArray[np.int64]]],
+) -> None:
+    """Add the users of each dataset on the days of segments that the period cuts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(names, pa.string())
+    own, of_names = _named(names)
+    where, parameters = chosen.where_users(("stream", "site_tier"))
+    for segment in cut:
+        rows = snapshot.arrow(
+            f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {own} AND {where}",
+            [segment.file("dataset_users"), *of_names, *parameters],
+        )
+        number = snapshot.segments.index(segment)
+        ids = snapshot.user_tables["tier_users"][number].global_ids[rows["user_id"].to_numpy()]
+        groups = pc.index_in(rows["dataset_name"], value_set=wanted).to_numpy()
+        order = np.argsort(groups, kind="stable")
+        bounds = np.searchsorted(groups[order], np.arange(len(names) + 1))
+        for position in range(len(names)):
+            parts[position].append(ids[order[bounds[position] : bounds[position + 1]]])
+
+
 def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
     """(N, sum of the N largest datasets, its share of the sum of all), for N of 1, 2, 5, 10, 20, 50 … and all."""
-    values = sorted((value for value in ranking.values if value), reverse=True)
-    total = sum(values)
-    if not total:
+    values, is_there = ranking.measured
+    sums = np.cumsum(values[is_there & (values > 0).astype(np.bool_)])
+    if not len(sums):
         return []
+    total = int(sums[-1])
     numbers = [base * 10**power for power in range(7) for base in (1, 2, 5)]
-    chosen = [number for number in numbers if number < len(values)] + [len(values)]
-    result, before, done = [], 0, 0
-    for number in chosen:
-        done += sum(values[before:number])
-        before = number
-        result.append((number, done, done / total))
-    return result
+    chosen = [number for number in numbers if number < len(sums)] + [len(sums)]
+    return [(number, int(sums[number - 1]), int(sums[number - 1]) / total) for number in chosen]
 
 
 def _whole(value: Any) -> int | None:

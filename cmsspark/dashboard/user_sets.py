@@ -111,12 +111,12 @@ def of_rows(rows: pa.Table, global_ids: npt.NDArray[np.int64]) -> UserTable:
     return UserTable({}, global_ids, lengths=np.ones(len(users), np.int64), users=users)
 
 
-def chosen_rows(table: UserTable, wanted: Mapping[str, int], first: int, last: int) -> npt.NDArray[np.int64]:
-    """The rows of days from ``first`` to ``last`` whose keys have the wanted codes."""
+def chosen_rows(table: UserTable, wanted: Mapping[str, Sequence[int]], first: int, last: int) -> npt.NDArray[np.int64]:
+    """The rows of days from ``first`` to ``last`` whose keys have one of the wanted codes."""
     days = table.keys["day"]
     mask: Mask = (days >= first) & (days <= last)
-    for name, code in wanted.items():
-        mask &= table.keys[name] == code
+    for name, codes in wanted.items():
+        mask &= np.isin(table.keys[name], codes)
     return np.flatnonzero(mask)
 
 

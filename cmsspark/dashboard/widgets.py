@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cmsspark.clock import to_second
@@ -71,8 +72,12 @@ class Table:
     def share(self, row: Sequence[Any]) -> int:
         """The length of a row's bar in percent of the largest."""
         assert self.bars is not None
-        largest = max((value for r in self.rows if (value := r[self.bars]) is not None), default=0)
-        return round(100 * (row[self.bars] or 0) / largest) if largest else 0
+        return round(100 * (row[self.bars] or 0) / self._largest) if self._largest else 0
+
+    @cached_property
+    def _largest(self) -> Any:
+        assert self.bars is not None
+        return max((value for row in self.rows if (value := row[self.bars]) is not None), default=0)
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,23 @@ def si(value: float | None, unit: str = "", digits: int = 3) -> str:
     else:
         text = f"{number:.{max(0, digits - len(str(int(abs(number)))))}f}"
     return f"{text} {_PREFIXES[power]}{unit}".strip()
+
+
+def count_figure(label: str, count: int | None) -> Figure:
+    """A number of things."""
+    return Figure(label, si(count), f"{count:,}" if count is not None else "")
+
+
+def bytes_figure(label: str, size: int | None) -> Figure:
+    """A volume."""
+    return Figure(label, si(size, "B"), f"{size:,} B" if size is not None else "no stream here logs bytes")
+
+
+def cpu_figure(milliseconds: int | None) -> Figure:
+    """CPU time, which the logs of jobs have."""
+    if milliseconds is None:
+        return Figure("CPU hours", NOTHING, "no stream here logs CPU")
+    return Figure("CPU hours", si(milliseconds / 3_600_000), f"{milliseconds / 1000:,.3f} s, of jobs")
 
 
 def shown(text: object) -> str:

@@ -20,6 +20,7 @@ from isal import isal_zlib
 from cmsspark.access import UNMATCHED_JOB_BINS
 from cmsspark.days import start_ms
 from cmsspark.demo.activity import STREAMS, Stream
+from cmsspark.demo.cache_records import write_cache_records
 from cmsspark.demo.logs import CONDOR, Counts, LogLayout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world
 from cmsspark.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
@@ -29,6 +30,8 @@ from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
 
 #: What part of a day's records each stream has.
 SHARES: Final[dict[str, float]] = {"aaa": 0.40, "eos": 0.25, "cmssw": 0.225, "crab": 0.125, CONDOR: 0.125}
+#: Records of caches beside them: a small feed, of no stream.
+CACHE_SHARE: Final = 0.01
 
 Progress = Callable[[str], None]
 #: Something to write of a world; what it returns is its own affair.
@@ -101,7 +104,7 @@ def make(
     """Write a small CMS under ``root``; what stood in its folders before is replaced.
 
     ``records`` is a day's total over all streams, ``streams`` which are written: by default those that serve each day,
-    so that jobs are CRAB's or HTCondor's. ``favourite``: the share of
+    so that jobs are CRAB's or HTCondor's, with the records of caches on days of Rucio. ``favourite``: the share of
     accesses that the most popular dataset gets, where that is more than it has anyway. With several ``days`` the
     dumps are dated the day after the last. The same arguments give the same bytes (with the same versions of numpy
     and isal), also with more ``processes``; those are forked, so a caller that runs threads keeps to one.
@@ -118,6 +121,8 @@ def make(
     tasks = _dumps(root, after, layout, served)
     for today in (day + timedelta(days=offset) for offset in range(days)):
         tasks += _logs(root, today, records, seed, streams or served_streams(today), layout, is_first=today == day)
+        if streams is None and _has_caches(today):
+            tasks.append(_caches(root, today, round(records * CACHE_SHARE), seed, layout))
     bins: dict[date, dict[str, Counts]] = {day + timedelta(days=offset): {} for offset in range(days)}
     dumps: dict[str, Path] = {}
     log_bytes = 0
@@ -191,6 +196,18 @@ def _logs(
         for count in [round(records * SHARES[stream])]
         for piece in pieces(_known(stream), day, count, layout.per_part)
     ]
+
+
+def _has_caches(day: date) -> bool:
+    """Whether a day has records of caches: they are of the years of Rucio."""
+    return Epochs.load().source(REPLICAS_ROLE, day) == "rucio"
+
+
+def _caches(root: Path, day: date, records: int, seed: int, layout: LogLayout) -> tuple[str, Task]:
+    """The records of caches of a day."""
+    write = partial(write_cache_records, root=root, seed=seed, day=day, records=records, per_part=layout.per_part,
+                    compression=layout.gzip)  # fmt: skip
+    return f"caches: {records:,} records of {day}", write
 
 
 def _written(world: World, tasks: list[tuple[str, Task]], processes: int, tell: Progress) -> Iterator[Any]:

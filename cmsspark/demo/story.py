@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ PRODUCTION_ROWS: Final = 200_000
 LATE: Final = "cmssw"
 _QUIET_SHARE: Final = 0.3
 _HOUR_MS: Final = 3_600_000
+#: What ``cmsspark sql`` imports beyond a bare install, and what installs it.
+SQL_PACKAGES: Final = ("duckdb", "fsspec")
+SQL_INSTALL: Final = "pip install 'cmsspark[sql]'"
 #: Fewer days have no room for all events.
 _FEWEST: Final = 6
 
@@ -97,6 +101,14 @@ def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours
     return done.manifest.run
 
 
+def sql_line(statement: str) -> tuple[str, str]:
+    """The command that runs an SQL statement, and what it shows; where SQL is not installed, how to install it."""
+    command = f'cmsspark sql "{statement}"'
+    if all(importlib.util.find_spec(name) for name in SQL_PACKAGES):
+        return command, "any question, in SQL"
+    return SQL_INSTALL, f"then any question, in SQL: {command}"
+
+
 def next_lines(first: date, day: date, story: Story) -> list[str]:
     """Commands that show what happened in the past, with what each shows."""
     span = f"--from {first} --to {day}"
@@ -112,7 +124,7 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
         (f"cmsspark view datasets {span}", "the most read datasets of all days"),
         (f"cmsspark report {span} --html week.html", "the same in pictures"),
         ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
-        ('cmsspark sql "select day, sum(nacc) from data_aggregation group by day order by day"', "any question"),
+        sql_line("select day, sum(nacc) from data_aggregation group by day order by day"),
     ]
     width = max(len(command) for command, _ in lines if len(command) < 70)
     return [f"  {command:<{width}}  # {about}" for command, about in lines]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 
 def find_stderr() -> None:
@@ -24,13 +25,21 @@ def find_stderr() -> None:
 
 def main() -> None:
     find_stderr()
-    from cmsspark import errors, memory
+    from cmsspark import errors, measured, memory
 
     memory.check_room()
     from cmsspark.pipeline.job_index import find_job, load_command
 
     job = find_job(sys.argv[1])
-    errors.run_and_exit(lambda: errors.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:]))
+
+    def run() -> NoReturn:
+        errors.run_and_exit(lambda: errors.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:]))
+
+    if measured.measured_run() is None:
+        run()
+    from cmsspark.monitor.spark_process import measuring
+
+    measuring(run)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ to partitions of blocks, and is summed there again. Memory grows with the number
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +17,15 @@ import numpy as np
 
 from cmsspark.buffers import array, from_numpy, to_numpy
 from cmsspark.kernel.exact_integers import Longs, joined, sums_by_group
-from cmsspark.kernel.file_partitions import Arrays, FilePartitions, RucioFiles, column_of, files_of, numbered
+from cmsspark.kernel.file_partitions import (
+    ACCESS_COLUMNS,
+    Arrays,
+    FilePartitions,
+    RucioFiles,
+    column_of,
+    files_of,
+    numbered,
+)
 from cmsspark.kernel.partitions import PARTITIONS, ROWS, PartitionedRun, PartitionRange, ranges
 from cmsspark.kernel.parts import Each
 from cmsspark.names import block_dataset
@@ -77,10 +85,11 @@ def block_replicas(
     no_block: list[Arrays] = []
     for of_range in each(work, partitions.ranges(rows)):
         runs += of_range.runs
-        no_block.append(of_range.no_block)
+        files = of_range.files
+        no_block.append(files.no_block)
         for name in totals:
-            totals[name][of_range.blocks] += of_range.totals[name]
-        accessed[of_range.accessed[0]] = np.maximum(accessed[of_range.accessed[0]], of_range.accessed[1])
+            totals[name][files.blocks] += files.totals[name]
+        accessed[files.accessed[0]] = np.maximum(accessed[files.accessed[0]], files.accessed[1])
     whole = BlockTotals(totals["files"], joined(totals["upper"], totals["lower"], "the files of a block"), accessed)
     np.save(folder / "block-files.npy", whole.files)
     np.save(folder / "block-bytes.npy", whole.bytes)
@@ -88,51 +97,72 @@ def block_replicas(
     parts: list[Callable[[], Iterator[pa.Table]]] = [
         partial(_tables_of, folder, tuple(rses), one) for one in ranges(runs, rows)
     ]
-    return BlockReplicas(parts, _summed_again(no_block, ("rse",)), whole, partitions.blocks)
+    return BlockReplicas(parts, summed_again(no_block, ("rse",)), whole, partitions.blocks)
 
 
 @dataclass(frozen=True)
-class _RangeSums:
-    """What a range of file partitions comes to."""
+class FileSums:
+    """What some files come to. ``sums``: by (``block``, ``rse``); ``no_block``: by ``rse``, of files in no block.
 
-    runs: list[PartitionedRun]
+    ``totals`` of ``blocks``: ``files``, and their bytes as sums of ``upper`` and ``lower`` 32 bits. ``accessed``:
+    blocks of files with a last access in DIDS, and the largest.
+    """
+
+    sums: Arrays
     no_block: Arrays
     blocks: Longs
     totals: Arrays
     accessed: tuple[Longs, Longs]
 
 
-def _of_range(
-    partitions: FilePartitions, day_ms: tuple[int, int], folder: Path, block_count: int, task: PartitionRange
-) -> _RangeSums:
-    files = files_of(partitions, task.first, task.last)
+def file_sums(files: RucioFiles, accesses: Arrays, day_ms: tuple[int, int]) -> FileSums:
+    """The sums of some files. ``accesses``: rows of DIDS, with ``file_partitions.ACCESS_COLUMNS``."""
     sums = _sums_of(files, day_ms)
     has_block = sums["block"] >= 0
-    of_blocks = {name: values[has_block] for name, values in sums.items()}
-    runs = []
-    if len(of_blocks["block"]):
-        partition = (of_blocks["block"] * PARTITIONS // max(1, block_count)).astype(np.uint8)
-        runs = [PartitionedRun.write(folder, partition, of_blocks)]
     in_block = files.block[files.block >= 0]
     blocks, of_files = np.unique(in_block, return_inverse=True)
     sizes = np.maximum(files.size[files.block >= 0], 0)
     upper, lower = sums_by_group(of_files, sizes, len(blocks))
     totals = {"files": np.bincount(of_files, minlength=len(blocks)).astype(np.int64), "upper": upper, "lower": lower}
-    no_block = {name: values[~has_block] for name, values in sums.items() if name != "block"}
-    return _RangeSums(runs, no_block, blocks, totals, _accesses(partitions, files, task))
+    return FileSums(
+        {name: values[has_block] for name, values in sums.items()},
+        {name: values[~has_block] for name, values in sums.items() if name != "block"},
+        blocks,
+        totals,
+        _accesses(files, accesses),
+    )
 
 
-def _accesses(partitions: FilePartitions, files: RucioFiles, task: PartitionRange) -> tuple[Longs, Longs]:
-    """The blocks of files with a last access in DIDS, and its largest value."""
+@dataclass(frozen=True)
+class _RangeSums:
+    """What a range of file partitions comes to; the sums by (RSE, block) are in runs."""
+
+    runs: list[PartitionedRun]
+    files: FileSums
+
+
+def _of_range(
+    partitions: FilePartitions, day_ms: tuple[int, int], folder: Path, block_count: int, task: PartitionRange
+) -> _RangeSums:
     rows = PartitionRange(partitions.accesses, task.first, task.last)
-    hashes, checks, accessed = (column_of(rows, name) for name in ("hash", "check", "accessed_ms"))
-    ids, _ = numbered(np.concatenate((files.hash, hashes)), np.concatenate((files.check, checks)))
+    accesses = {name: column_of(rows, name) for name in ACCESS_COLUMNS}
+    found = file_sums(files_of(partitions, task.first, task.last), accesses, day_ms)
+    runs = []
+    if len(found.sums["block"]):
+        partition = (found.sums["block"] * PARTITIONS // max(1, block_count)).astype(np.uint8)
+        runs = [PartitionedRun.write(folder, partition, found.sums)]
+    return _RangeSums(runs, replace(found, sums={}))
+
+
+def _accesses(files: RucioFiles, rows: Arrays) -> tuple[Longs, Longs]:
+    """The blocks of files with a last access in DIDS, and its largest value."""
+    ids, _ = numbered(np.concatenate((files.hash, rows["hash"])), np.concatenate((files.check, rows["check"])))
     block_of = np.full(int(ids.max(initial=-1)) + 1, -1, np.int64)
     block_of[ids[: len(files.hash)]] = files.block
     block = block_of[ids[len(files.hash) :]]
     blocks, places = np.unique(block[block >= 0], return_inverse=True)
     largest = np.full(len(blocks), -1, np.int64)
-    np.maximum.at(largest, places, accessed[block >= 0])
+    np.maximum.at(largest, places, rows["accessed_ms"][block >= 0])
     return blocks, largest
 
 
@@ -147,10 +177,10 @@ def _sums_of(files: RucioFiles, day_ms: tuple[int, int]) -> Arrays:
         "accessed_files": (files.accessed_ms >= 0).astype(np.int64), "bytes": sizes,
         "new_bytes": np.where(is_new, sizes, 0), "created_ms": files.created_ms, "accessed_ms": files.accessed_ms,
     }  # fmt: skip
-    return _summed(rows, ("block", "rse"))
+    return summed(rows, ("block", "rse"))
 
 
-def _summed(rows: Arrays, keys: tuple[str, ...]) -> Arrays:
+def summed(rows: Arrays, keys: tuple[str, ...]) -> Arrays:
     """Rows with equal keys as one: counts and bytes summed, times the largest. Raises DataError (65)."""
     order = np.lexsort([rows[name] for name in reversed(keys)])
     rows = {name: values[order] for name, values in rows.items()}
@@ -169,9 +199,10 @@ def _summed(rows: Arrays, keys: tuple[str, ...]) -> Arrays:
     return found | {name: np.maximum.reduceat(rows[name], first) for name in LARGEST}
 
 
-def _summed_again(pieces: Sequence[Arrays], keys: tuple[str, ...]) -> Arrays:
+def summed_again(pieces: Sequence[Arrays], keys: tuple[str, ...]) -> Arrays:
+    """:func:`summed` of sums in several pieces."""
     columns = (*keys, *COUNTS, *SUMS, *LARGEST)
-    return _summed(
+    return summed(
         {name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in pieces)]) for name in columns}, keys
     )
 
@@ -188,7 +219,7 @@ def _tables_of(folder: Path, rses: tuple[str, ...], task: PartitionRange) -> Ite
     """The replicas of a range of blocks."""
     import pyarrow as pa
 
-    rows = _summed_again(
+    rows = summed_again(
         [{name: task.column(name) for name in ("block", "rse", *COUNTS, *SUMS, *LARGEST)}], ("block", "rse")
     )
     block, files, sizes = rows["block"], *(np.load(folder / f"block-{name}.npy", mmap_mode="r")
@@ -229,9 +260,7 @@ def dataset_sums(part: Callable[[], Iterator[pa.Table]]) -> pa.Table:
         "files": "br_node_files", "bytes": "br_node_bytes", "new_files": "new_file_count", "new_bytes": "new_bytes",
         "accessed_files": "accessed_file_count", "created_ms": "created_ms", "accessed_ms": "accessed_ms",
     }  # fmt: skip
-    rows = _summed(
-        keys | {name: to_numpy(table[column], np.int64, -1) for name, column in columns.items()}, tuple(keys)
-    )
+    rows = summed(keys | {name: to_numpy(table[column], np.int64, -1) for name, column in columns.items()}, tuple(keys))
     return pa.table(
         {name: texts[name].take(from_numpy(rows[name])) for name in keys}
         | {name: from_numpy(rows[name]) for name in columns}

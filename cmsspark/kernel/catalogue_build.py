@@ -113,7 +113,8 @@ def build_replicas(folder: Path, blocks: Iterable[Part], replicas: Iterable[Part
     """Write the disk replicas' keys to ``folder`` and return how many there are.
 
     ``blocks``: parts with tables of (block_id int64, block_name string); ``replicas``: of (block_name, site), disk
-    only. Replicas of blocks that DBS does not name are left out: no file leads to them.
+    only; a block may be the hash of its name (int64). Replicas of blocks that DBS does not name are left out: no file
+    leads to them.
     """
     names, ids = _columns(each(_block_rows, blocks), np.uint64, np.int64)
     wanted, sites = _columns(each(_replica_rows, replicas), np.uint64, np.uint64)
@@ -322,7 +323,9 @@ def _replica_rows(part: Part) -> tuple[Hashes, Hashes]:
     parts = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
     for table in part():
         whole = table.drop_null()
-        parts.append((hashes_in(whole[0]), hashes_in(whole[1])))
+        is_hashed = str(whole.schema.types[0]) == "int64"
+        blocks = to_numpy(whole[0], np.int64).view(np.uint64) if is_hashed else hashes_in(whole[0])
+        parts.append((blocks, hashes_in(whole[1])))
     return _columns(parts, np.uint64, np.uint64)
 
 

@@ -6,7 +6,7 @@ with the larger file_id counts, and rows whose dataset is not in DATASETS do not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from cmsspark.buffers import flags, is_there, to_numpy
 from cmsspark.kernel.catalogue import Hashes, check_hash, hashes_in
 from cmsspark.kernel.dataset_contents import KnownDatasets
 from cmsspark.kernel.exact_integers import joined, sums_by_group
-from cmsspark.kernel.file_partitions import Arrays, FilePartitions, files_of, numbered
+from cmsspark.kernel.file_partitions import Arrays, FilePartitions, RucioFiles, files_of, gathered, numbered
 from cmsspark.kernel.partitions import ROWS, PartitionedRun, PartitionRange, partition_of, ranges
 from cmsspark.kernel.parts import Each, Part
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 DIFFERENCES: Final = ("only_dbs", "only_dbs_invalid", "only_rucio", "block", "size")
 #: Columns of FILES that are read.
 FILE_COLUMNS: Final = ("logical_file_name", "file_id", "dataset_id", "block_id", "is_file_valid", "file_size")
-_COLUMNS: Final = ("hash", "check", "file_id", "dataset", "block", "valid", "bytes")
-_LEAST: Final = np.iinfo(np.int64).min
+COLUMNS: Final = ("hash", "check", "file_id", "dataset", "block", "valid", "bytes")
+#: Stands for null in columns of FILES.
+NULL: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -67,33 +68,31 @@ def catalogue_differences(
     runs = [run for of_part in each(partial(_read_files, folder, rows), files) for run in of_part]
     own = [*partitions.replicas, *(one.run for one in partitions.contents), *runs]
     found = list(each(partial(_of_range, partitions, runs, folder), list(ranges(own, rows))))
-    together = {name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in found)]) for name in _SUMMED}
-    return Differences(_grouped(together))
+    columns = (*KEYS, *SUMMED)
+    together = {name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in found)]) for name in columns}
+    return Differences(grouped(together, KEYS))
 
 
-_KEYS: Final = ("difference", "is_rucio", "dataset")
-_SUMMED: Final = (*_KEYS, "file_count", "dbs_bytes", "rucio_bytes")
+KEYS: Final = ("difference", "is_rucio", "dataset")
+SUMMED: Final = ("file_count", "dbs_bytes", "rucio_bytes")
 
 
 def _read_files(folder: Path, rows: int, part: Part) -> list[PartitionedRun]:
     """The runs of a part of FILES: named files of known datasets."""
     known = KnownDatasets.load(folder)
-    runs: list[PartitionedRun] = []
-    held: list[Arrays] = []
+    return [
+        PartitionedRun.write(folder, partition_of(together["hash"]), together)
+        for together in file_pieces(part(), known, rows)
+    ]
 
-    def write() -> None:
-        together = {name: np.concatenate([one[name] for one in held]) for name in _COLUMNS}
-        runs.append(PartitionedRun.write(folder, partition_of(together["hash"]), together))
-        held.clear()
 
-    for table in part():
-        for start in range(0, table.num_rows, rows):
-            held.append(_facts(known, table.slice(start, rows)))
-            if sum(len(one["hash"]) for one in held) >= rows:
-                write()
-    if held:
-        write()
-    return runs
+def file_pieces(tables: Iterable[pa.Table], known: KnownDatasets, rows: int = ROWS) -> Iterator[Arrays]:
+    """Named files of known datasets with :data:`COLUMNS`, about ``rows`` together; of tables of :data:`FILE_COLUMNS`.
+
+    ``dataset``: the number of its name; :data:`NULL` stands for null.
+    """
+    slices = (table.slice(start, rows) for table in tables for start in range(0, table.num_rows, rows))
+    return gathered((_facts(known, table) for table in slices), rows, COLUMNS)
 
 
 def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
@@ -105,11 +104,11 @@ def _facts(known: KnownDatasets, table: pa.Table) -> Arrays:
     return {
         "hash": hashes_in(table["logical_file_name"]),
         "check": hashes_in(table["logical_file_name"], check_hash),
-        "file_id": to_numpy(table["file_id"], np.int64, _LEAST),
+        "file_id": to_numpy(table["file_id"], np.int64, NULL),
         "dataset": known.numbers[places].astype(np.int64),
-        "block": to_numpy(table["block_id"], np.int64, _LEAST),
-        "valid": to_numpy(table["is_file_valid"], np.int64, _LEAST),
-        "bytes": np.where(has_size, np.where(has_size, sizes, 0).astype(np.int64), _LEAST),
+        "block": to_numpy(table["block_id"], np.int64, NULL),
+        "valid": to_numpy(table["is_file_valid"], np.int64, NULL),
+        "bytes": np.where(has_size, np.where(has_size, sizes, 0).astype(np.int64), NULL),
     }
 
 
@@ -118,60 +117,79 @@ def _of_range(partitions: FilePartitions, runs: Sequence[PartitionedRun], folder
     rucio = files_of(partitions, task.first, task.last)
     of_dbs = PartitionRange(runs, task.first, task.last)
     dbs = {name: np.concatenate([np.zeros(0, np.uint64 if name in ("hash", "check") else np.int64),
-                                 *of_dbs.pieces(name)]) for name in _COLUMNS}  # fmt: skip
-    has_block = rucio.block >= 0
-    hashes, checks = rucio.hash[has_block], rucio.check[has_block]
-    split = len(hashes)
-    ids, firsts = numbered(np.concatenate((hashes, dbs["hash"])), np.concatenate((checks, dbs["check"])))
-    count = len(firsts)
-    block, size = (np.full(count, -1, np.int64) for _ in range(2))
-    block[ids[:split]], size[ids[:split]] = rucio.block[has_block], rucio.size[has_block]
-    row = _counting(ids[split:], dbs["file_id"], dbs["dataset"], count)
-    in_dbs, in_rucio = row >= 0, block >= 0
-    facts = {name: values[row] if len(values) else np.full(count, _LEAST, np.int64) for name, values in dbs.items()}
-    return _differences(folder, facts, in_dbs, in_rucio, block, size)
-
-
-def _differences(
-    folder: Path,
-    facts: Arrays,
-    in_dbs: npt.NDArray[np.bool_],
-    in_rucio: npt.NDArray[np.bool_],
-    block: npt.NDArray[np.int64],
-    size: npt.NDArray[np.int64],
-) -> Arrays:
-    """The sums over the files that differ, each with the facts of its row in FILES and of Rucio."""
+                                 *of_dbs.pieces(name)]) for name in COLUMNS}  # fmt: skip
+    files = BothFiles.of(rucio, dbs)
     block_ids, block_names, rucio_blocks, rucio_datasets = (
         np.load(folder / f"check-{name}.npy", mmap_mode="r").view(np.ndarray)
         for name in ("block-ids", "block-names", "rucio-blocks", "rucio-datasets")
     )
-    both = in_dbs & in_rucio
-    place = np.minimum(np.searchsorted(block_ids, facts["block"]), max(len(block_ids) - 1, 0))
-    has_name = block_ids[place] == facts["block"] if len(block_ids) else np.zeros(len(place), np.bool_)
+    ids = files.dbs["block"]
+    place = np.minimum(np.searchsorted(block_ids, ids), max(len(block_ids) - 1, 0))
+    has_name = block_ids[place] == ids if len(block_ids) else np.zeros(len(place), np.bool_)
     other = np.zeros(len(place), np.bool_)
     if len(block_ids) and len(rucio_blocks):
-        other = both & has_name & (block_names[place] != rucio_blocks[np.maximum(block, 0)])
-    chosen = (
-        in_dbs & ~in_rucio & (facts["valid"] != 0),
-        in_dbs & ~in_rucio & (facts["valid"] == 0),
-        in_rucio & ~in_dbs,
-        other,
-        both & (facts["bytes"] != _LEAST) & (size >= 0) & (facts["bytes"] != size),
-    )
-    own = rucio_datasets[np.maximum(block, 0)] if len(rucio_datasets) else np.zeros(len(block), np.int64)
-    pieces = []
-    for number, rows in enumerate(chosen):
-        is_rucio = DIFFERENCES[number] == "only_rucio"
-        how_many = int(rows.sum())
-        pieces.append({
-            "difference": np.full(how_many, number, np.int64),
-            "is_rucio": np.full(how_many, int(is_rucio), np.int64),
-            "dataset": (own if is_rucio else facts["dataset"])[rows],
-            "file_count": np.ones(how_many, np.int64),
-            "dbs_bytes": np.where(facts["bytes"] == _LEAST, 0, facts["bytes"])[rows],
-            "rucio_bytes": np.maximum(size, 0)[rows],
-        })  # fmt: skip
-    return _grouped({name: np.concatenate([one[name] for one in pieces]) for name in _SUMMED})
+        in_other = block_names[place] != rucio_blocks[np.maximum(files.block, 0)]
+        other = files.in_dbs & files.in_rucio & has_name & in_other
+    return files.differences(rucio_datasets, other)
+
+
+@dataclass(frozen=True)
+class BothFiles:
+    """Files that are in DBS or in a block of Rucio. ``dbs``: :data:`COLUMNS` of the row of FILES that counts; ``block``
+    (a number) and ``size`` (-1: unknown) by Rucio.
+    """
+
+    dbs: Arrays
+    in_dbs: npt.NDArray[np.bool_]
+    in_rucio: npt.NDArray[np.bool_]
+    block: npt.NDArray[np.int64]
+    size: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rucio: RucioFiles, dbs: Arrays) -> BothFiles:
+        """From all files of Rucio and all rows of FILES of some names."""
+        has_block = rucio.block >= 0
+        hashes, checks = rucio.hash[has_block], rucio.check[has_block]
+        split = len(hashes)
+        ids, firsts = numbered(np.concatenate((hashes, dbs["hash"])), np.concatenate((checks, dbs["check"])))
+        count = len(firsts)
+        block, size = (np.full(count, -1, np.int64) for _ in range(2))
+        block[ids[:split]], size[ids[:split]] = rucio.block[has_block], rucio.size[has_block]
+        row = _counting(ids[split:], dbs["file_id"], dbs["dataset"], count)
+        facts = {name: values[row] if len(values) else np.full(count, NULL, np.int64) for name, values in dbs.items()}
+        return cls(facts, row >= 0, block >= 0, block, size)
+
+    def bytes(self, rows: npt.NDArray[np.bool_]) -> Arrays:
+        """How many files some rows are, and their sizes."""
+        return {
+            "file_count": np.ones(int(rows.sum()), np.int64),
+            "dbs_bytes": np.where(self.dbs["bytes"] == NULL, 0, self.dbs["bytes"])[rows],
+            "rucio_bytes": np.maximum(self.size, 0)[rows],
+        }
+
+    def differences(self, datasets: npt.NDArray[np.int64], other: npt.NDArray[np.bool_]) -> Arrays:
+        """Sums over the files that differ, by :data:`KEYS`. ``datasets``: the number of the dataset of each block of
+        Rucio; ``other``: files that are in another block by DBS. Raises DataError (65).
+        """
+        dbs, in_dbs, in_rucio = self.dbs, self.in_dbs, self.in_rucio
+        chosen = (
+            in_dbs & ~in_rucio & (dbs["valid"] != 0),
+            in_dbs & ~in_rucio & (dbs["valid"] == 0),
+            in_rucio & ~in_dbs,
+            other,
+            in_dbs & in_rucio & (dbs["bytes"] != NULL) & (self.size >= 0) & (dbs["bytes"] != self.size),
+        )
+        own = datasets[np.maximum(self.block, 0)] if len(datasets) else np.zeros(len(self.block), np.int64)
+        pieces = []
+        for number, rows in enumerate(chosen):
+            is_rucio = DIFFERENCES[number] == "only_rucio"
+            keys = {
+                "difference": np.full(len(rows), number, np.int64),
+                "is_rucio": np.full(len(rows), int(is_rucio), np.int64),
+                "dataset": own if is_rucio else dbs["dataset"],
+            }
+            pieces.append({name: values[rows] for name, values in keys.items()} | self.bytes(rows))
+        return grouped({name: np.concatenate([one[name] for one in pieces]) for name in (*KEYS, *SUMMED)}, KEYS)
 
 
 def _counting(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: int) -> npt.NDArray[np.int64]:
@@ -183,16 +201,16 @@ def _counting(ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: i
     return row
 
 
-def _grouped(rows: Arrays) -> Arrays:
-    """Rows with equal keys as one. Raises DataError (65) where a sum leaves 64 bits."""
-    order = np.lexsort([rows[name] for name in reversed(_KEYS)])
+def grouped(rows: Arrays, keys: Sequence[str]) -> Arrays:
+    """Rows with equal keys as one, :data:`SUMMED` summed. Raises DataError (65) where a sum leaves 64 bits."""
+    order = np.lexsort([rows[name] for name in reversed(keys)])
     rows = {name: values[order] for name, values in rows.items()}
     starts = np.zeros(len(order), np.bool_)
     starts[:1] = True
-    for name in _KEYS:
+    for name in keys:
         starts[1:] |= rows[name][1:] != rows[name][:-1]
     groups, first = np.cumsum(starts) - 1, np.flatnonzero(starts)
-    found = {name: rows[name][first] for name in _KEYS}
-    for name in _SUMMED[len(_KEYS) :]:
+    found = {name: rows[name][first] for name in keys}
+    for name in SUMMED:
         found[name] = joined(*sums_by_group(groups, rows[name], len(first)), name)
     return found

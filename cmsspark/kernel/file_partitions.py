@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Arrays = dict[str, npt.NDArray[Any]]
-_REPLICA_COLUMNS: Final = ("hash", "check", "rse", "bytes", "created_ms", "accessed_ms")
-_CONTENT_COLUMNS: Final = ("hash", "check", "block", "bytes")
+REPLICA_COLUMNS: Final = ("hash", "check", "rse", "bytes", "created_ms", "accessed_ms")
+CONTENT_COLUMNS: Final = ("hash", "check", "block", "bytes")
+ACCESS_COLUMNS: Final = ("hash", "check", "accessed_ms")
 
 
 @dataclass(frozen=True)
@@ -70,31 +71,35 @@ class RucioFiles:
     check: Hashes
 
 
-def write_runs(folder: Path, rows: int, pieces: Iterable[Arrays], columns: Sequence[str]) -> list[PartitionedRun]:
-    """The pieces' rows in runs on disk, partitioned by ``hash``."""
-    runs: list[PartitionedRun] = []
+def gathered(pieces: Iterable[Arrays], rows: int, columns: Sequence[str]) -> Iterator[Arrays]:
+    """The pieces' rows, about ``rows`` together."""
     held: list[Arrays] = []
     count = 0
-
-    def write() -> None:
-        together = {name: np.concatenate([one[name] for one in held]) for name in columns}
-        runs.append(PartitionedRun.write(folder, partition_of(together["hash"]), together))
-        held.clear()
-
     for piece in pieces:
         held.append(piece)
         count += len(piece["hash"])
         if count >= rows:
-            write()
-            count = 0
+            yield _concatenated(held, columns)
+            held, count = [], 0
     if count:
-        write()
-    return runs
+        yield _concatenated(held, columns)
 
 
-write_replicas = partial(write_runs, columns=_REPLICA_COLUMNS)
-write_contents = partial(write_runs, columns=_CONTENT_COLUMNS)
-write_accesses = partial(write_runs, columns=("hash", "check", "accessed_ms"))
+def _concatenated(pieces: Sequence[Arrays], columns: Sequence[str]) -> Arrays:
+    return {name: np.concatenate([one[name] for one in pieces]) for name in columns}
+
+
+def write_runs(folder: Path, rows: int, pieces: Iterable[Arrays], columns: Sequence[str]) -> list[PartitionedRun]:
+    """The pieces' rows in runs on disk, partitioned by ``hash``."""
+    return [
+        PartitionedRun.write(folder, partition_of(together["hash"]), together)
+        for together in gathered(pieces, rows, columns)
+    ]
+
+
+write_replicas = partial(write_runs, columns=REPLICA_COLUMNS)
+write_contents = partial(write_runs, columns=CONTENT_COLUMNS)
+write_accesses = partial(write_runs, columns=ACCESS_COLUMNS)
 
 
 def files_of(partitions: FilePartitions, first: int, last: int) -> RucioFiles:
@@ -103,10 +108,17 @@ def files_of(partitions: FilePartitions, first: int, last: int) -> RucioFiles:
     replicas = PartitionRange(partitions.replicas, first, last)
     of_contents, of_replicas = (
         {name: column_of(rows, name) for name in columns}
-        for rows, columns in ((contents, _CONTENT_COLUMNS), (replicas, _REPLICA_COLUMNS))
+        for rows, columns in ((contents, CONTENT_COLUMNS), (replicas, REPLICA_COLUMNS))
     )
     of_runs = [one.blocks(first, last) for one in partitions.contents]
     of_contents["block"] = np.concatenate([np.zeros(0, np.int64), *of_runs])
+    return rucio_files(of_contents, of_replicas)
+
+
+def rucio_files(of_contents: Arrays, of_replicas: Arrays) -> RucioFiles:
+    """The files of some rows of CONTENTS (:data:`CONTENT_COLUMNS`; numbers of blocks are in the order of the names'
+    bytes) and of REPLICAS (:data:`REPLICA_COLUMNS`). All rows of a file are among them.
+    """
     split = len(of_contents["hash"])
     hashes = np.concatenate((of_contents["hash"], of_replicas["hash"]))
     checks = np.concatenate((of_contents["check"], of_replicas["check"]))

@@ -58,15 +58,15 @@ def unpacked(key: int, what: str, packed: bytes) -> KeyedRows:
     return KeyedRows(key, what, columns, head["names"])
 
 
-def _keys_of(hashes: Hashes, keys: int) -> npt.NDArray[np.int64]:
+def keys_of(hashes: Hashes, keys: int) -> npt.NDArray[np.int64]:
     """The key of each hash; ``keys`` is a power of two up to :data:`MOST_KEYS`."""
     return ((hashes >> np.uint64(52)) // np.uint64(MOST_KEYS // keys)).astype(np.int64)
 
 
-def _by_key(
+def by_key(
     what: str, of_rows: npt.NDArray[np.int64], columns: Columns, names: Mapping[str, Sequence[Any]] | None = None
 ) -> Iterator[KeyedRows]:
-    """Rows, those of each key together."""
+    """The rows of each key together. ``of_rows``: the key of each row."""
     if not len(of_rows):
         return
     order = np.argsort(of_rows, kind="stable")
@@ -87,7 +87,7 @@ class FileMapper:
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
         for facts in file_facts(tables, self.known):
             yield from totals_by_key(Contents.of(facts), len(self.known.ids), self.keys)
-            yield from _by_key(FILES, _keys_of(facts["hash"], self.keys), facts)
+            yield from by_key(FILES, keys_of(facts["hash"], self.keys), facts)
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,7 @@ class BlockMapper:
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
         for numbers, blocks in block_pieces(tables, self.known):
-            for rows in _by_key(
-                BLOCKS, _keys_of(self.hashes[numbers], self.keys), {"dataset": numbers, "block": blocks}
-            ):
+            for rows in by_key(BLOCKS, keys_of(self.hashes[numbers], self.keys), {"dataset": numbers, "block": blocks}):
                 some, places = np.unique(rows.columns["dataset"], return_inverse=True)
                 pairs = list(zip(self.hashes[some].tolist(), self.checks[some].tolist(), strict=True))
                 yield rows._replace(columns=rows.columns | {"dataset": places}, names={"datasets": pairs})
@@ -121,8 +119,8 @@ class ReplicaMapper:
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
         for piece in replica_pieces(tables):
             hashes = np.array([0 if name is None else name_hash(name.encode()) for name in piece.datasets], np.uint64)
-            of_rows = _keys_of(hashes[piece.columns["dataset"]], self.keys)
-            for rows in _by_key(REPLICAS, of_rows, piece.columns):
+            of_rows = keys_of(hashes[piece.columns["dataset"]], self.keys)
+            for rows in by_key(REPLICAS, of_rows, piece.columns):
                 some, places = np.unique(rows.columns["dataset"], return_inverse=True)
                 names = {"datasets": [piece.datasets[number] for number in some], "nodes": piece.nodes}
                 yield rows._replace(columns=rows.columns | {"dataset": places}, names=names)
@@ -131,7 +129,7 @@ class ReplicaMapper:
 def totals_by_key(contents: Contents, count: int, keys: int) -> Iterator[KeyedRows]:
     """Sums of datasets, by ranges of the ``count`` datasets."""
     sums = dict(zip(SUMS, contents.sums, strict=True))
-    return _by_key(TOTALS, contents.groups * keys // max(1, count), {"dataset": contents.groups, **sums})
+    return by_key(TOTALS, contents.groups * keys // max(1, count), {"dataset": contents.groups, **sums})
 
 
 @dataclass(frozen=True)

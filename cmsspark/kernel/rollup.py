@@ -239,15 +239,21 @@ def roll_up(rollup: Rollup, batches: Iterable[Sequence[tuple[date, pa.Table]]]) 
 
 
 def roll_all_up(rollups: Sequence[Rollup], batches: Iterable[Sequence[tuple[date, pa.Table]]]) -> list[RollupState]:
-    """Run several rollups with the same filters over the same batches, which are read and filtered once."""
-    assert all(rollup.filters == rollups[0].filters for rollup in rollups)
-    row_filter = _Filter(rollups[0].filters)
+    """Run several rollups over the same batches, which are read once, and filtered once for each different filter."""
     states = [RollupState(replace(rollup, filters={})) for rollup in rollups]
+    every = [rollup.filters for rollup in rollups]
+    different = [filters for number, filters in enumerate(every) if filters not in every[:number]]
+    groups = [
+        (_Filter(filters), [state for state, of_state in zip(states, every, strict=True) if of_state == filters])
+        for filters in different
+    ]
     for batch in batches:
         if batch:
-            filtered = [(day, row_filter.apply(_as_dictionaries(table))) for day, table in batch]
-            for state in states:
-                state.add(filtered)
+            tables = [(day, _as_dictionaries(table)) for day, table in batch]
+            for row_filter, members in groups:
+                filtered = [(day, row_filter.apply(table)) for day, table in tables]
+                for state in members:
+                    state.add(filtered)
     return states
 
 

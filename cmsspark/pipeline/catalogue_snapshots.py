@@ -26,7 +26,7 @@ from cmsspark.sources.rses import load_sites
 from cmsspark.storage import Files, unreadable
 from cmsspark.store.part_files import open_part
 
-#: Makes parts of (``block_name``, ``site``), the replicas of blocks on disk; rows lie in a folder meanwhile.
+#: Makes parts of (``block_name`` or its hash, ``site``): replicas of blocks on disk. Rows lie in a folder meanwhile.
 DiskReplicas = Callable[[Path], list[Part]]
 
 
@@ -79,7 +79,7 @@ def open_snapshots(
     if replicas is None:
         return Snapshots(catalogue, None, built or built_jobs, report, job_inputs)
     both = dbs.fingerprint(("BLOCKS",)) + replicas.fingerprint()
-    make = disk_replicas or partial(_parts_of_phedex, files, replicas)
+    make: DiskReplicas = partial(_parts_of_phedex, files, replicas)
     if replicas.kind == "rucio":
         both += repr(sorted(load_sites(rses_file).items()))
         make = disk_replicas or partial(_parts_of_rucio, files, replicas, each, rses_file)

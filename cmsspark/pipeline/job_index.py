@@ -32,6 +32,8 @@ class Job:
     file: str = ""
     #: Its results are of weeks, months or other ranges, not of days.
     of_periods: bool = False
+    #: It reads no day: its --date only names the result, and is today by default.
+    is_day_optional: bool = False
 
     @property
     def module(self) -> str:
@@ -90,8 +92,21 @@ def _jobs() -> Iterator[Job]:
     yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
     about = "How many people had analysis jobs of CRAB in a week or month"
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
+    about = "Which datasets will be popular in the week from a day on, and how good such forecasts were"
+    tables = ("popularity_forecast", "popularity_quality", "popularity_predictions")
+    yield Job("popularity_forecast", about, tables, needs_spark=False)
+    about = "What caches of several sizes would have missed at each site, by policy, one Spark task each"
+    yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False)
+    for name, about, table in (
+        ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
+        ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),
+        ("events_train", "Classifiers of events, trained and judged on a sample", "event_models"),
+        ("events_search", "The best parameters of a classifier of events, one task a trial", "event_search"),
+    ):
+        yield Job(name, about, (table,), is_day_optional=True)
+    yield Job("events_demo", "Makes events in ROOT files, and a trained classifier of them", (), is_day_optional=True)
     yield Job("cern_monit", "Publish a stored day to MONIT", (), needs_spark=False)
 
 

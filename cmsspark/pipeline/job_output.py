@@ -24,10 +24,12 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def print_outcome(job: str, interval: Interval, as_json: bool, work: Callable[[], CurrentTable]) -> None:
+def print_outcome(
+    job: str, interval: Interval, as_json: bool, work: Callable[[], CurrentTable], folder: str | None = None
+) -> None:
     """Do ``work``, and print the URI of the job's first table; with ``as_json`` the outcome of success or failure.
 
-    Raises what the work raises.
+    ``folder``: a folder of the run whose URI is printed instead; "" is the run's own. Raises what the work raises.
     """
     try:
         done = work()
@@ -36,6 +38,8 @@ def print_outcome(job: str, interval: Interval, as_json: bool, work: Callable[[]
             click.echo(json_text(_failed(job, interval, error), indent=1))
         raise
     outcome = outcome_of(job, interval, done)
+    if folder is not None:
+        outcome["uri"] = _uri(join(done.path, folder) if folder else done.path)
     click.echo(json_text(outcome, indent=1) if as_json else outcome["uri"])
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import pseudonyms
 from cmsspark.checks import reconciliation
 from cmsspark.file_systems import files_for
-from cmsspark.kernel.catalogue_build import Each
+from cmsspark.kernel.catalogue_build import Each, Part
 from cmsspark.memory import trim
 from cmsspark.pipeline import catalogue_snapshots, day_result, engine, overflow, reuse
 from cmsspark.pipeline.inputs import resolve, uses_index
@@ -24,11 +25,14 @@ from cmsspark.pipeline.run_context import RunContext
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
 from cmsspark.runners.job_work import JobWork
+from cmsspark.runners.rucio_replicas import disk_replicas_of
+from cmsspark.runners.rucio_scan import RucioScan
 from cmsspark.runners.scan_result import Runner
 from cmsspark.runners.session import cause_of
 from cmsspark.runners.spark import SparkRunner
 from cmsspark.runners.spark_progress import log_page
 from cmsspark.runners.tasks import StreamFiles, TaskContext
+from cmsspark.sources.rses import Rses
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
 
@@ -85,15 +89,35 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
         if has_index or inputs.earlier:
             # Parts of a dump on HDFS are fetched while others are read.
             with ThreadPoolExecutor(FETCHES) as fetching:
-                opened = _snapshots(request, inputs, run_context.log, fetching.map, has_index=has_index)
+                rucio = partial(_disk_replicas, request, inputs, starting.result)
+                opened = _snapshots(
+                    request, inputs, run_context.log, fetching.map, has_index=has_index, disk_replicas=rucio
+                )
         spark = starting.result()
         log_page(spark, run_context.log)
     work = Work(request, inputs, opened, run_context)
-    rses = None
-    if not has_index and inputs.replicas is not None and inputs.replicas.kind == "rucio":
-        opener = partial(catalogue_snapshots.opened, inputs.files)
-        rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
+    rses = None if has_index else _rses_of(request, inputs)
     return work.count(SparkRunner(spark, inputs.dumps, request.feed, rses))
+
+
+def _rses_of(request: DayRequest, inputs: Inputs) -> Rses | None:
+    """The storage elements of a dump of Rucio; None where another source has the replicas."""
+    if inputs.replicas is None or inputs.replicas.kind != "rucio":
+        return None
+    opener = partial(catalogue_snapshots.opened, inputs.files)
+    rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
+    return rses
+
+
+def _disk_replicas(
+    request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path
+) -> list[Part]:
+    """Replicas of blocks on disk by Rucio, of its files' rows: these are too many for one host, so Spark reads them."""
+    del spill
+    rses = _rses_of(request, inputs)
+    assert rses is not None and inputs.replicas is not None
+    scan = RucioScan(start(), inputs.replicas, rses, (0, 0), request.feed)
+    return [partial(disk_replicas_of, scan)]
 
 
 @dataclass
@@ -167,7 +191,13 @@ def _session(job: str) -> SparkSession:
 
 
 def _snapshots(
-    request: DayRequest, inputs: Inputs, log: Callable[[str], None], each: Each = map, *, has_index: bool = True
+    request: DayRequest,
+    inputs: Inputs,
+    log: Callable[[str], None],
+    each: Each = map,
+    *,
+    has_index: bool = True,
+    disk_replicas: catalogue_snapshots.DiskReplicas | None = None,
 ) -> catalogue_snapshots.Snapshots:
     """The snapshots that the inputs need; without ``has_index`` Spark joins files, and only jobs are looked up."""
     began = time.monotonic()
@@ -179,6 +209,7 @@ def _snapshots(
         cache,
         each,
         rses_file=request.settings.rses,
+        disk_replicas=disk_replicas,
         has_accesses=has_index and inputs.has_accesses,
         has_jobs=bool(inputs.earlier),
     )

@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark import clock, progress_line
+from cmsspark import clock, measured, progress_line
 from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, Period, first_day
@@ -117,6 +117,9 @@ def running(
                 failure_report.write(settings.state_dir, failed, error)
             raise
         run_context.record(_done(run, run_context.manifest))
+        if run_context.manifest is not None:
+            sizes = (size or 0 for source in run_context.manifest.inputs for _, size, _ in source.files)
+            measured.report_read(run.run, run.job, str(run_context.interval), sizes)
         failure_report.remove(settings.state_dir, run)
 
 
@@ -126,7 +129,10 @@ def _begun(run_context: RunContext) -> Run:
     interval = run_context.interval
     run = Run(name, run_context.job, first_day(interval), State.RUNNING, run_context.fout, int(began * 1000))
     details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}
-    return replace(run, process=process_identity.identity(), details=Manifest.of(details))
+    process = process_identity.identity()
+    if (name := measured.measured_run()) is not None:
+        process["measured"] = name
+    return replace(run, process=process, details=Manifest.of(details))
 
 
 def _failed(run: Run, error: BaseException) -> Run:

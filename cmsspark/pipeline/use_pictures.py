@@ -24,7 +24,7 @@ _MAX_TREND_DAYS: Final = 400
 
 
 def has_use(job: Job) -> bool:
-    """Whether a job's first table counts accesses."""
+    """Whether a job's first table counts accesses or jobs."""
     return "nacc" in stored_table(job.tables[0]).names
 
 
@@ -35,7 +35,7 @@ def use_of_run(files: Files, fout: str, job: Job, current: CurrentTable, interva
 
 
 def _by_day(files: Files, fout: str, job: Job, interval: Interval) -> dict[date, Mapping[str, int] | None]:
-    """Accesses by stream: of a period's days, or of the days up to a day, from the first one that is stored."""
+    """Accesses or jobs by stream: of a period's days, or of the days up to a day, from the first one that is stored."""
     if isinstance(interval, Period):
         days = interval.days if len(interval.days) <= _MAX_TREND_DAYS else []
     else:

@@ -15,6 +15,7 @@ from cmsspark.config_files import ConfigFile, nearest
 from cmsspark.errors import SettingsError
 from cmsspark.periods import Period
 from cmsspark.resources import read_text
+from cmsspark.sources.registry import of_accesses
 
 if TYPE_CHECKING:
     from cmsspark.kernel.rollup import Rollup
@@ -61,7 +62,9 @@ def parse_views(content: bytes, name: str) -> dict[str, View]:
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A view as it is written. ``filter``: column → a pattern, or a list of them."""
+    """A view as it is written. ``filter``: column → a pattern, or a list of them. A view that neither filters by
+    ``stream`` nor has it as a key counts accesses, without jobs.
+    """
 
     keys: Annotated[list[str], msgspec.Meta(min_length=1)]
     measures: Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -82,6 +85,9 @@ def _view(file: ConfigFile, name: str) -> View:
         near = nearest(sort, (*keys, *measures))
         raise file.error("a view is sorted by one of its keys or measures", name, "sort", found=sort, next_step=near)
     filters = _filters(file, entry.filter or {}, name)
+    # Rows that name their stream cannot add jobs to accesses.
+    if "stream" not in keys:
+        filters = of_accesses(filters)
     return View(name, entry.about, Rollup(keys, measures, filters), entry.period, sort)
 
 

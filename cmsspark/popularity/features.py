@@ -12,6 +12,14 @@ Array = np.ndarray[Any, Any]
 
 #: Windows, in days, that end on the day before: up to 26 weeks.
 _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
+#: The columns that every series has, in order; flags of common tiers and campaigns (``is_…``) follow.
+BASE_COLUMNS: Final = (
+    *(f"{name}_{days}d" for days in _DAYS for name in ("accesses", "active_share", "mean_log_accesses")),
+    *(f"{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
+    *("recency_days", "age_days", "trend_week", "spread_week", "peak_week"),
+    *(f"siblings_{name}" for name in ("primary", "processed", "tier", "campaign")),
+    "all_datasets",
+)
 #: Parts of the name that have columns of their own where at least so many datasets share them.
 _COMMON: Final = 5
 
@@ -64,6 +72,7 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     for name, group in names.groups.items():
         columns[f"siblings_{name}"] = _of_siblings(last, group)
     columns["all_datasets"] = np.full(count, last.mean())
+    assert tuple(columns) == BASE_COLUMNS
     return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
 
 

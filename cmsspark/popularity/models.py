@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from cmsspark.errors import UsageError
+from cmsspark.popularity.training import Training
 
 Array = np.ndarray[Any, Any]
 
 _RIDGE: Final = 30.0
 _BOOSTING: Final = {
-    "max_depth": 3,
+    "max_depth": 2,
     "eta": 0.05,
     "subsample": 0.7,
     "colsample_bytree": 0.4,
     "min_child_weight": 8,
     "reg_lambda": 5,
 }
-_BOOSTING_ROUNDS: Final = 150
+_BOOSTING_ROUNDS: Final = 120
+#: Days after which a row counts half in boosting; a forest gains nothing by it.
+_HALF_LIFE: Final = 14.0
 _FOREST: Final = {
-    "max_depth": 7,
+    "max_depth": 5,
     "eta": 1.0,
     "subsample": 0.6,
-    "colsample_bynode": 0.3,
-    "min_child_weight": 2,
-    "num_parallel_tree": 200,
+    "colsample_bynode": 0.15,
+    "min_child_weight": 10,
+    "num_parallel_tree": 300,
 }
 
 
 class Model(Protocol):
-    """``fit(rows, labels, columns, seed)``, then ``predict(rows)``: float64 probabilities, one a row."""
+    """``fit``, then ``predict(rows)``: float64 probabilities, one a row. ``save`` gives what ``load`` takes, as JSON.
 
-    def fit(self, rows: Array, labels: Array, columns: Sequence[str], seed: int) -> None: ...
+    ``fit`` gets ``training``: its columns' names, labels, how many datasets each row stands for, ages of rows in days.
+    """
+
+    def fit(self, training: Training, seed: int) -> None: ...
     def predict(self, rows: Array) -> Array: ...
+    def save(self) -> dict[str, Any]: ...
+    def load(self, saved: Mapping[str, Any]) -> None: ...
 
 
 def sigmoid(values: Array) -> Array:
@@ -43,19 +52,21 @@ def sigmoid(values: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(values, -30, 30))))
 
 
-def logistic_weights(rows: Array, labels: Array, penalty: Array, start: Array) -> Array:
+def logistic_weights(rows: Array, labels: Array, penalty: Array, start: Array, counts: Array | None = None) -> Array:
     """Weights of a logistic regression, float64 as the columns: Newton's steps from ``start``, halved until they help.
 
-    ``penalty``: what the square of each weight's distance from ``start`` costs, times two.
+    ``penalty``: what the square of each weight's distance from ``start`` costs, times two. ``counts``: how often each
+    row counts.
     """
-    weights, loss = start.copy(), _loss(rows, labels, penalty, start, start)
+    counts = np.ones(len(rows)) if counts is None else counts
+    weights, loss = start.copy(), _loss(rows, labels, penalty, start, start, counts)
     for _ in range(50):
         expected = sigmoid(rows @ weights)
-        slope = rows.T @ (expected - labels) + penalty * (weights - start)
-        curvature = (rows * (expected * (1 - expected))[:, None]).T @ rows + np.diag(penalty)
+        slope = rows.T @ (counts * (expected - labels)) + penalty * (weights - start)
+        curvature = (rows * (counts * expected * (1 - expected))[:, None]).T @ rows + np.diag(penalty)
         step = np.linalg.solve(curvature, slope)
         for _ in range(30):
-            following = _loss(rows, labels, penalty, start, weights - step)
+            following = _loss(rows, labels, penalty, start, weights - step, counts)
             if following <= loss:
                 break
             step = step / 2
@@ -67,28 +78,40 @@ def logistic_weights(rows: Array, labels: Array, penalty: Array, start: Array) -
     return weights
 
 
-def _loss(rows: Array, labels: Array, penalty: Array, start: Array, weights: Array) -> float:
+def _loss(rows: Array, labels: Array, penalty: Array, start: Array, weights: Array, counts: Array) -> float:
     odds = rows @ weights
-    return float((np.logaddexp(0, odds) - labels * odds).sum() + (penalty * (weights - start) ** 2).sum() / 2)
+    return float(
+        (counts * (np.logaddexp(0, odds) - labels * odds)).sum() + (penalty * (weights - start) ** 2).sum() / 2
+    )
 
 
 class Logistic:
     """Logistic regression on standardised columns; ``only`` names the columns that it sees."""
 
-    def __init__(self, only: Sequence[str] = ()) -> None:
-        self._only = only
+    def __init__(self, only: Sequence[str] = (), ridge: float = _RIDGE) -> None:
+        self._only, self._ridge = only, ridge
 
-    def fit(self, rows: Array, labels: Array, columns: Sequence[str], seed: int) -> None:
+    def fit(self, training: Training, seed: int) -> None:
+        rows, columns = training.rows, training.columns
         self._chosen = [columns.index(name) for name in self._only] or list(range(len(columns)))
         chosen = rows[:, self._chosen]
         self._mean, self._spread = chosen.mean(0), chosen.std(0) + 1e-9
         standard = self._standard(rows)
         # The last column is the constant, which is free.
-        penalty = np.append(np.full(standard.shape[1] - 1, _RIDGE), 1e-6)
-        self._weights = logistic_weights(standard, labels, penalty, np.zeros(standard.shape[1]))
+        penalty = np.append(np.full(standard.shape[1] - 1, self._ridge), 1e-6)
+        start = np.zeros(standard.shape[1])
+        self._weights = logistic_weights(standard, training.labels, penalty, start, training.weights)
 
     def predict(self, rows: Array) -> Array:
         return sigmoid(self._standard(rows) @ self._weights)
+
+    def save(self) -> dict[str, Any]:
+        numbers = {"mean": self._mean, "spread": self._spread, "weights": self._weights}
+        return {"columns": self._chosen, **{name: values.tolist() for name, values in numbers.items()}}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._chosen = list(saved["columns"])
+        self._mean, self._spread, self._weights = (np.array(saved[name]) for name in ("mean", "spread", "weights"))
 
     def _standard(self, rows: Array) -> Array:
         standard = (rows[:, self._chosen] - self._mean) / self._spread
@@ -101,33 +124,47 @@ class Persistence:
     def __init__(self, threshold: float) -> None:
         self._least = np.log1p(threshold)
 
-    def fit(self, rows: Array, labels: Array, columns: Sequence[str], seed: int) -> None:
-        self._column = columns.index("accesses_7d")
+    def fit(self, training: Training, seed: int) -> None:
+        self._column = training.columns.index("accesses_7d")
 
     def predict(self, rows: Array) -> Array:
         return np.asarray(rows[:, self._column] > self._least, float)
 
+    def save(self) -> dict[str, Any]:
+        return {"column": self._column, "least": float(self._least)}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._column, self._least = saved["column"], saved["least"]
+
 
 class Trees:
-    """Gradient boosting, or a random forest, by xgboost."""
+    """Gradient boosting, or a random forest, by xgboost. ``half_life``: days after which a row counts half."""
 
-    def __init__(self, options: dict[str, Any], rounds: int) -> None:
-        self._options, self._rounds = options, rounds
+    def __init__(self, options: Mapping[str, Any], rounds: int, half_life: float = np.inf) -> None:
+        self._options, self._rounds, self._half_life = options, rounds, half_life
 
-    def fit(self, rows: Array, labels: Array, columns: Sequence[str], seed: int) -> None:
+    def fit(self, training: Training, seed: int) -> None:
         xgboost = _xgboost()
+        rows, labels = training.rows, training.labels
+        weights = training.weights * np.exp2(-training.ages() / self._half_life)
         options = {
             "objective": "binary:logistic",
             "tree_method": "hist",
             "seed": seed,
             "nthread": 1,
-            "base_score": float(np.clip(labels.mean(), 1e-3, 1 - 1e-3)),
+            "base_score": float(np.clip(np.average(labels, weights=weights), 1e-3, 1 - 1e-3)),
             **self._options,
         }
-        self._trees = xgboost.train(options, xgboost.DMatrix(rows, labels), self._rounds)
+        self._trees = xgboost.train(options, xgboost.DMatrix(rows, labels, weight=weights), self._rounds)
 
     def predict(self, rows: Array) -> Array:
         return np.asarray(self._trees.predict(_xgboost().DMatrix(rows)), float)
+
+    def save(self) -> dict[str, Any]:
+        return {"trees": json.loads(self._trees.save_raw("json"))}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._trees = _xgboost().Booster(model_file=bytearray(json.dumps(saved["trees"]).encode()))
 
 
 class Blend:
@@ -136,30 +173,63 @@ class Blend:
     def __init__(self, models: Sequence[Model]) -> None:
         self._models = models
 
-    def fit(self, rows: Array, labels: Array, columns: Sequence[str], seed: int) -> None:
+    def fit(self, training: Training, seed: int) -> None:
         for number, model in enumerate(self._models):
-            model.fit(rows, labels, columns, seed + number)
+            model.fit(training, seed + number)
 
     def predict(self, rows: Array) -> Array:
         return np.asarray(np.mean([model.predict(rows) for model in self._models], axis=0))
 
+    def save(self) -> dict[str, Any]:
+        return {"models": [model.save() for model in self._models]}
 
-def _boosting() -> Trees:
-    return Trees(_BOOSTING, _BOOSTING_ROUNDS)
-
-
-def _forest() -> Trees:
-    return Trees(_FOREST, 1)
+    def load(self, saved: Mapping[str, Any]) -> None:
+        for model, one in zip(self._models, saved["models"], strict=True):
+            model.load(one)
 
 
 _AVERAGE: Final = ("accesses_1d", "accesses_3d", "accesses_7d", "accesses_14d")
-MODELS: Final[dict[str, Callable[[float], Model]]] = {
-    "persistence": Persistence,
-    "average": lambda threshold: Logistic(_AVERAGE),
-    "logistic": lambda threshold: Logistic(),
-    "forest": lambda threshold: _forest(),
-    "boosting": lambda threshold: _boosting(),
-    "blend": lambda threshold: Blend([Logistic(), _forest(), _boosting()]),
+#: Values that tuning tries by default, by model.
+GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
+    "logistic": {"ridge": [3.0, 10.0, 30.0, 100.0]},
+    "forest": {"max_depth": [4, 5, 7], "min_child_weight": [5, 10, 20], "colsample_bynode": [0.15, 0.3]},
+    "boosting": {"max_depth": [2, 3], "rounds": [80, 120, 200], "half_life": [7.0, 14.0, 28.0]},
+}
+
+
+def _logistic(options: Mapping[str, Any]) -> Model:
+    return Logistic(**options)
+
+
+def _boosting(options: Mapping[str, Any]) -> Model:
+    rest = dict(options)
+    rounds, half_life = rest.pop("rounds", _BOOSTING_ROUNDS), rest.pop("half_life", _HALF_LIFE)
+    return Trees({**_BOOSTING, **rest}, rounds, half_life)
+
+
+def _forest(options: Mapping[str, Any]) -> Model:
+    return Trees({**_FOREST, **options}, 1)
+
+
+def _on_spark(kind: str) -> Callable[[float, Mapping[str, Any]], Model]:
+    def make(threshold: float, options: Mapping[str, Any]) -> Model:
+        from cmsspark.popularity.spark_models import SparkModel
+
+        return SparkModel(kind, options)
+
+    return make
+
+
+MODELS: Final[dict[str, Callable[[float, Mapping[str, Any]], Model]]] = {
+    "persistence": lambda threshold, options: Persistence(threshold),
+    "average": lambda threshold, options: Logistic(_AVERAGE),
+    "logistic": lambda threshold, options: _logistic(options),
+    "forest": lambda threshold, options: _forest(options),
+    "boosting": lambda threshold, options: _boosting(options),
+    "blend": lambda threshold, options: Blend([_forest({}), _boosting({})]),
+    "spark-logistic": _on_spark("logistic"),
+    "spark-forest": _on_spark("forest"),
+    "spark-boosting": _on_spark("boosting"),
 }
 ABOUT: Final = {
     "persistence": "popular last week, popular next week",
@@ -167,15 +237,20 @@ ABOUT: Final = {
     "logistic": "logistic regression on all features",
     "forest": "random forest (xgboost)",
     "boosting": "gradient boosting (xgboost)",
-    "blend": "the mean of logistic, forest and boosting",
+    "blend": "the mean of forest and boosting",
+    "spark-logistic": "logistic regression on all features (pyspark.ml)",
+    "spark-forest": "random forest (pyspark.ml)",
+    "spark-boosting": "gradient boosting (pyspark.ml)",
 }
 
 
-def make_model(name: str, threshold: float) -> Model:
-    """A model by name. Raises UsageError (2) for another name."""
+def make_model(name: str, threshold: float, options: Mapping[str, Any] | None = None) -> Model:
+    """A model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
     if name not in MODELS:
-        raise UsageError(f"there is no model {name!r}", next_step=f"one of {', '.join(MODELS)}")
-    return MODELS[name](threshold)
+        names = ", ".join(MODELS)
+        next_step = f"one of {names}, or for predictions the folder of a saved model"
+        raise UsageError(f"there is no model {name!r}", next_step=next_step)
+    return MODELS[name](threshold, options or {})
 
 
 def _xgboost() -> Any:

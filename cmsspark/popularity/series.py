@@ -11,6 +11,7 @@ import numpy as np
 
 from cmsspark.errors import DataError, InputMissing, UsageError
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -123,7 +124,8 @@ def make_series(table: pl.DataFrame) -> Series:
 
 
 def stored_series(stored: StoredDays) -> Series:
-    """The series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all streams.
+    """The series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all streams
+    of accesses. Jobs are another measure, and are not among them.
 
     Raises DataError (65) where a day's partials are damaged or two keys of pseudonyms are mixed.
     """
@@ -131,9 +133,10 @@ def stored_series(stored: StoredDays) -> Series:
 
     stored.key_id()
     frames = []
-    for batch in stored.batches(["dataset_name", "user", "nacc", "read_bytes", "cpu_time"]):
+    for batch in stored.batches(["stream", "dataset_name", "user", "nacc", "read_bytes", "cpu_time"]):
         for day, rows in batch:
-            frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col("dataset_name").cast(pl.String))
+            frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col("stream", "dataset_name").cast(pl.String))
+            frame = frame.filter(pl.col("stream").is_in(ACCESS_STREAMS))
             frames.append(
                 frame.group_by(dataset=pl.col("dataset_name")).agg(
                     day=pl.lit(day),

@@ -10,13 +10,14 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cmsspark.errors import DataError, OutputError
+from cmsspark.errors import DataError
 from cmsspark.publish.batch_log import Batch, BatchLog, BatchState
 from cmsspark.publish.completeness import MAX_GONE_LISTED
+from cmsspark.publish.scratch_database import scratch_database
 from cmsspark.publish.spool import Spool
 
 
@@ -36,47 +37,28 @@ def open_changes(folder: Path, completeness_id: str) -> Iterator[Changes]:
 
     Raises OutputError (73) where the disk does not hold it.
     """
-    scratch = folder / "changes.sqlite"
-    try:
-        with closing(Changes(scratch, completeness_id)) as changes:
-            yield changes
-    except sqlite3.OperationalError as error:
-        raise OutputError(
-            "the day cannot be compared with what was sent before",
-            where=scratch,
-            found=str(error),
-            next_step="make room or set `state_dir` to another disk, then run the same command again",
-        ) from None
-    finally:
-        scratch.unlink(missing_ok=True)
+    failure = "the day cannot be compared with what was sent before"
+    with scratch_database(folder / "changes.sqlite", failure) as db:
+        yield Changes(db, completeness_id)
 
 
 class Changes:
     """Compares the day's documents, one by one, with those sent before."""
 
-    def __init__(self, scratch: Path, completeness_id: str) -> None:
-        """``scratch``: a file that does not exist; ``completeness_id``: the id of the completeness
-        document, which is compared apart.
-        """
+    def __init__(self, db: sqlite3.Connection, completeness_id: str) -> None:
+        """``db``: an empty database; ``completeness_id``: of the completeness document, which is compared apart."""
         #: The digest of the completeness document that is known to have been confirmed last.
         self.completeness_digest: bytes | None = None
         #: The completeness document that was sent last.
         self.last_completeness: bytes | None = None
         self._completeness_id = completeness_id
-        self._db = sqlite3.connect(scratch, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=OFF")
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("PRAGMA cache_size=-32000")
+        self._db = db
         self._db.execute(
             "CREATE TABLE docs (id BLOB PRIMARY KEY, sent BLOB, now BLOB, gone INTEGER, generation INTEGER, "
             "part TEXT, offset INTEGER, length INTEGER) WITHOUT ROWID"
         )
         self._db.execute("BEGIN")
         self._has_sent = False
-
-    def close(self) -> None:
-        """Close the scratch database; its content is of no use afterwards."""
-        self._db.close()
 
     def load(self, log: BatchLog, spool: Spool) -> None:
         """Read what was sent before. What may have been delivered without a receipt counts as sent, in unknown form."""

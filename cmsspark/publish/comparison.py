@@ -10,14 +10,15 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cmsspark.errors import DataError, OutputError
+from cmsspark.errors import DataError
 from cmsspark.publish.completeness import SUFFIX, completeness_id, digest_of
 from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, canonical, document
+from cmsspark.publish.scratch_database import scratch_database
 from cmsspark.publish.search_client import Hit
 from cmsspark.publish.search_index import SearchIndex, at_time, of_id, of_type
 from cmsspark.publish.validate import validator_for
@@ -67,32 +68,19 @@ def open_comparison(folder: Path, spec: DocumentSpec) -> Iterator[Comparison]:
     Raises OutputError (73) where the disk does not hold it.
     """
     scratch = folder / f"verify-{spec.table.name}-{spec.period}.sqlite"
-    try:
-        scratch.unlink(missing_ok=True)
-        with closing(Comparison(scratch, spec)) as comparison:
-            yield comparison
-    except sqlite3.OperationalError as error:
-        raise OutputError(
-            "the documents cannot be compared",
-            where=scratch,
-            found=str(error),
-            next_step="make room or set `state_dir` to another disk, then run the same command again",
-        ) from None
-    finally:
-        scratch.unlink(missing_ok=True)
+    with scratch_database(scratch, "the documents cannot be compared") as db:
+        yield Comparison(db, spec)
 
 
 class Comparison:
     """Expected documents on one side, those of an index on the other."""
 
-    def __init__(self, scratch: Path, spec: DocumentSpec) -> None:
+    def __init__(self, db: sqlite3.Connection, spec: DocumentSpec) -> None:
         self._spec = spec
         self._fields = tuple(column.name for column in spec.fields)
         self._invalid = self._gone = self._others = 0
         self._summary: dict[str, Any] = {}
-        self._db = sqlite3.connect(scratch, isolation_level=None)
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32000", "temp_store=FILE"):
-            self._db.execute(f"PRAGMA {pragma}")
+        self._db = db
         self._db.execute(
             "CREATE TABLE docs (id BLOB PRIMARY KEY, sha BLOB, content BLOB, seen INTEGER NOT NULL DEFAULT 0) "
             "WITHOUT ROWID"
@@ -100,10 +88,6 @@ class Comparison:
         self._db.execute("CREATE TABLE found (kind TEXT, id TEXT, body TEXT)")
         self._db.execute("CREATE INDEX found_id ON found (id)")
         self._db.execute("BEGIN")
-
-    def close(self) -> None:
-        """Close the scratch database; its content is of no use afterwards."""
-        self._db.close()
 
     def expect(self, rows: Iterable[Mapping[str, Any]], is_partial: bool) -> None:
         """Take the stored rows as what should be there. Raises DataError (65) where two make one document."""

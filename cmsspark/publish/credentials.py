@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
+from cmsspark.publish.http_address import HttpAddress
 from cmsspark.secrets import basic_credentials, safe_text, tls_context
 
 _DESTINATION: Final = re.compile(r"/(?:queue|topic)/[A-Za-z0-9._>*-]+")
@@ -101,34 +102,14 @@ class Broker(msgspec.Struct, frozen=True):
         return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """An HTTP address that accepts JSON documents, and a login. Its text form shows no secret."""
+class Endpoint(HttpAddress, frozen=True, kw_only=True):
+    """An HTTP address that accepts JSON documents, and a login."""
 
-    host: str
-    port: int
-    path: str
-    is_secure: bool
     producer: str
     type: str | None = None
     username: str | None = None
     password: str | None = None
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
     name: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<Endpoint {self.where}>"
-
-    @property
-    def authority(self) -> str:
-        """``host:port`` as URLs write it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def where(self) -> str:
-        """The address for people."""
-        return f"{'https' if self.is_secure else 'http'}://{self.authority}{self.path}"
 
     @property
     def authorization(self) -> str | None:
@@ -140,10 +121,6 @@ class Endpoint(msgspec.Struct, frozen=True):
     def safe_text(self, text: str) -> str:
         """A server's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
         return safe_text(text, *_secrets(self.username, self.password))
-
-    def tls(self) -> ssl.SSLContext | None:
-        """The TLS context, or None without TLS. Raises as :func:`cmsspark.secrets.tls_context`."""
-        return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
 
 def _secrets(username: str | None, password: str | None) -> tuple[str | None, ...]:

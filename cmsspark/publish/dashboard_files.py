@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cmsspark.publish.document_schemas import COMPLETENESS, document_schema, published_tables
 from cmsspark.publish.grafana import grafana_dashboard
+from cmsspark.publish.grafana_spark import spark_dashboard
 from cmsspark.publish.panels import DASHBOARDS
 from cmsspark.publish.search_dashboards import index_pattern, saved_objects
 from cmsspark.resources import resource
@@ -72,6 +73,7 @@ def _add(properties: dict[str, Any], more: Mapping[str, Any], table: str) -> Non
 def generated_dashboards() -> dict[str, str]:
     """File name → text of every file in ``etc/dashboards``."""
     texts = {"index-template.json": _json(index_template())}
+    texts["grafana-spark.json"] = _json(spark_dashboard())
     for dashboard in DASHBOARDS:
         texts[f"grafana-{dashboard.name}.json"] = _json(grafana_dashboard(dashboard))
         objects = [index_pattern(INDICES), *saved_objects(dashboard)]

@@ -68,7 +68,7 @@ def key_columns(table: Table) -> tuple[str, ...]:
     Raises UsageError (2) for tables that are not published.
     """
     if table.is_private:
-        raise UsageError(f"{table.name} is never published: its rows are single people's")
+        raise UsageError(f"{table.name} is never published: it is private")
     if table.keys:
         return table.keys
     return tuple(column.name for column in table.columns if column.type == "string" and not column.nullable)

@@ -23,7 +23,7 @@ def grafana_dashboard(dashboard: DocumentDashboard) -> dict[str, Any]:
         width, height = panel.size
         if x + width > _COLUMNS:
             x, y, row = 0, y + row, 0
-        panels.append(_panel(panel, number, _query(dashboard), {"h": height, "w": width, "x": x, "y": y}))
+        panels.append(_panel(panel, number, _query(dashboard, panel), {"h": height, "w": width, "x": x, "y": y}))
         x, row = x + width, max(row, height)
     return {
         "uid": f"cmsspark-{dashboard.name}",
@@ -40,8 +40,9 @@ def grafana_dashboard(dashboard: DocumentDashboard) -> dict[str, Any]:
     }
 
 
-def _query(dashboard: DocumentDashboard) -> str:
-    return " AND ".join([f"metadata.type:{dashboard.type}", *(f"{name}:${name}" for name in dashboard.filters)])
+def _query(dashboard: DocumentDashboard, panel: Panel) -> str:
+    parts = [dashboard.query_of(panel), *(f"{name}:${name}" for name in dashboard.filters)]
+    return " AND ".join(parts)
 
 
 def _panel(panel: Panel, number: int, query: str, place: dict[str, int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cmsspark.publish.completeness import SUFFIX
-from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME
+from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 #: Filters at the top of a dashboard, on fields that all its documents have.
 _USE_FILTERS: Final = ("stream", "site_tier", "app")
@@ -21,7 +21,8 @@ class Panel:
     """One panel. ``kind``: stat, bars, lines or table. ``sums``: fields that are added up, with their headings.
 
     ``by``: fields to group by, each with its maximum number of groups, the largest first. ``is_daily``: also by day.
-    ``unit``: of Grafana. ``size``: width and height in Grafana's grid of 24 columns.
+    ``unit``: of Grafana. ``size``: width and height in Grafana's grid of 24 columns. ``only``: a condition in Lucene's
+    syntax that its documents meet beside the filters.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Panel:
     is_daily: bool = False
     unit: str = "short"
     size: tuple[int, int] = (12, 9)
+    only: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,15 @@ class DocumentDashboard:
     panels: tuple[Panel, ...]
     filters: tuple[str, ...] = ()
 
+    def query_of(self, panel: Panel) -> str:
+        """The documents of a panel, without the filters that a reader chooses, in Lucene's syntax."""
+        return f"metadata.type:{self.type}" + (f" AND {panel.only}" if panel.only else "")
 
-_STAT: Final = (6, 4)
+
+_STAT: Final = (4, 4)
+#: Documents of streams of jobs; their ``nacc`` counts jobs.
+_JOBS: Final = f"stream:({' OR '.join(STREAMS_OF_JOBS)})"
+_ACCESSES: Final = f"NOT {_JOBS}"
 #: Bins of records that a dashboard shows, with their labels.
 _BINS: Final = {"read": "read", "matched": "matched to a dataset", "malformed": "malformed"}
 POPULARITY: Final = DocumentDashboard(
@@ -54,22 +63,49 @@ POPULARITY: Final = DocumentDashboard(
     "Which CMS data are read, where, by which applications and at what cost. Counted from logs by cmsspark.",
     "data_aggregation",
     (
-        Panel("Accesses", "stat", {"nacc": "accesses"}, size=_STAT),
-        Panel("Bytes read", "stat", {"read_bytes": "read"}, unit="decbytes", size=_STAT),
-        Panel("CPU time (CRAB)", "stat", {"cpu_time": "CPU time"}, unit="s", size=_STAT),
-        Panel("Accesses from another site", "stat", {"remote_nacc": "remote accesses"}, size=_STAT),
-        Panel("Accesses a day by stream", "bars", {"nacc": "accesses"}, (("stream", 10),), True),
-        Panel("Bytes read a day by site tier", "bars", {"read_bytes": "read"}, (("site_tier", 10),), True, "decbytes"),
-        Panel("Accesses a day by data tier", "lines", {"nacc": "accesses"}, (("data_tier", 50),), True),
-        Panel("CPU time a day by data tier", "lines", {"cpu_time": "CPU time"}, (("data_tier", 50),), True, "s"),
-        Panel("Accesses a day by application", "bars", {"nacc": "accesses"}, (("app", 10),), True),
-        Panel("Accesses by site and data tier", "table", {"nacc": "accesses"}, (("site_name", 500), ("data_tier", 50))),
+        Panel("Accesses", "stat", {"nacc": "accesses"}, size=_STAT, only=_ACCESSES),
+        Panel("Accesses from another site", "stat", {"remote_nacc": "remote accesses"}, size=_STAT, only=_ACCESSES),
+        Panel("Bytes read by accesses", "stat", {"read_bytes": "read"}, unit="decbytes", size=_STAT, only=_ACCESSES),
+        Panel("Jobs", "stat", {"nacc": "jobs"}, size=_STAT, only=_JOBS),
+        Panel("Bytes read by jobs", "stat", {"read_bytes": "read"}, unit="decbytes", size=_STAT, only=_JOBS),
+        Panel("CPU time of jobs", "stat", {"cpu_time": "CPU time"}, unit="s", size=_STAT),
+        Panel("Accesses a day by stream", "bars", {"nacc": "accesses"}, (("stream", 10),), True, only=_ACCESSES),
+        Panel(
+            "Bytes read by accesses a day by site tier",
+            "bars",
+            {"read_bytes": "read"},
+            (("site_tier", 10),),
+            True,
+            "decbytes",
+            only=_ACCESSES,
+        ),
+        Panel("Accesses a day by data tier", "lines", {"nacc": "accesses"}, (("data_tier", 50),), True, only=_ACCESSES),
+        Panel(
+            "CPU time of jobs a day by data tier", "lines", {"cpu_time": "CPU time"}, (("data_tier", 50),), True, "s"
+        ),
+        Panel("Accesses a day by application", "bars", {"nacc": "accesses"}, (("app", 10),), True, only=_ACCESSES),
+        Panel(
+            "Accesses by site and data tier",
+            "table",
+            {"nacc": "accesses"},
+            (("site_name", 500), ("data_tier", 50)),
+            only=_ACCESSES,
+        ),
         Panel(
             "Most read datasets",
             "table",
-            {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes", "cpu_time": "CPU s"},
+            {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes"},
             (("dataset_name", 50),),
             size=(24, 11),
+            only=_ACCESSES,
+        ),
+        Panel(
+            "Datasets that most jobs use",
+            "table",
+            {"nacc": "jobs", "remote_nacc": "at another site", "read_bytes": "bytes", "cpu_time": "CPU s"},
+            (("dataset_name", 50),),
+            size=(24, 11),
+            only=_JOBS,
         ),
         Panel(
             "Sites",
@@ -77,6 +113,7 @@ POPULARITY: Final = DocumentDashboard(
             {"nacc": "accesses", "remote_nacc": "from another site", "read_bytes": "bytes"},
             (("site_name", 500),),
             size=(24, 11),
+            only=_ACCESSES,
         ),
     ),
     _USE_FILTERS,

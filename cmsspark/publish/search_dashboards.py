@@ -39,7 +39,7 @@ def _visualization(dashboard: DocumentDashboard, panel: Panel, number: int) -> d
     kind = _KINDS[panel.kind]
     state = {"title": panel.title, "type": kind, "params": _parameters(kind, panel), "aggs": _aggregations(panel)}
     search = {
-        "query": {"query": f"metadata.type:{dashboard.type}", "language": "lucene"},
+        "query": {"query": dashboard.query_of(panel), "language": "lucene"},
         "filter": [],
         "indexRefName": "kibanaSavedObjectMeta.searchSourceJSON.index",
     }

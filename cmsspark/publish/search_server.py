@@ -8,7 +8,6 @@ and the only host that the login is sent to.
 from __future__ import annotations
 
 import re
-import ssl
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -18,7 +17,8 @@ import msgspec
 from cmsspark.errors import NotAllowed, UsageError
 from cmsspark.publish.credentials import LOOPBACK
 from cmsspark.publish.credentials_file import CredentialsSource, read_credentials_file
-from cmsspark.secrets import basic_credentials, safe_text, tls_context
+from cmsspark.publish.http_address import HttpAddress
+from cmsspark.secrets import basic_credentials, safe_text
 
 EXAMPLE: Final = "etc/opensearch.example.json"
 _URL: Final = re.compile(
@@ -40,31 +40,11 @@ class _LoginFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: _Name | None = None
 
 
-class SearchServer(msgspec.Struct, frozen=True):
-    """An address that answers as OpenSearch does, and a login. Its text form shows no secret."""
+class SearchServer(HttpAddress, frozen=True, kw_only=True):
+    """An address that answers as OpenSearch does, and a login."""
 
-    host: str
-    port: int
-    path: str
-    is_secure: bool
     login: str | None = None
     secrets: tuple[str, ...] = ()
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-    def __repr__(self) -> str:
-        return f"<SearchServer {self.where}>"
-
-    @property
-    def authority(self) -> str:
-        """``host:port`` as URLs write it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def where(self) -> str:
-        """The address for people."""
-        return f"{'https' if self.is_secure else 'http'}://{self.authority}{self.path}"
 
     @property
     def authorization(self) -> str | None:
@@ -74,10 +54,6 @@ class SearchServer(msgspec.Struct, frozen=True):
     def safe_text(self, text: str) -> str:
         """A server's text for terminals and logs: :func:`cmsspark.secrets.safe_text` without the login's secrets."""
         return safe_text(text, *self.secrets)
-
-    def tls(self) -> ssl.SSLContext | None:
-        """The TLS context, or None without TLS. Raises as :func:`cmsspark.secrets.tls_context`."""
-        return tls_context(self.ca, self.cert, self.key) if self.is_secure else None
 
 
 def search_server(url: str | None, login: Path | None) -> SearchServer:
@@ -107,7 +83,7 @@ def search_server(url: str | None, login: Path | None) -> SearchServer:
     folder = Path() if login is None else login.parent
     named = {"ca": file.ca, "cert": file.cert, "key": file.key}
     files = {name: (folder / value).absolute() for name, value in named.items() if value is not None}
-    return SearchServer(host, port, path, is_secure, authorization, secrets, **files)
+    return SearchServer(host, port, path, is_secure, login=authorization, secrets=secrets, **files)
 
 
 def _login(path: Path) -> tuple[_LoginFile, CredentialsSource]:

@@ -8,34 +8,46 @@ each dataset, and one for each (dataset, site, kind): no file, no block and no r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from cmsspark import buffers
+from cmsspark.kernel.keyed_rows import unpacked
+from cmsspark.runners import keyed_batches
 from cmsspark.runners.dump_tables import TableSource
+from cmsspark.runners.keyed_batches import SCHEMA, PackRows, packed_batch
 from cmsspark.runners.merge_task import decode_rows, encode_rows
 from cmsspark.runners.scan import set_sizes
 from cmsspark.runners.session import static_plans
 from cmsspark.schemas import Table
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cmsspark.kernel.dataset_contents import KnownDatasets
-    from cmsspark.kernel.keyed_rows import DumpMerge, KeyedRows
+    from cmsspark.kernel.keyed_rows import KeyedRows
     from cmsspark.kernel.presence import StorageByNode
+    from cmsspark.runners.rucio_scan import RucioScan
 
 #: Decompressed bytes of the dumps whose rows one key takes: some two million files, 100 MB of numbers.
 KEY_BYTES: Final = 512 * 1024 * 1024
-#: ``part`` decides on the partition: a number for each key.
-_SCHEMA: Final = "part int, key int, what string, packed binary"
 #: Rows that are encoded together where a table goes to Spark.
 _SENT_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class DumpRows:
+    """What Spark made of dumps. ``frames``: those of jobs; ``others``: merged rows of Rucio that are in no frame;
+    ``names``: those of the datasets of DBS by number.
+    """
+
+    frames: dict[str, pl.DataFrame]
+    others: list[KeyedRows]
+    names: pl.Series
 
 
 def read_frames(
@@ -44,12 +56,22 @@ def read_frames(
     keys: int | None = None,
     storage: StorageByNode | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """Return the frames that jobs on dumps build on, from the tables by name.
+    """Return the frames of :func:`read_rows`, of dumps without Rucio."""
+    return read_rows(spark, sources, keys, storage).frames
 
-    They are those of :func:`cmsspark.kernel.dump_frames.read_frames`. ``keys``: into how many parts the rows of large
-    tables are divided, a power of two; None: as many as their bytes need. ``storage``: of each node, where the nodes'
-    names do not say it. Raises what the tables' readers raise,
-    wrapped in Spark's errors.
+
+def read_rows(
+    spark: SparkSession,
+    sources: Mapping[str, TableSource],
+    keys: int | None = None,
+    storage: StorageByNode | None = None,
+    rucio: RucioTables | None = None,
+) -> DumpRows:
+    """Return the frames that jobs on dumps build on, from the tables by name, and what Rucio's tables come to.
+
+    The frames are those of :func:`cmsspark.kernel.dump_frames.read_frames`. ``keys``: into how many parts the rows of
+    large tables are divided, a power of two; None: as many as their bytes need. ``storage``: of each node, where the
+    nodes' names do not say it. Raises what the tables' readers raise, wrapped in Spark's errors.
     """
     from cmsspark.kernel import dump_frames
     from cmsspark.kernel.dump_frames import is_small
@@ -57,17 +79,19 @@ def read_frames(
     set_sizes(spark, sum(source.weight for source in sources.values()))
     small = {name: source for name, source in sources.items() if is_small(name)}
     pieces: dict[str, list[pa.Table]] = defaultdict(list)
-    for what, packed in _collected([source.mapped(_Whole(name), _SCHEMA) for name, source in small.items()]):
+    for what, packed in _collected([source.mapped(_Whole(name), SCHEMA) for name, source in small.items()]):
         pieces[what].append(decode_rows(packed))
     frames = {
         name: dump_frames.frame_of(pieces[name] or [source.columns.empty_table()]) for name, source in small.items()
     }
     known, names = dump_frames.datasets_in(frames)
     large = {name: source for name, source in sources.items() if not is_small(name)}
-    if large:
-        count = keys or key_count(sum(source.weight for source in large.values()))
-        frames |= _results(_merged(large, known, names.to_list(), count, storage), known, names, large.keys())
-    return frames
+    if not large and rucio is None:
+        return DumpRows(frames, [], names)
+    weight = sum(source.weight for source in large.values()) + (rucio.scan.weight if rucio else 0)
+    work = _LargeTables(large, known, names.to_list(), keys or key_count(weight), storage, rucio)
+    results = work.merged()
+    return DumpRows(frames | _results(results, known, names, work), results, names)
 
 
 def key_count(weight: int) -> int:
@@ -78,55 +102,123 @@ def key_count(weight: int) -> int:
     return min(MOST_KEYS, 1 << max(0, needed - 1).bit_length())
 
 
-def _merged(
-    large: Mapping[str, TableSource],
-    known: KnownDatasets,
-    names: Sequence[str],
-    keys: int,
-    storage: StorageByNode | None,
-) -> list[KeyedRows]:
-    """Read the large tables and merge their rows, by key."""
-    from cmsspark.kernel import keyed_rows
-    from cmsspark.kernel.catalogue import check_hash, hashes_of, name_hash
+@dataclass(frozen=True)
+class RucioTables:
+    """The tables of Rucio that a job reads. ``has_presence``: whether it reads what lies where; ``is_check``: whether
+    it compares files with those of DBS.
+    """
 
-    texts = [name.encode() for name in names]
-    hashes, checks = (hashes_of(texts, len(texts), one) for one in (name_hash, check_hash))
-    mappers: dict[str, Callable[[Iterable[pa.Table]], Iterator[KeyedRows]]] = {
-        "FILES": keyed_rows.FileMapper(known, keys),
-        "BLOCKS": keyed_rows.BlockMapper(known, hashes, checks, keys),
-    }
-    to_partition = partition_numbers(keys)
-    parts = [
-        source.mapped(_Keyed(mappers.get(name) or keyed_rows.ReplicaMapper(keys), to_partition), _SCHEMA)
-        for name, source in large.items()
-    ]
-    merge = keyed_rows.DumpMerge(len(known.ids), keys, "BLOCKS" in large, storage)
+    scan: RucioScan
+    has_presence: bool
+    is_check: bool = False
 
-    def merged(rows: DataFrame) -> DataFrame:
-        for again in (False, True) if keys > 1 and "FILES" in large else (False,):
-            rows = rows.repartition(keys, "part").mapInArrow(_Merge(merge, to_partition, only_totals=again), _SCHEMA)
+    def rows(self, keys: int, count: int, of_dbs: Sequence[DataFrame]) -> DataFrame:
+        """Return the sums of files by block. ``of_dbs``: rows of FILES that are compared, of ``count`` datasets."""
+        from cmsspark.kernel.catalogue_rows import CheckedFileMerge
+        from cmsspark.kernel.rucio_rows import FileMerge
+
+        merge = FileMerge(keys, self.scan.day_ms)
+        rows = reduce(lambda left, right: left.unionAll(right), [self.scan.rows(keys), *of_dbs])
+        return keyed_batches.merged(rows, keys, CheckedFileMerge(merge, count) if self.is_check else merge)
+
+
+@dataclass(frozen=True)
+class _LargeTables:
+    """The tables that are merged by key. ``names``: those that ``known`` numbers."""
+
+    sources: Mapping[str, TableSource]
+    known: KnownDatasets
+    names: Sequence[str]
+    keys: int
+    storage: StorageByNode | None
+    rucio: RucioTables | None
+
+    @property
+    def has_presence(self) -> bool:
+        """Whether there are replicas, and what lies where is wanted."""
+        from cmsspark.kernel.dump_frames import REPLICAS
+
+        return REPLICAS in self.sources or (self.rucio is not None and self.rucio.has_presence)
+
+    @property
+    def has_contents(self) -> bool:
+        """Whether FILES are summed by dataset."""
+        return "FILES" in self.sources and not self._is_check
+
+    @property
+    def _is_check(self) -> bool:
+        return self.rucio is not None and self.rucio.is_check
+
+    def merged(self) -> list[KeyedRows]:
+        """Read the tables and merge their rows, by key."""
+        parts = {name: self._mapped(name) for name in self.sources}
+        if self.rucio is not None:
+            of_dbs = [parts.pop("FILES")] if self._is_check else []
+            parts["rucio"] = self.rucio.rows(self.keys, len(self.names), of_dbs)
+        with nullcontext() if self.rucio is None else self.rucio.scan.one_file_a_task():
+            collected = _collected(list(parts.values()), self._then)
+        return [unpacked(0, what, packed) for what, packed in collected]
+
+    def _mapped(self, name: str) -> DataFrame:
+        """The keyed rows of a table."""
+        from cmsspark.kernel import catalogue_rows, keyed_rows
+        from cmsspark.kernel.catalogue import check_hash, hashes_of, name_hash
+
+        mapper: Callable[[Iterable[pa.Table]], Iterator[KeyedRows]] = keyed_rows.ReplicaMapper(self.keys)
+        if name == "FILES":
+            mapper = keyed_rows.FileMapper(self.known, self.keys)
+            if self._is_check:
+                mapper = catalogue_rows.CheckedFileMapper(self.known, self.keys)
+        elif name == "BLOCKS" and self._is_check:
+            mapper = catalogue_rows.NamedBlockMapper(self.keys)
+        elif name == "BLOCKS":
+            texts = [text.encode() for text in self.names]
+            hashes, checks = (hashes_of(texts, len(texts), one) for one in (name_hash, check_hash))
+            mapper = keyed_rows.BlockMapper(self.known, hashes, checks, self.keys)
+        return self.sources[name].mapped(PackRows(mapper, keyed_batches.partition_numbers(self.keys)), SCHEMA)
+
+    def _then(self, rows: DataFrame) -> DataFrame:
+        """The merge of all rows, and once more of the sums that other keys may have."""
+        from cmsspark.kernel import catalogue_rows, keyed_rows, rucio_blocks
+
+        count, keys = len(self.known.ids), self.keys
+        merge: keyed_batches.Merge | None = None
+        if self._is_check:
+            merge = catalogue_rows.CatalogueMerge(len(self.names), keys)
+        elif self.has_presence or self.sources:
+            merge = keyed_rows.DumpMerge(count, keys, "BLOCKS" in self.sources, self.storage)
+        if self.rucio is not None:
+            merge = rucio_blocks.BlockMerge(tuple(rse.name for rse in self.rucio.scan.rses.rses), merge)
+        assert merge is not None
+        rows = keyed_batches.merged(rows, keys, merge)
+        if keys > 1 and "FILES" in self.sources:
+            # Not self, which has DataFrames.
+            named = len(self.names)
+            again = {
+                keyed_rows.TOTALS: lambda key, some: [keyed_rows.merged_totals(key, some)],
+                catalogue_rows.DIFFERING: lambda _, some: catalogue_rows.merged_differences(some, named, keys),
+            }
+            rows = keyed_batches.merged(rows, keys, keyed_batches.MergeKinds(again))
         return rows
-
-    return [keyed_rows.unpacked(0, what, packed) for what, packed in _collected(parts, merged)]
 
 
 def _results(
-    results: Sequence[KeyedRows], known: KnownDatasets, names: pl.Series, tables: Collection[str]
+    results: Sequence[KeyedRows], known: KnownDatasets, names: pl.Series, tables: _LargeTables
 ) -> dict[str, pl.DataFrame]:
-    """The frames ``contents`` and ``presence``, as far as ``tables`` were read, of the merged rows."""
+    """The frames ``contents`` and ``presence`` of the merged rows, as far as they are wanted."""
     import polars as pl
 
     from cmsspark.kernel import dump_frames, keyed_rows
     from cmsspark.kernel.dataset_contents import contents_by_name
 
     frames = {}
-    if "FILES" in tables:
+    if tables.has_contents:
         totals = [rows for rows in results if rows.what == keyed_rows.TOTALS]
         sums = keyed_rows.sums_in(totals, len(known.ids))
         frames["contents"] = dump_frames.contents_frame(contents_by_name(sums, known), names)
-    if dump_frames.REPLICAS in tables:
+    if tables.has_presence:
         found = [keyed_rows.presence_in(rows) for rows in results if rows.what == keyed_rows.PRESENCE]
-        counts_blocks = "BLOCKS" in tables
+        counts_blocks = "BLOCKS" in tables.sources
         pieces = [
             dump_frames.presence_frame(one, counts_blocks=counts_blocks) for one in (*found, keyed_rows.no_presence())
         ]
@@ -140,30 +232,6 @@ def as_dataframe(spark: SparkSession, rows: pa.Table, schema: Table) -> DataFram
     packed = [encode_rows(rows.slice(start, _SENT_ROWS)) for start in starts]
     numbers = spark.range(0, len(packed), 1, len(packed))
     return numbers.mapInArrow(_Decode(packed), schema.spark())
-
-
-def partition_numbers(count: int) -> list[int]:
-    """Return numbers that Spark's hash partitioning spreads over ``count`` partitions, one in each."""
-    found: dict[int, int] = {}
-    number = 0
-    while len(found) < count:
-        found.setdefault(_murmur3(number) % count, number)
-        number += 1
-    return [found[partition] for partition in range(count)]
-
-
-def _murmur3(number: int) -> int:
-    """Spark's hash of an int that is not negative: Murmur3 with the seed 42, signed."""
-    mask = 0xFFFFFFFF
-    mixed = number * 0xCC9E2D51 & mask
-    mixed = (mixed << 15 | mixed >> 17) & mask
-    found = 42 ^ (mixed * 0x1B873593 & mask)
-    found = (found << 13 | found >> 19) & mask
-    found = (found * 5 + 0xE6546B64) & mask
-    found ^= 4
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        found = (found ^ found >> shift) * factor & mask
-    return found - (1 << 32) if found >> 31 else found
 
 
 def _collected(
@@ -185,45 +253,7 @@ class _Whole:
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         for table in tables:
-            yield _batch(0, 0, self.name, encode_rows(table))
-
-
-@dataclass(frozen=True)
-class _Keyed:
-    """Keyed rows of a large table, packed."""
-
-    mapper: Callable[[Iterable[pa.Table]], Iterator[KeyedRows]]
-    to_partition: Sequence[int]
-
-    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-        for rows in self.mapper(tables):
-            yield _batch(self.to_partition[rows.key], rows.key, rows.what, rows.packed())
-
-
-@dataclass(frozen=True)
-class _Merge:
-    """Merges the rows of each key; ``only_totals``: sums of datasets alone, after the first merge."""
-
-    merge: DumpMerge
-    to_partition: Sequence[int]
-    only_totals: bool
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from cmsspark.kernel.keyed_rows import TOTALS, merged_totals, unpacked
-
-        by_key: dict[int, list[KeyedRows]] = defaultdict(list)
-        for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in ("key", "what", "packed")]
-            for key, what, packed in zip(*columns, strict=True):
-                if self.only_totals and what != TOTALS:
-                    yield _batch(self.to_partition[key], key, what, packed)
-                else:
-                    by_key[key].append(unpacked(key, what, packed))
-        while by_key:
-            key, found = by_key.popitem()
-            merged = [merged_totals(key, found)] if self.only_totals else self.merge(key, found)
-            for rows in merged:
-                yield _batch(self.to_partition[rows.key], rows.key, rows.what, rows.packed())
+            yield packed_batch(0, 0, self.name, encode_rows(table))
 
 
 @dataclass(frozen=True)
@@ -236,12 +266,3 @@ class _Decode:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from decode_rows(self.packed[number]).to_batches()
-
-
-def _batch(part: int, key: int, what: str, packed: bytes) -> pa.RecordBatch:
-    import numpy as np
-    import pyarrow as pa
-
-    numbers: list[npt.NDArray[Any]] = [np.array([part], np.int32), np.array([key], np.int32)]
-    columns = [*map(buffers.from_numpy, numbers), buffers.array([what], "string"), buffers.binary([packed])]
-    return pa.RecordBatch.from_arrays(columns, ["part", "key", "what", "packed"])

@@ -34,8 +34,8 @@ def groups(paths: Sequence[str]) -> list[list[str]]:
 def read_exact_files(spark: SparkSession, kind: str, paths: Sequence[str], **options: str) -> DataFrame:
     """Return the rows of exactly these files (at least one), read by the data source ``kind``: text, binaryFile, …
 
-    The last column, ``file_path``, is the URI of each row's file. Raises DataError (65) for a file name that is not
-    UTF-8, which Java cannot open.
+    The last columns are ``file_path``, the URI of each row's file, and its ``file_size``. Raises DataError (65) for a
+    file name that is not UTF-8, which Java cannot open.
     """
     for path in paths:
         if encodable(path) != path:
@@ -78,5 +78,5 @@ def whole_folders(files: Files, paths: Sequence[str]) -> list[str] | None:
 
 def _loaded(spark: SparkSession, kind: str, paths: Sequence[str], options: Mapping[str, str]) -> DataFrame:
     reader: Any = spark.read.format(kind).options(**options).option("__globPaths__", "false")
-    # The file's name is a hidden column; a union would drop it.
-    return reader.load(list(paths)).select("*", "_metadata.file_path")
+    # The file's name and size are hidden columns; a union would drop them.
+    return reader.load(list(paths)).select("*", "_metadata.file_path", "_metadata.file_size")

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-#: Columns of files and of disk replicas, as a Spark schema.
+#: Columns of files, blocks and disk replicas, as a Spark schema. ``block``: the hash of the block's name.
 HASHED_FILES: Final = "hash bigint, check bigint, block_id bigint, dataset_id bigint, file_id bigint"
-DISK_REPLICAS: Final = "block_name string, site string"
+HASHED_BLOCKS: Final = "block_id bigint, block bigint"
+DISK_REPLICAS: Final = "block bigint, site string"
 
 
 def attach(
@@ -31,7 +32,7 @@ def attach(
 ) -> DataFrame:
     """Return the rows of a hashed scan with their datasets and remoteness, as a scan with the catalogue returns them.
 
-    ``files`` (:data:`HASHED_FILES`), ``datasets`` (dataset_id, dataset_name), ``blocks`` (block_id, block_name),
+    ``files`` (:data:`HASHED_FILES`), ``datasets`` (dataset_id, dataset_name), ``blocks`` (:data:`HASHED_BLOCKS`),
     ``replicas`` (:data:`DISK_REPLICAS`); without them remoteness by replica stays null. Keys need not be unique; nulls
     match nothing.
     """
@@ -42,7 +43,7 @@ def attach(
     by_replica = F.lit(None).cast("boolean")
     if replicas is not None:
         present = (
-            blocks.join(replicas, "block_name", "inner")
+            blocks.join(replicas, "block", "inner")
             .select("block_id", F.col("site").alias("site_name"), F.lit(True).alias("is_present"))
             .distinct()
         )
@@ -99,7 +100,21 @@ def hashed_files(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         yield from rows.to_batches()
 
 
+def hashed_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows (:data:`HASHED_BLOCKS`) of BLOCKS that have a name; of ``block_id``, ``block_name``."""
+    import pyarrow as pa
+
+    for table in tables:
+        named = table.filter(flags(is_there(table["block_name"])))
+        hashes = from_numpy(hashes_in(named["block_name"]).view(np.int64))
+        yield from pa.table([named["block_id"], hashes], ["block_id", "block"]).to_batches()
+
+
 def disk_replicas(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     """Yield the disk replicas (:data:`DISK_REPLICAS`) in tables of ``phedex.COLUMNS``."""
+    import pyarrow as pa
+
     for table in tables:
-        yield from phedex.on_disk(table).to_batches()
+        found = phedex.on_disk(table)
+        hashes = from_numpy(hashes_in(found["block_name"]).view(np.int64))
+        yield from pa.table([hashes, found["site"]], ["block", "site"]).to_batches()

@@ -61,12 +61,13 @@ class SparkRunner:
         has_catalogue = context.catalogue is not None
         shipped = self._shipped(context)
         of_accesses = [stream for stream in streams if stream.stream not in STREAMS_OF_JOBS]
-        parts, jobs = [], None
+        parts, jobs, kept = [], None, None
         if of_accesses:
             scanned = scan(self.session, of_accesses, replace(shipped, jobs=None), self.feed)
             if not has_catalogue:
                 dumps = {dump.kind: dump for dump in self.dumps}
-                scanned = _attach_by_shuffle(self.session, scanned, dumps, self.rses)
+                rucio, kept = self._rucio_replicas(dumps.get("rucio"))
+                scanned = _attach_by_shuffle(self.session, scanned, dumps, rucio)
             parts.append(scanned)
         if shipped.jobs is not None:
             of_jobs = [stream for stream in streams if stream not in of_accesses]
@@ -77,7 +78,20 @@ class SparkRunner:
         scanned = reduce(lambda left, right: left.unionByName(right), parts)
         is_shuffled = bool(of_accesses) and not has_catalogue
         rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
-        return SparkResult(rows, context.day, jobs)
+        return SparkResult(rows, context.day, jobs, kept)
+
+    def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
+        """The replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
+
+        Raises DataError (65).
+        """
+        if dump is None or self.rses is None:
+            return None, None
+        from cmsspark.runners.rucio_replicas import kept_disk_replicas
+        from cmsspark.runners.rucio_scan import RucioScan
+
+        # Nothing that depends on the day is used.
+        return kept_disk_replicas(RucioScan(self.session, dump, self.rses, (0, 0), self.feed))
 
     def _shipped(self, context: TaskContext) -> TaskContext:
         """Return the context with folders that the executors can open."""
@@ -132,12 +146,14 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 class SparkResult:
     """The :class:`cmsspark.runners.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted.
 
-    ``jobs``: the merged jobs with their tables, persisted; None without a stream of jobs.
+    ``jobs``: the merged jobs with their tables, persisted; None without a stream of jobs. ``kept``: other persisted
+    rows that these are made of.
     """
 
     rows: DataFrame
     day: date
     jobs: DataFrame | None = None
+    kept: DataFrame | None = None
     engine: str = SPARK
 
     @cached_property
@@ -187,9 +203,9 @@ class SparkResult:
         """Unpersist the rows, and print how many tasks ran on the hosts of their data."""
         from cmsspark.runners import locality
 
-        self.rows.unpersist()
-        if self.jobs is not None:
-            self.jobs.unpersist()
+        for rows in (self.rows, self.jobs, self.kept):
+            if rows is not None:
+                rows.unpersist()
         summary = locality.summary(self.rows.sparkSession)
         if summary:
             click.echo(summary, err=True)
@@ -206,8 +222,13 @@ def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in KEYS]))
 
 
-def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rses: Rses | None) -> DataFrame:
-    """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps."""
+def _attach_by_shuffle(
+    spark: SparkSession, hashed: DataFrame, dumps: dict[str, Dump], rucio: DataFrame | None
+) -> DataFrame:
+    """Return the rows of a hashed scan with their datasets and remoteness, from the tables of the dumps.
+
+    ``rucio``: the replicas on disk by Rucio.
+    """
     from cmsspark.runners import shuffle_join
     from cmsspark.runners.dump_tables import dump_table, table_source
     from cmsspark.sources import phedex
@@ -215,19 +236,15 @@ def _attach_by_shuffle(spark: SparkSession, hashed: DataFrame, dumps: dict[str, 
     dbs = dumps["dbs"]
     files = table_source(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
     datasets = dump_table(spark, dbs, "DATASETS", ("dataset_id", "dataset"))
-    replicas = None
+    blocks = table_source(spark, dbs, "BLOCKS", ("block_id", "block_name"))
+    replicas = rucio
     if "phedex" in dumps:
         snapshot = table_source(spark, dumps["phedex"], REPLICAS, phedex.COLUMNS)
         replicas = snapshot.mapped(shuffle_join.disk_replicas, shuffle_join.DISK_REPLICAS)
-    if "rucio" in dumps and rses is not None:
-        from cmsspark.runners.rucio_tables import rucio_tables
-
-        # Nothing that depends on the day is used.
-        replicas = rucio_tables(spark, dumps["rucio"], rses, date.min).disk_replicas()
     return shuffle_join.attach(
         hashed,
         files.mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES),
         datasets.withColumnRenamed("dataset", "dataset_name"),
-        dump_table(spark, dbs, "BLOCKS", ("block_id", "block_name")),
+        blocks.mapped(shuffle_join.hashed_blocks, shuffle_join.HASHED_BLOCKS),
         replicas,
     )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from cmsspark.errors import NotReady, as_ours
 from cmsspark.kernel.pre_aggregate import StreamAggregator
+from cmsspark.measured import StageTimes
 from cmsspark.memory import trim
 from cmsspark.progress_line import ProgressLine
 from cmsspark.runners.tasks import Task, TaskContext, TaskReader, read_task
@@ -123,21 +124,29 @@ class WorkerPool:
         ``what`` names the work in its progress. Raises the exceptions of the function.
         """
         waiting = deque(enumerate(items))
+        stage = StageTimes(what, len(waiting))
         with ProgressLine(what, len(waiting)) as line:
-            return self._map(function, waiting, line)
+            results = self._map(function, waiting, line, stage)
+        stage.end()
+        return results
 
-    def _map(self, function: Callable[[T], R], waiting: deque[tuple[int, T]], line: ProgressLine) -> list[R]:
+    def _map(
+        self, function: Callable[[T], R], waiting: deque[tuple[int, T]], line: ProgressLine, stage: StageTimes
+    ) -> list[R]:
         results: dict[int, R] = {}
         busy: dict[Connection, int] = {}
+        began: dict[Connection, float] = {}
         free = [pipe for _, pipe in self._members]
         while waiting or busy:
             while waiting and free:
                 pipe = free.pop()
                 busy[pipe], item = waiting.popleft()
+                began[pipe] = stage.now()
                 _send(pipe, _Call(function, item))
             ready = wait(list(busy))
             for pipe in [pipe for pipe in busy if pipe in ready]:
                 results[busy.pop(pipe)] = self._recv(pipe)
+                stage.task_done(began[pipe])
                 free.append(pipe)
                 line.add()
         return [results[number] for number in range(len(results))]
@@ -151,27 +160,32 @@ class WorkerPool:
         busy = [pipe for _, pipe in self._members]
         doing: dict[Connection, Task | None] = {}
         records: dict[Connection, int] = {}
+        stage = StageTimes(f"reading logs of {context.day}", len(tasks))
+        began: dict[Connection, float] = {}
 
         def send_task(pipe: Connection) -> None:
             doing[pipe] = waiting.popleft() if waiting else None
+            began[pipe] = stage.now()
             _send(pipe, doing[pipe])
 
         for pipe in busy:
             _send(pipe, context)
             send_task(pipe)
-        with ProgressLine(f"reading logs of {context.day}", sum(task.weight for task in tasks), "bytes") as line:
+        with ProgressLine(stage.name, sum(task.weight for task in tasks), "bytes") as line:
             while busy:
                 ready = wait(busy)
                 for pipe in [pipe for pipe in busy if pipe in ready]:
                     message = self._recv(pipe)
                     if isinstance(message, _TaskDone):
                         task, records[pipe] = doing[pipe], message.records
+                        stage.task_done(began[pipe])
                         line.update(line.done + (task.weight if task else 0), sum(records.values()))
                         send_task(pipe)
                     elif message == "end":
                         busy.remove(pipe)
                     else:
                         yield message
+        stage.end()
 
     def _recv(self, pipe: Connection) -> Any:
         """Return the next message of a process. Raises the error that it sends, and NotReady (75) if it is gone."""

@@ -212,6 +212,13 @@ def find_stream(name: str) -> Stream:
     raise UsageError(f"there is no stream {name!r}", found=", ".join(STREAMS))
 
 
+def of_accesses(filters: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Filters on partials (column → patterns) that leave out jobs, as those are not accesses; filters that choose
+    streams stay as they are.
+    """
+    return {"stream": ACCESS_STREAMS, **filters}
+
+
 def streams_of_day(day: date, streams: tuple[str, ...] = STREAMS) -> tuple[str, ...]:
     """Those of ``streams`` that exist on ``day``; :meth:`cmsspark.sources.epochs.Epochs.streams_of_day` leaves out
     those that another source replaces.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from cmsspark.errors import DataError
 from cmsspark.names import is_block
+from cmsspark.sources.formats.avro_ranges import Container
 from cmsspark.sources.formats.avro_table import CODE, DID, ID, NAME, NUMBER, TablePiece, TableReader
 from cmsspark.sources.rses import TEST_RSE, UNKNOWN_RSE, Rses
 
@@ -93,9 +94,16 @@ class RucioReader:
         self._reader = TableReader(TABLES[table])
         self._known: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
 
-    def pieces(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[TablePiece]:
-        """The rows of a range of a file. Raises DataError (65)."""
-        for piece in self._reader.read(stream, file, first, last):
+    def pieces(
+        self,
+        stream: IO[bytes],
+        file: str,
+        first: int = 0,
+        last: int | None = None,
+        container: Container | None = None,
+    ) -> Iterator[TablePiece]:
+        """The rows of a range of a file, whose header may have been read already. Raises DataError (65)."""
+        for piece in self._reader.read(stream, file, first, last, container):
             self.counts.take(piece)
             yield piece
 

@@ -27,6 +27,8 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "skipped": ("white", "acknowledged: there is no result, for the reason given"),
     "-": ("white", "never run"),
 }
+#: Words of days without a result, which a day that is skipped shows no more.
+NO_RESULT: Final = ("-", "waiting", "interrupted", "failed", "lost")
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--files", "files for each executor's working folder", "LIST", "spark.files", many=True),
         Option("--archives", "archives unpacked there (FILE#folder)", "LIST", "spark.archives", many=True),
         Option("--env", "packed Python environment (venv-pack, conda-pack) for executors", "FILE"),
+        Option("--no-monitor", "do not watch the processes of the run (cmsspark monitor)"),
         Option("--debug", "show tracebacks and Spark's own messages"),
         Option("--verbose", "say more on the way"),
         Option("--no-log4j", "as in CMSSpark; Spark is quiet anyway"),

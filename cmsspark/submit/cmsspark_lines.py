@@ -146,7 +146,7 @@ class _Line:
             if self._names_no_day:
                 self.gone.append(("--hdir", "the folder names no day: say which day, and which job's result"))
                 self._add("--date", "YYYYMMDD", "--job", "JOB")
-            elif not self._publishes:
+            elif not (self._publishes or self.job.is_day_optional):
                 # The day as such: a job that waits in a queue may start on another one.
                 yesterday = days.today() - timedelta(days=1)
                 self._add("--date", yesterday.isoformat())

@@ -17,6 +17,7 @@ from cmsspark.settings import Settings
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.host import Host
+from cmsspark.submit.live_metrics import add_metrics
 from cmsspark.submit.profiles import Profile, add_profile, load_profile
 from cmsspark.submit.spark_options import (
     BUILT_IN,
@@ -33,19 +34,29 @@ Mode = Literal["python", "client", "cluster"]
 
 #: Queues are patient, mornings are not: half an hour.
 START_WITHIN_S: Final = 1800.0
+#: Options with which a run is measured, and why: below all others, so that each can be overridden.
+MEASURED: Final[Mapping[str, tuple[str, str]]] = {
+    "spark.eventLog.enabled": ("true", "stages, tasks and memory of each run are stored (docs/monitoring.md)"),
+    "spark.eventLog.dir": ("{events}", "a private folder of this host; another one, or --no-monitor, replaces it"),
+    "spark.eventLog.logStageExecutorMetrics": ("true", "peaks of memory by stage"),
+    "spark.executor.processTreeMetrics.enabled": ("true", "the memory of Python, which the heap's figures leave out"),
+    "spark.executor.metrics.pollingInterval": ("1s", "peaks between two heartbeats are seen"),
+}
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
 @dataclass(frozen=True)
 class InstallPaths:
     """Files of this installation: what spark-submit starts for a built-in job, the log settings, the package's zip and
-    the pseudonyms' key (made when they are called for), and the JVM's class archive where there is one."""
+    the pseudonyms' key (made when they are called for), the JVM's class archive where there is one, and the URI of the
+    folder for event logs of measured runs, None where they are not measured."""
 
     launcher: str
     log4j: str
     ship: Callable[[], str]
     key: Callable[[], str]
     class_archive: str | None = None
+    events: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
         return Command(argv, _environment(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)
-    options = _layered(request, settings, host, profile, mode, job)
+    options = _layered(request, settings, host, profile, mode, job, places.events)
     master = options.get("spark.master") or ""
     _check_master(master, mode)
     notes = _add_files(options, request, settings, host, places, job, mode)
@@ -157,7 +168,13 @@ def _check_master(master: str, mode: Mode) -> None:
 
 
 def _layered(
-    request: Request, settings: Settings, host: Host, profile: Profile, mode: Mode, job: Job | None
+    request: Request,
+    settings: Settings,
+    host: Host,
+    profile: Profile,
+    mode: Mode,
+    job: Job | None,
+    events: str | None,
 ) -> Options:
     """All layers, the lowest first."""
     options = Options()
@@ -177,7 +194,12 @@ def _layered(
     holds = {"own" if job is None else "built-in", mode}
     if "spark.eventLog.dir" in {**defaults, **settings.spark} or _conf_names(request, "spark.eventLog.dir"):
         holds.add("event-log-folder")
+    elif events is not None and mode == "client":
+        # The driver writes the event log, and it is on this host.
+        for name, (value, why) in MEASURED.items():
+            options.set_option(name, value.format(events=events), BUILT_IN, why)
     add_profile(options, profile, host, holds)
+    add_metrics(options, settings)
     add_settings(options, settings)
     if host.environ.get("SPARK_OPTIONS"):
         add_options_file(options, host.environ["SPARK_OPTIONS"])

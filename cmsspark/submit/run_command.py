@@ -14,15 +14,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from cmsspark.errors import Exit
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
+
+if TYPE_CHECKING:
+    from cmsspark.monitor.spark_watch import RunMeasure
 
 #: Lines that a JVM writes at its start about Spark's own options.
 NOISE: Final = (
@@ -40,9 +43,27 @@ _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 _UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
 
 
-def run(command: Command, environ: Mapping[str, str]) -> int:
-    """Run the command to its end and return its exit code; an interrupted one is 75."""
+class RunWatch(Protocol):
+    """What watches a run from beside it."""
+
+    def end(self, code: int) -> None: ...
+
+
+def run(
+    command: Command,
+    environ: Mapping[str, str],
+    watch_tree: Callable[[int], RunWatch | None] | None = None,
+    measure: RunMeasure | None = None,
+) -> int:
+    """Run the command to its end and return its exit code; an interrupted one is 75.
+
+    ``watch_tree`` starts to watch the processes below a PID; ``measure`` stores what the run used.
+    """
+    if measure is not None:
+        command = with_env(command, **measure.environment({**environ, **command.env}))
     if command.mode == "python":
+        if watch_tree is not None:
+            watch_tree(os.getpid())
         _become(command, environ)
     reader, writer = os.pipe()
     application = Application(_log) if command.is_on_yarn else None
@@ -56,12 +77,19 @@ def run(command: Command, environ: Mapping[str, str]) -> int:
         subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child,
     ):
         forward.to(child)
-        watch = Watch(reader, 2, application)
+        tree = watch_tree(child.pid) if watch_tree is not None else None
+        if measure is not None:
+            measure.started(child.pid)
+        watch = Watch(reader, 2, application, measure.line if measure is not None else None)
         code = _wait(child, application, command.start_within)
         if code is None:
             _give_up(child, application, command, environ)
     os.close(writer)
+    if tree is not None:
+        tree.end(int(Exit.NOT_READY) if code is None else code)
     watch.join(2)
+    if measure is not None:
+        measure.ended(int(Exit.NOT_READY) if code is None else code, application.id if application else None)
     interrupted = bool(forward.received)
     if interrupted:
         _log(_interrupted(command, application))
@@ -168,9 +196,15 @@ def _become(command: Command, environ: Mapping[str, str]) -> NoReturn:
 class Watch(threading.Thread):
     """Copies a child's stderr line by line, without the noise; keeps the exit status and missing jar that it names."""
 
-    def __init__(self, source: int, target: int, application: Application | None = None) -> None:
+    def __init__(
+        self,
+        source: int,
+        target: int,
+        application: Application | None = None,
+        log_line: Callable[[str], None] | None = None,
+    ) -> None:
         super().__init__(daemon=True)
-        self.source, self.target, self.application = source, target, application
+        self.source, self.target, self.application, self.log_line = source, target, application, log_line
         self.status: int | None = None
         self.unresolved: str | None = None
         self._line = b""
@@ -218,6 +252,8 @@ class Watch(threading.Thread):
         if missing:
             self.unresolved = missing.group(1).decode(errors="replace")
         if text.endswith(b"\n"):
+            if self.log_line is not None:
+                self.log_line(self._line.decode(errors="replace"))
             self._line = b""
 
     def _write(self, text: bytes) -> None:

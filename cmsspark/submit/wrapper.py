@@ -20,7 +20,17 @@ from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
-from cmsspark.submit import class_archive, cmsspark_jobs, cmsspark_lines, latest_date, several_days, spark_avro, yarn
+from cmsspark.submit import (
+    class_archive,
+    cmsspark_jobs,
+    cmsspark_lines,
+    latest_date,
+    memory_rationale,
+    several_days,
+    spark_avro,
+    watching,
+    yarn,
+)
 from cmsspark.submit.arguments import Request, Signature, help_text, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.host import Host, check_java, find_java, this_host
@@ -88,11 +98,12 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     host = this_host(environ)
     java = find_java(environ)
     archive = class_archive.usable(host, java, settings.cache_dir)
-    spark = build(request, settings, host, places(host, settings, archive), job)
+    events = watching.events_folder(request, settings, environ)
+    spark = build(request, settings, host, places(host, settings, archive, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if request.has("--explain"):
         first = [*uncompiled(job, host.package, unavailable_reason()), *counted_by_spark(job, reason)]
-        _echo(explanation(command, spark, settings, first))
+        _echo(explanation(command, spark, settings, first, Path(request.job or "").name if job is None else job.name))
     if request.has("--dry-run"):
         _echo(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
     if request.has("--explain") or request.has("--dry-run"):
@@ -111,7 +122,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    return run(command, environ)
+    watch_tree = watching.watching_processes(request, settings, environ)
+    return run(command, environ, watch_tree, watching.measuring(command, request, job, settings, environ))
 
 
 def with_engine(
@@ -184,7 +196,7 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
-def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
+def places(host: Host, settings: Settings, archive: str | None, events: str | None) -> InstallPaths:
     """The files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "jobs" / "launch.py"),
@@ -192,6 +204,7 @@ def places(host: Host, settings: Settings, archive: str | None) -> InstallPaths:
         ship=functools.partial(ship, host.package, settings.cache_dir),
         key=functools.partial(private_key, settings),
         class_archive=archive,
+        events=events,
     )
 
 
@@ -297,7 +310,7 @@ def counted_by_spark(job: Job | None, reason: str) -> list[str]:
     return [f"Counted by Spark: {reason}.", ""] if job is not None and job.streams and reason else []
 
 
-def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str]) -> str:
+def explanation(command: Command, spark: Command, settings: Settings, first: Sequence[str], job_name: str) -> str:
     """Each option, its value, where it comes from, what it was laid over and why it is so; ``first``: lines before."""
     if spark.mode == "python":
         return "This job needs no Spark here: it runs in plain Python. --yarn runs it through Spark."
@@ -320,6 +333,7 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
         lines.append(f"    from {chosen.origin}{over}")
         if chosen.why:
             lines.append(f"    why  {chosen.why}")
+    lines += ["", *memory_rationale.lines(command.options, settings.state_dir, job_name)]
     java_options = command.options.get("spark.driver.defaultJavaOptions") or ""
     if command.mode == "client":
         has_archive = "-XX:SharedArchiveFile" in java_options

@@ -49,7 +49,7 @@ def current(store: Path) -> results.CurrentTable:
     return results.current(LocalFiles(), str(store), TABLE, TABLE, DAY)
 
 
-def said(store: Path, *arguments: str, code: int = 0) -> str:
+def output_of(store: Path, *arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(command, ["compact", "--fout", str(store), *arguments])
     assert result.exit_code == code, result.output
     return result.stdout
@@ -61,7 +61,7 @@ def in_order(table: pa.Table) -> list[str]:
 
 def test_a_compacted_day_has_the_rows_of_the_old_run_in_one_sorted_file(store: Path) -> None:
     before = pq.read_table(current(store).path)
-    assert "compacted: data_aggregation of 2026-01-15: 9 files as 1" in said(store)
+    assert "compacted: data_aggregation of 2026-01-15: 9 files as 1" in output_of(store)
     done = current(store)
     after = pq.read_table(done.path)
     assert after.schema.equals(before.schema)
@@ -75,12 +75,12 @@ def test_a_compacted_day_has_the_rows_of_the_old_run_in_one_sorted_file(store: P
     assert done.manifest.document["compacted"]["files"] == {TABLE: 9}
     assert done.manifest.reconciliation["aaa"]["matched"] == 10
     assert Path(done.path).parent.joinpath("report.html").read_text() == "<p>the day</p>"
-    assert said(store) == "nothing to compact\n"
+    assert output_of(store) == "nothing to compact\n"
 
 
 def test_files_are_as_large_as_those_of_a_new_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "FILE_ROWS", 4)
-    said(store)
+    output_of(store)
     parts = sorted(Path(current(store).path).iterdir())
     assert [pq.read_metadata(part).num_rows for part in parts] == [4, 4, 1]
     names = [name for part in parts for name in pq.read_table(part)["dataset_name"].to_pylist()]
@@ -89,7 +89,7 @@ def test_files_are_as_large_as_those_of_a_new_run(store: Path, monkeypatch: pyte
 
 def test_a_dry_run_changes_nothing(store: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
-    assert "would compact: data_aggregation of 2026-01-15: 9 files as 1" in said(store, "--dry-run")
+    assert "would compact: data_aggregation of 2026-01-15: 9 files as 1" in output_of(store, "--dry-run")
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 
 
@@ -106,7 +106,7 @@ def test_a_compacted_day_is_not_sent_again_and_stays_published(store: Path, tmp_
     publish()
     sent = {path: path.read_bytes() for path in (tmp_path / "sent").rglob("*") if path.is_file()}
     assert sent
-    said(store)
+    output_of(store)
     assert "nothing has changed since it was published" in publish()
     assert {path: path.read_bytes() for path in (tmp_path / "sent").rglob("*") if path.is_file()} == sent
 
@@ -118,7 +118,7 @@ def test_documents_that_wait_are_resumed_after_a_compaction(store: Path) -> None
     request.__dict__.update(limit=None, is_again=False)
     before = source_of(current(store), SPEC, request)
     assert before.startswith("r1 ")
-    said(store)
+    output_of(store)
     assert source_of(current(store), SPEC, request) == before
 
 
@@ -127,23 +127,23 @@ def test_periods_of_a_compacted_day_are_up_to_date(store: Path) -> None:
         days = (DAY,)
 
     before = CurrentRuns(LocalFiles(), str(store)).of(Week())  # type: ignore[arg-type]
-    said(store)
+    output_of(store)
     assert CurrentRuns(LocalFiles(), str(store)).of(Week()) == before == {DAY: "r1"}  # type: ignore[arg-type]
 
 
 def test_a_run_compacted_twice_still_names_the_run_that_made_its_rows(store: Path) -> None:
-    said(store)
+    output_of(store)
     first = current(store)
     spread(Path(first.path))
     manifest = Path(first.path).parent / "manifest.json"
     manifest.write_text(json.dumps({**first.manifest.document, "tables": {TABLE: {"rows": 9, "files": 9}}}))
-    said(store)
+    output_of(store)
     assert current(store).manifest.rows_of == "r1"
     assert current(store).manifest.document["compacted"]["run"] == first.manifest.run
 
 
 def test_prune_removes_the_old_run_and_never_the_compacted_one(store: Path) -> None:
-    said(store)
+    output_of(store)
     for run in (store / TABLE / DAY.isoformat() / "runs").iterdir():
         os.utime(run, (1_760_000_000, 1_760_000_000))
     prune(LocalFiles(), str(store), 1_770_000_000_000, remove=True)
@@ -170,7 +170,7 @@ def test_an_interrupted_compaction_leaves_the_old_day(
 def test_what_a_killed_compaction_leaves_is_removed_by_the_next(store: Path) -> None:
     dead = store / TABLE / DAY.isoformat() / "runs" / "dead"
     shutil.copytree(dead.with_name("r1") / TABLE, dead / TABLE)
-    said(store)
+    output_of(store)
     assert not dead.exists()
 
 
@@ -184,7 +184,7 @@ def test_another_row_read_back_keeps_the_old_day(store: Path, monkeypatch: pytes
 
 def test_a_day_that_another_process_works_on_is_left_out(store: Path) -> None:
     with lease.hold(LocalFiles(), lease.folder_of(str(store), TABLE, DAY), "the day"):
-        shown = said(store)
+        shown = output_of(store)
     assert "left out: data_aggregation of 2026-01-15: another process is working on" in shown
     assert current(store).manifest.run == "r1"
 
@@ -207,12 +207,12 @@ def test_rows_that_are_not_all_there_fail(store: Path) -> None:
 
 
 def test_options_choose_what_is_compacted(store: Path) -> None:
-    assert said(store, "--date", "20260114") == "nothing to compact\n"
-    assert said(store, "--job", "dbs_aaa") == "nothing to compact\n"
-    assert said(store, "--month", "2025-12", "--dry-run") == "nothing to compact\n"
-    assert "would compact" in said(store, "--month", "2026-01", "--dry-run")
-    assert "compacted" in said(store, "--job", TABLE, "--date", "20260115")
+    assert output_of(store, "--date", "20260114") == "nothing to compact\n"
+    assert output_of(store, "--job", "dbs_aaa") == "nothing to compact\n"
+    assert output_of(store, "--month", "2025-12", "--dry-run") == "nothing to compact\n"
+    assert "would compact" in output_of(store, "--month", "2026-01", "--dry-run")
+    assert "compacted" in output_of(store, "--job", TABLE, "--date", "20260115")
 
 
 def test_an_empty_store_has_nothing_to_compact(tmp_path: Path) -> None:
-    assert said(tmp_path / "none") == "nothing to compact\n"
+    assert output_of(tmp_path / "none") == "nothing to compact\n"

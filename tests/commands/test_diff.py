@@ -21,11 +21,11 @@ TEXT = f"{DAY:%Y%m%d}"
 
 def diff(store: Path, *arguments: str) -> dict[str, Any]:
     """What it says as JSON."""
-    found: dict[str, Any] = json.loads(said(store, *arguments, "--json"))
+    found: dict[str, Any] = json.loads(output_of(store, *arguments, "--json"))
     return found
 
 
-def said(store: Path, *arguments: str) -> str:
+def output_of(store: Path, *arguments: str) -> str:
     result = CliRunner().invoke(command, ["diff", *arguments, "--fout", str(store)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -33,7 +33,7 @@ def said(store: Path, *arguments: str) -> str:
 
 def fails(kind: type[CmssparkError], store: Path, *arguments: str) -> str:
     with pytest.raises(kind) as error:
-        said(store, *arguments)
+        output_of(store, *arguments)
     return error.value.text()
 
 
@@ -69,7 +69,7 @@ def test_a_result_does_not_differ_from_itself(store: Path) -> None:
 
 
 def test_people_see_what_is_new_gone_and_by_how_much_it_changed(store: Path) -> None:
-    told = said(store, f"{TEXT}@r1", f"{TEXT}@r2", "--by", "dataset", "--publish-impact")
+    told = output_of(store, f"{TEXT}@r1", f"{TEXT}@r2", "--by", "dataset", "--publish-impact")
     assert "nacc by dataset_name: 1 appeared, 1 vanished, 1 changed, 1 the same" in told
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  /")]
     assert lines == [["10", "–", "-10", "gone"], ["10", "15", "+5", "+50.0", "%"], ["–", "1", "+1", "new"]]
@@ -79,7 +79,7 @@ def test_people_see_what_is_new_gone_and_by_how_much_it_changed(store: Path) -> 
 def test_what_would_write_elsewhere_on_a_terminal_is_escaped(tmp_path: Path) -> None:
     store_day(tmp_path, [], "r1")
     store_day(tmp_path, [row(1, site_name="T2_\x1b[2J")], "r2")
-    assert "T2_\\x1b[2J" in said(tmp_path, f"{TEXT}@r1", TEXT, "--by", "site")
+    assert "T2_\\x1b[2J" in output_of(tmp_path, f"{TEXT}@r1", TEXT, "--by", "site")
 
 
 def test_what_is_not_there_is_reported_with_what_is(store: Path) -> None:
@@ -118,7 +118,7 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     assert total == {"key": "read_bytes", "before": 10, "after": 2 * size, "delta": 2 * size - 10}
     (by,) = found["by"]
     assert [change["delta"] for change in by["largest"]] == [2 * size - 1, -9]
-    told = said(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "read_bytes")
+    told = output_of(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "read_bytes")
     assert told.count(f"{2 * size:,}") == 2
     assert f"{2 * size - 10:+,}" in told
 
@@ -145,3 +145,25 @@ def test_one_document_of_three_hundred_thousand_that_is_gone_is_found(tmp_path: 
     store_day(tmp_path, many[:-1], "r2")
     found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--publish-impact")
     assert found["documents"]["gone"] == 1
+
+
+def test_jobs_are_beside_accesses_and_are_never_added_to_them(tmp_path: Path) -> None:
+    def jobs(number: int, count: int, **other: Any) -> dict[str, Any]:
+        return row(number, stream="condor", nacc=count, read_bytes=7 * count, remote_nacc=count, **other)
+
+    accesses = {"read_bytes": 5, "remote_nacc": 2}
+    store_day(tmp_path, [row(0, nacc=10, **accesses), jobs(1, 4_000), jobs(2, 100)], "r1")
+    store_day(tmp_path, [row(0, nacc=12, **accesses), jobs(1, 9_000)], "r2")
+    found = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset")
+    totals = {change["key"]: (change["before"], change["after"]) for change in found["totals"]}
+    assert totals["nacc"] == (10, 12) and totals["read_bytes"] == (5, 5) and totals["remote_nacc"] == (2, 2)
+    assert totals["job_count"] == (4_100, 9_000) and totals["job_read_bytes"] == (28_700, 63_000)
+    assert [change["delta"] for change in found["by"][0]["largest"]] == [2]
+    (of_jobs,) = diff(tmp_path, f"{TEXT}@r1", TEXT, "--by", "dataset", "--measure", "job_count")["by"]
+    assert [change["delta"] for change in of_jobs["largest"]] == [5_000, -100]
+    assert (of_jobs["vanished"], of_jobs["changed"]) == (1, 1)
+
+
+def test_without_jobs_there_is_no_measure_of_them(store: Path) -> None:
+    assert "job_count" not in output_of(store, f"{TEXT}@r1", TEXT)
+    assert "no jobs are beside accesses" in fails(UsageError, store, f"{TEXT}@r1", TEXT, "--measure", "job_count")

@@ -41,14 +41,14 @@ def names(store: Path) -> list[str]:
     return sorted(path.name for path in runs(store).iterdir())
 
 
-def said(store: Path, *arguments: str) -> str:
+def output_of(store: Path, *arguments: str) -> str:
     result = CliRunner().invoke(command, ["prune", "--fout", str(store), *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def test_without_yes_it_only_tells(store: Path) -> None:
-    told = said(store)
+    told = output_of(store)
     assert told.count("would remove: data_aggregation of 2026-01-15") == 3
     assert "never ended" in told
     assert "--yes removes them" in told
@@ -56,14 +56,14 @@ def test_without_yes_it_only_tells(store: Path) -> None:
 
 
 def test_with_yes_all_but_the_current_run_goes(store: Path) -> None:
-    assert said(store, "--yes").count("removed: data_aggregation") == 3
+    assert output_of(store, "--yes").count("removed: data_aggregation") == 3
     assert names(store) == ["r3"]
-    assert said(store, "--yes") == "nothing to remove\n"
+    assert output_of(store, "--yes") == "nothing to remove\n"
 
 
 def test_young_runs_stay(store: Path) -> None:
     os.utime(runs(store) / "r2")
-    said(store, "--yes")
+    output_of(store, "--yes")
     assert names(store) == ["r2", "r3"]
 
 
@@ -78,14 +78,14 @@ def test_of_a_day_whose_current_result_is_not_whole_all_stays(store: Path, harm:
         (runs(store) / "r3" / "manifest.json").unlink()
     else:
         (runs(store) / "r3" / "data_aggregation").rename(store / "elsewhere")
-    assert said(store, "--yes") == "nothing to remove\n"
+    assert output_of(store, "--yes") == "nothing to remove\n"
     assert names(store) == ["dead", "r1", "r2", "r3"]
 
 
 def test_a_day_that_somebody_works_on_is_left_alone(store: Path) -> None:
     folder = lease.folder_of(str(store), "data_aggregation", DAY)
     Lease(LocalFiles(), folder, "the day", process=ELSEWHERE).take()
-    assert said(store, "--yes").count("another process is working on") == 3
+    assert output_of(store, "--yes").count("another process is working on") == 3
     assert names(store) == ["dead", "r1", "r2", "r3"]
 
 
@@ -119,22 +119,22 @@ def old_lease(store: Path, day: date = DAY, process: dict[str, object] | None = 
 def test_old_leases_go_and_young_ones_stay(tmp_path: Path) -> None:
     old, young = old_lease(tmp_path), old_lease(tmp_path, DAY + timedelta(days=1))
     os.utime(next(young.iterdir()))
-    assert said(tmp_path) == "would remove: 1 old lease\n--yes removes them\n"
+    assert output_of(tmp_path) == "would remove: 1 old lease\n--yes removes them\n"
     assert old.exists()
-    assert said(tmp_path, "--yes") == "removed: 1 old lease\n"
+    assert output_of(tmp_path, "--yes") == "removed: 1 old lease\n"
     assert (old.exists(), young.exists()) == (False, True)
-    assert said(tmp_path, "--yes") == "nothing to remove\n"
+    assert output_of(tmp_path, "--yes") == "nothing to remove\n"
 
 
 def test_a_lease_that_a_living_process_holds_stays_however_old(tmp_path: Path) -> None:
     folder = old_lease(tmp_path, released=False)
-    assert "kept: the lease of data_aggregation of 2026-01-15" in said(tmp_path, "--yes")
+    assert "kept: the lease of data_aggregation of 2026-01-15" in output_of(tmp_path, "--yes")
     assert folder.exists()
 
 
 def test_after_a_lease_was_removed_the_day_can_be_taken_again(tmp_path: Path) -> None:
     folder = old_lease(tmp_path, process=ELSEWHERE, released=True)
-    said(tmp_path, "--yes")
+    output_of(tmp_path, "--yes")
     with lease.hold(LocalFiles(), str(folder), "the day") as held:
         held.check()
 
@@ -151,13 +151,13 @@ def test_old_damaged_ledgers_go_while_there_is_one_that_works(tmp_path: Path) ->
     for path in aside:
         os.utime(path, (OLD_S, OLD_S))
     arguments = ("--yes", "--settings", str(settings))
-    assert said(tmp_path, *arguments) == "nothing to remove\n"
+    assert output_of(tmp_path, *arguments) == "nothing to remove\n"
     (state / "runs.sqlite").touch()
-    assert said(tmp_path, *arguments).count("removed: a damaged run history: ") == 2
+    assert output_of(tmp_path, *arguments).count("removed: a damaged run history: ") == 2
     assert sorted(path.name for path in state.iterdir()) == ["runs.sqlite", young.name]
 
 
 def test_yes_and_dry_run_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         CliRunner().invoke(command, ["prune", "--fout", str(tmp_path), "--yes", "--dry-run"], catch_exceptions=False)
-    assert said(tmp_path, "--dry-run") == "nothing to remove\n"
+    assert output_of(tmp_path, "--dry-run") == "nothing to remove\n"

@@ -34,7 +34,9 @@ ORDINARY = tuple(
 )
 DATASETS = ORDINARY + HOSTILE
 SITES = ("T2_CH_CERN", "T1_US_FNAL", "T2_US_MIT", "T2_DE_DESY", "T3_US_Colorado", "unknown", "T2_<b>XX</b>_'Y")
-STREAMS = ("aaa", "eos", "cmssw", "crab")
+STREAMS = ("aaa", "eos", "cmssw", "crab", "condor")
+#: A dataset that jobs use and no access reads.
+ONLY_JOBS = "/OnlyJobs/Run2018A-v1/AOD"
 APPS = ("crab", "cmsrun", "wmagent", "unknown")
 
 
@@ -49,14 +51,20 @@ def partial_rows(
         dataset = DATASETS[min(int(rng.expovariate(0.08)), len(DATASETS) - 1)]
         user = None if rng.random() < 0.1 else f"{key}:{rng.randrange(people):032x}"
         names = (stream, dataset, rng.choice(SITES), rng.choice(APPS), user)
-        nacc = rng.randrange(1, 5_000)
-        is_known = stream in ("aaa", "cmssw", "crab") and rng.random() < 0.8
+        # Jobs are many, so that a sum that has them by mistake is far off.
+        is_job = stream == "condor"
+        if is_job and rng.random() < 0.3:
+            names = (stream, ONLY_JOBS, *names[2:])
+        nacc = rng.randrange(50_000, 900_000) if is_job else rng.randrange(1, 5_000)
+        is_known = stream in ("aaa", "cmssw", "crab", "condor") and rng.random() < 0.8
+        has_times = stream in ("crab", "condor")
         rows[names] = {
-            "day": day, "stream": stream, "dataset_name": dataset, "site_name": names[2], "app": names[3], "user": user,
+            "day": day, "stream": stream, "dataset_name": names[1], "site_name": names[2], "app": names[3],
+            "user": user,
             "nacc": nacc, "remote_nacc": rng.randrange(nacc + 1) if is_known else None,
             "read_bytes": None if stream == "crab" else nacc * rng.randrange(10**10),
-            "cpu_time": rng.randrange(10**9) / 1000 if stream == "crab" else None,
-            "wc_time": rng.randrange(10**9) / 1000 if stream == "crab" else None,
+            "cpu_time": rng.randrange(10**9) / 1000 if has_times else None,
+            "wc_time": rng.randrange(10**9) / 1000 if has_times else None,
         }  # fmt: skip
     return [rows[name] for name in sorted(rows, key=str)]
 
@@ -92,7 +100,7 @@ def replica_rows(seed: int = 1) -> list[dict[str, Any]]:
     """Replicas of the datasets at the sites, some of datasets that DBS does not know."""
     rng = random.Random(seed)
     rows = []
-    for dataset in (*DATASETS, "/Never/Read-v1/AOD"):
+    for dataset in (*DATASETS, ONLY_JOBS, "/Never/Read-v1/AOD"):
         for site in SITES[:-2]:
             for kind in ("disk", "tape"):
                 if rng.random() < 0.5:

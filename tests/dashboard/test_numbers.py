@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.dashboard.conftest import Running
-from tests.dashboard.stores import HOSTILE, LAST, ORDINARY
+from tests.dashboard.stores import HOSTILE, LAST, ONLY_JOBS, ORDINARY
 
 FIRST = LAST - timedelta(days=44)
 Row = dict[str, Any]
@@ -32,6 +32,14 @@ def rows(store: Path) -> list[Row]:
             row["data_tier"] = parts[3] if len(parts) > 3 else ""
             row["campaign"] = parts[2].split("-")[0] if len(parts) > 2 else ""
             row["site_tier"] = row["site_name"].split("_")[0]
+            # Jobs are not accesses.
+            is_job = row["stream"] == "condor"
+            row |= {
+                "job_count": row["nacc"] if is_job else None,
+                "job_read_bytes": row["read_bytes"] if is_job else None,
+            }
+            if is_job:
+                row |= dict.fromkeys(("nacc", "remote_nacc", "read_bytes"))
             found.append(row)
     assert len(found) > 10_000
     return found
@@ -44,8 +52,10 @@ def total(rows: Iterable[Row], name: str) -> int | None:
     return sum(values) if values else None
 
 
-def people(rows: Iterable[Row]) -> int:
-    return len({row["user"] for row in rows if row["user"] is not None})
+def readers(rows: Iterable[Row], selection: dict[str, str] | None = None) -> int:
+    """Distinct people of accesses; of jobs only where these are chosen."""
+    is_of_jobs = (selection or {}).get("stream") == "condor"
+    return len({row["user"] for row in rows if row["user"] is not None and is_of_jobs == (row["stream"] == "condor")})
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
@@ -70,6 +80,8 @@ def download(dashboard: Running, page: str, table: str, **parameters: Any) -> li
 SELECTIONS: list[dict[str, str]] = [
     {},
     {"stream": "crab"},
+    {"stream": "condor"},
+    {"stream": "condor", "site_tier": "T1", "data_tier": "AOD"},
     {"site_tier": "T2", "stream": "aaa"},
     {"campaign": "Run2018A"},
     {"campaign": "RunIISummer15GS", "site_tier": "T2"},
@@ -92,21 +104,28 @@ def test_datasets_have_the_sums_and_people_of_the_partials(
     dashboard: Running, rows: list[Row], selection: dict[str, str], first: date, last: date
 ) -> None:
     found = download(dashboard, "popularity", "datasets", **{"from": first, "to": last}, **selection)
+    counted = "job_count" if selection.get("stream") == "condor" else "nacc"
     wanted = grouped(chosen(rows, selection, first, last), lambda row: row["dataset_name"])
+    sums = ("nacc", "read_bytes", "remote_nacc", "job_count", "job_read_bytes")
     assert {
-        row["dataset_name"]: (row["nacc"], row["read_bytes"], row["cpu_ms"], row["remote_nacc"], row["distinct_users"])
-        for row in found
+        row["dataset_name"]: (*(row[name] for name in sums), row["cpu_ms"], row["distinct_users"]) for row in found
     } == {
-        name: (
-            total(group, "nacc"),
-            total(group, "read_bytes"),
-            total(group, "cpu_time"),
-            total(group, "remote_nacc"),
-            people(group),
-        )
+        name: (*(total(group, column) for column in sums), total(group, "cpu_time"), readers(group, selection))
         for name, group in wanted.items()
+        if total(group, counted) is not None
     }
-    assert [row["nacc"] for row in found] == sorted((row["nacc"] for row in found), reverse=True)
+    assert [row[counted] for row in found] == sorted((row[counted] for row in found), reverse=True)
+    assert (ONLY_JOBS in {row["dataset_name"] for row in found}) <= (counted == "job_count")
+
+
+@pytest.mark.parametrize("measure", ["job_count", "job_read_bytes"])
+def test_datasets_of_jobs_are_ranked_by_their_jobs(dashboard: Running, rows: list[Row], measure: str) -> None:
+    found = download(dashboard, "popularity", "datasets", measure=measure)
+    wanted = grouped((row for row in rows if row["stream"] == "condor"), lambda row: row["dataset_name"])
+    assert {row["dataset_name"]: row[measure] for row in found} == {
+        name: total(group, measure) for name, group in wanted.items()
+    }
+    assert found[0]["dataset_name"] == ONLY_JOBS and found[0]["nacc"] is None and found[0]["distinct_users"] == 0
 
 
 def bucket(day: date, step: str) -> str:
@@ -117,15 +136,30 @@ def bucket(day: date, step: str) -> str:
 
 @pytest.mark.parametrize("step", ["day", "week", "month"])
 @pytest.mark.parametrize("by", ["stream", "site_tier", "data_tier", "campaign", "none"])
-@pytest.mark.parametrize("selection", [{}, {"stream": "aaa"}, {"campaign": "Run2018A", "site_tier": "T2"}], ids=str)
+@pytest.mark.parametrize(
+    "selection", [{}, {"stream": "aaa"}, {"stream": "condor"}, {"campaign": "Run2018A", "site_tier": "T2"}], ids=str
+)
 def test_values_over_time_are_those_of_the_partials(
     dashboard: Running, rows: list[Row], step: str, by: str, selection: dict[str, str]
 ) -> None:
     own = chosen(rows, selection, FIRST, LAST)
-    for measure, column in (("nacc", "nacc"), ("users", "user"), ("read_bytes", "read_bytes"), ("cpu_ms", "cpu_time")):
+    is_of_jobs = selection.get("stream") == "condor"
+    columns = {
+        "nacc": "nacc",
+        "users": "user",
+        "job_count": "job_count",
+        "read_bytes": "read_bytes",
+        "cpu_ms": "cpu_time",
+    }
+    if is_of_jobs:
+        # A stream of jobs has no accesses: its jobs are shown instead.
+        columns |= {"nacc": "job_count", "read_bytes": "job_read_bytes"}
+    elif selection.get("stream"):
+        columns |= {"job_count": "nacc"}
+    for measure, column in columns.items():
         found = download(dashboard, "popularity", "over_time", step=step, by=by, measure=measure, **selection)
         cells = grouped(own, lambda row: (bucket(row["day"], step), "" if by == "none" else row[by]))
-        names = {name for _, name in cells}
+        names = {name for (_, name), of in cells.items() if measure == "users" or total(of, column) is not None}
         shown = [name for name in found[0] if name not in (step, "other")]
         others = names - {"" if by == "none" else name for name in shown}
         for line in found:
@@ -134,7 +168,7 @@ def test_values_over_time_are_those_of_the_partials(
                     row for (when, group), of in cells.items() for row in of
                     if when == line[step] and (group in others if name == "other" else by == "none" or group == name)
                 ]  # fmt: skip
-                value = people(wanted) if measure == "users" else total(wanted, column)
+                value = readers(wanted, selection) if measure == "users" else total(wanted, column)
                 assert (line[name] or 0) == (value or 0), (measure, line[step], name)
 
 
@@ -143,30 +177,43 @@ def test_the_page_shows_the_totals(dashboard: Running, rows: list[Row]) -> None:
         text = answer.read().decode()
     assert f"{total(rows, 'nacc'):,}" in text
     assert f"{total(rows, 'read_bytes'):,} B" in text
-    assert f"<b>{people(rows)}</b>" in text
+    assert f"{total(rows, 'job_count'):,}" in text and f"{total(rows, 'job_read_bytes'):,} B" in text
+    assert f"<b>{readers(rows)}</b>" in text
 
 
-@pytest.mark.parametrize("name", [ORDINARY[0], *HOSTILE])
+def test_a_stream_of_jobs_has_jobs_where_accesses_are_asked_for_and_says_so(dashboard: Running) -> None:
+    for page in ("popularity", f"dataset?name={urllib.parse.quote(ONLY_JOBS)}"):
+        address = f"{dashboard.base}/{page}{'&' if '?' in page else '?'}stream=condor&measure=nacc"
+        with urllib.request.urlopen(address) as answer:
+            text = answer.read().decode()
+        assert "The stream condor counts jobs, not accesses: this is its jobs." in text
+        assert "Jobs over time" in text and '<option value="job_count" selected>' in text
+
+
+@pytest.mark.parametrize("name", [ORDINARY[0], ONLY_JOBS, *HOSTILE])
 def test_a_dataset_has_its_history_sites_apps_and_people(dashboard: Running, rows: list[Row], name: str) -> None:
     own = [row for row in rows if row["dataset_name"] == name]
     for table, column in (("by_site", "site_name"), ("by_app", "app")):
         found = download(dashboard, "dataset", table, name=name)
         wanted = grouped(own, lambda row, column=column: row[column])
-        assert {row[column]: (row["nacc"], row["read_bytes"], row["cpu_ms"]) for row in found} == {
-            key: (total(group, "nacc"), total(group, "read_bytes"), total(group, "cpu_time"))
-            for key, group in wanted.items()
+        sums = ("nacc", "read_bytes", "job_count")
+        assert {row[column]: (*(row[name] for name in sums), row["cpu_ms"]) for row in found} == {
+            key: (*(total(group, name) for name in sums), total(group, "cpu_time")) for key, group in wanted.items()
         }
     if own:
         weeks = download(dashboard, "dataset", "history", name=name, measure="users", step="week")
         by_week = grouped(own, lambda row: bucket(row["day"], "week"))
-        assert [row["all"] for row in weeks] == [people(by_week[row["week"]]) for row in weeks]
+        assert [row["all"] for row in weeks] == [readers(by_week[row["week"]]) for row in weeks]
 
 
 def test_sites_have_their_accesses_and_people(dashboard: Running, rows: list[Row]) -> None:
     found = download(dashboard, "sites", "sites")
     wanted = grouped(rows, lambda row: row["site_name"])
-    assert {row["site_name"]: (row["nacc"], row["read_bytes"], row["distinct_users"]) for row in found} == {
-        site: (total(group, "nacc"), total(group, "read_bytes"), people(group)) for site, group in wanted.items()
+    assert {
+        row["site_name"]: tuple(row[n] for n in ("nacc", "read_bytes", "job_count", "distinct_users")) for row in found
+    } == {
+        site: (*(total(group, name) for name in ("nacc", "read_bytes", "job_count")), readers(group))
+        for site, group in wanted.items()
     }
     known = [row for row in wanted["T2_CH_CERN"] if row["remote_nacc"] is not None]
     share = next(row["remote_share"] for row in found if row["site_name"] == "T2_CH_CERN")
@@ -211,6 +258,7 @@ def test_unused_replicas_are_those_that_nobody_read_there(
     elsewhere = grouped(lately, lambda row: row["dataset_name"])
     for row in found:
         assert row["nacc_elsewhere"] == (total(elsewhere[row["dataset_name"]], "nacc") or 0)
+        assert row["jobs_elsewhere"] == (total(elsewhere[row["dataset_name"]], "job_count") or 0)
 
 
 def test_data_at_sites_are_those_of_the_tables(dashboard: Running, store: Path) -> None:

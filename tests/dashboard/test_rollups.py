@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from cmsspark.dashboard import snapshot, use
+from cmsspark.dashboard import dataset_use, segment_build, snapshot, use
 from cmsspark.dashboard.keeper import Keeper
 from cmsspark.dashboard.rollups import Rollups, RollupState
-from cmsspark.dashboard.segment_build import read_index
+from cmsspark.dashboard.segment_build import SUMS, VERSION, read_index
 from cmsspark.dashboard.selection import Selection
 from cmsspark.dashboard.snapshot import Snapshot
 from cmsspark.errors import NotReady
@@ -67,10 +68,8 @@ def test_a_day_that_was_run_again_replaces_its_segment(store: Path, tmp_path: Pa
     stores.store_day(store, LAST, rows)
     later, log = refreshed.refresh()
     assert log == [f"rollups of {LAST}: 1 day"] and later.runs[LAST] != state.runs[LAST]
-    before = nacc(later) - sum(row["nacc"] for row in rows)
-    assert before == sum(
-        row["nacc"] for back in (1, 20) for row in stores.partial_rows(LAST - timedelta(days=back), count=30)
-    )
+    others = [row for back in (1, 20) for row in stores.partial_rows(LAST - timedelta(days=back), count=30)]
+    assert nacc(later) == sum(row["nacc"] for row in (*rows, *others) if row["stream"] != "condor")
     assert len(list(refreshed.rollups.folder.iterdir())) == 3
 
 
@@ -83,12 +82,18 @@ def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -
     assert [segment.folder.name.partition(".")[0] for segment in state.segments] == ["2025-12", "2026-01", "2026-02-01"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "delete", "index", "version"])
-def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str) -> None:
+FILES = ("detail.parquet", "datasets.arrow", "dataset_people.arrow", "detail.groups.arrow", "dataset_names.parquet")
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"), [*(("flip", file) for file in FILES), *((kind, FILES[0]) for kind in ("cut", "delete")),
+                         ("index", FILES[0]), ("version", FILES[0])]
+)  # fmt: skip
+def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str, file: str) -> None:
     state, _ = Refreshed(store, tmp_path / "cache").refresh()
     wanted = nacc(state)
     folder = state.segments[0].folder
-    part, index = folder / "detail.parquet", folder / "segment.json"
+    part, index = folder / file, folder / "segment.json"
     content = bytearray(part.read_bytes())
     if damage == "flip":
         content[len(content) // 2] ^= 1
@@ -100,7 +105,7 @@ def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: st
     elif damage == "index":
         index.write_text("{")
     else:
-        index.write_text(index.read_text().replace('"version":1', '"version":0'))
+        index.write_text(index.read_text().replace(f'"version":{VERSION}', '"version":0'))
     later, log = Refreshed(store, tmp_path / "cache").refresh()
     assert len(log) == 2 and "built anew" in log[0]
     assert nacc(later) == wanted
@@ -126,9 +131,77 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
     state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
     loaded = snapshot.load(state)
     chosen = Selection(LAST, LAST)
-    assert use.totals(loaded, chosen)["read_bytes"] == len(unique) * ((1 << 62) + 1)
-    ranking = use.datasets(loaded, chosen, "read_bytes")
-    assert sum(value or 0 for value in ranking.values) == len(unique) * ((1 << 62) + 1)
+    for measure, is_of_jobs in (("read_bytes", False), ("job_read_bytes", True)):
+        own = [row for row in unique.values() if (row["stream"] == "condor") == is_of_jobs]
+        wanted = {name: 0 for name in sorted({row["dataset_name"] for row in own})}
+        for row in own:
+            wanted[row["dataset_name"]] += (1 << 62) + 1
+        assert len(own) > 4 and max(wanted.values()) > 1 << 63
+        assert use.totals(loaded, chosen)[measure] == sum(wanted.values())
+        ranking = use.datasets(loaded, chosen, measure)
+        assert dict(zip(ranking.names(), ranking.values, strict=True)) == wanted
+        assert ranking.values == sorted(wanted.values(), reverse=True)
+        assert ranking.sums(ranking.names())[measure] == ranking.values
+        name = ranking.names()[0]
+        assert dataset_use.use_of(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
+
+
+def test_the_same_question_of_many_is_answered_once(store: Path, tmp_path: Path) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    together, made = threading.Barrier(8), []
+
+    def answer() -> int:
+        made.append(threading.get_ident())
+        # All others ask while this answer is being made.
+        while not all(is_waiting):
+            threading.Event().wait(0.001)
+        return 42
+
+    is_waiting = [False] * 8
+    results: list[int] = []
+
+    def ask(number: int) -> None:
+        together.wait()
+        is_waiting[number] = True
+        results.append(loaded.cached("question", answer))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert results == [42] * 8 and len(made) == 1
+
+
+def test_a_question_that_failed_is_asked_again(store: Path, tmp_path: Path) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    with pytest.raises(ZeroDivisionError):
+        loaded.cached("question", lambda: 1 // 0)
+    assert loaded.cached("question", lambda: 7) == 7
+
+
+def test_a_dataset_is_found_in_the_row_groups_that_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_build, "_LOOKUP_GROUP", 2_048)
+    for back in (0, 1):
+        day = LAST - timedelta(days=back)
+        rows = stores.partial_rows(day, count=9_000, people=400)
+        stores.store_day(tmp_path / "store", day, rows)
+    state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
+    loaded = snapshot.load(state)
+    lookup = loaded.datasets.segments[0].lookups["detail"]
+    assert len(lookup.first) > 1
+    chosen = Selection(LAST - timedelta(days=1), LAST)
+    every = [
+        row for back in (0, 1) for row in stores.partial_rows(LAST - timedelta(days=back), count=9_000, people=400)
+    ]
+    for name in sorted({row["dataset_name"] for row in every}):
+        own = [row for row in every if row["dataset_name"] == name]
+        found = dataset_use.use_of(loaded, chosen, name)
+        accesses = [row for row in own if row["stream"] != "condor"]
+        assert (found.totals[0] or 0) == sum(row["nacc"] for row in accesses)
+        assert found.all_users == len({row["user"] for row in accesses} - {None})
 
 
 def test_people_of_two_pseudonym_keys_have_no_number_together(tmp_path: Path) -> None:

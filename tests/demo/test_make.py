@@ -11,13 +11,16 @@ from datetime import date
 from pathlib import Path
 
 import fastavro
+import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.demo import LogLayout, Made, make
 from cmsspark.demo.activity import STREAMS
 from cmsspark.demo.logs import pieces
+from cmsspark.jobs import xcache
 from cmsspark.resources import resource
 from cmsspark.schemas import input_table
+from cmsspark.settings import Settings
 from tests.oracle import rucio
 from tests.oracle.count import count_day
 
@@ -62,6 +65,33 @@ def test_the_bins_known_beforehand_are_those_that_an_independent_count_finds(tmp
     made = small(tmp_path, layout)
     counted = count_day(tmp_path, DAY)
     assert {stream: counted.streams[stream].reconciliation() for stream in STREAMS} == made.reconciliation(DAY)
+
+
+def test_days_of_rucio_have_records_of_caches_and_the_job_sums_them(tmp_path: Path) -> None:
+    small(tmp_path / "cms", streams=None)
+    folder = tmp_path / "cms/project/monitoring/archive/cms-xrootd-cache/raw/metric/2026/01/15"
+    records = [json.loads(line)["data"] for path in sorted(folder.glob("part-*")) for line in text(path).splitlines()]
+    assert len(records) == 20
+    settings = Settings(None, None, tmp_path / "state", tmp_path / "cache")
+    done = xcache.run(DAY, str(tmp_path / "store"), settings, root=str(tmp_path / "cms"), log=lambda _: None)
+    rows = pq.read_table(Path(done.path) / "xcache").to_pylist()
+    assert done.manifest.document["records"] == {"read": 20, "malformed": 0, "out_of_day": 0}
+    for column, names in (
+        ("close_count", ()), ("access_count", ("access_count",)), ("hit_bytes", ("bytes_hit_cache",)),
+        ("miss_bytes", ("bytes_miss_cache",)), ("bypass_bytes", ("bytes_bypass_cache",)),
+        ("remote_bytes", ("bytes_read_by_remote",)), ("explicit_remote_bytes", ("bytes_explicit_remote_read",)),
+    ):  # fmt: skip
+        wanted = sum(sum(record[name] for name in names) if names else 1 for record in records)
+        assert sum(row[column] for row in rows) == wanted > 0, column
+    assert {"unknown"} < {row["site_name"] for row in rows}
+    # What was asked for is a part of the file.
+    assert all(record["bytes_hit_cache"] + record["bytes_miss_cache"] <= record["size"] for record in records)
+
+
+def test_days_of_phedex_and_logs_of_chosen_streams_have_no_records_of_caches(made: Made, tmp_path: Path) -> None:
+    make(tmp_path, date(2020, 11, 17), records=1_000, files=300, datasets=20, people=20)
+    for root in (made.root, tmp_path):
+        assert not (root / "project/monitoring/archive/cms-xrootd-cache").exists()
 
 
 def times(root: Path) -> dict[str, float]:

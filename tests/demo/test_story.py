@@ -13,7 +13,7 @@ from cmsspark.cli import command
 from cmsspark.demo.history import JOB, store_day, store_history
 from cmsspark.demo.past import History, activity
 from cmsspark.demo.past.resampled import ResampledPast
-from cmsspark.demo.story import STORY_DAYS, Story, next_lines, store_past
+from cmsspark.demo.story import STORY_DAYS, Story, next_lines, sql_line, store_past
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.query.database import Database
 from cmsspark.schemas import stored_table
@@ -103,6 +103,14 @@ def test_what_to_try_next_has_something_to_show(
         shown[line.split()[1]] = shown.get(line.split()[1], "") + ended.stdout
     assert "partial" in shown["status"] and "cmssw" in shown["diff"]
     assert (tmp_path / "week.html").stat().st_size > 20_000
+
+
+def test_sql_is_offered_only_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = 'cmsspark sql "describe partials"'
+    assert sql_line("describe partials") == (command, "any question, in SQL")
+    monkeypatch.setattr("cmsspark.demo.story.SQL_PACKAGES", ("duckdb", "no_such_package"))
+    typed, about = sql_line("describe partials")
+    assert typed == "pip install 'cmsspark[sql]'" and command in about
 
 
 def test_a_long_past_is_made_by_processes_and_ends_with_a_day_of_its_size(

@@ -64,7 +64,7 @@ def whole_week(place: Path, rows: list[Row] | None = None, **told: Any) -> None:
         store_partials(place, day, given, **told)
 
 
-def said(*arguments: str) -> str:
+def output_of(*arguments: str) -> str:
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -263,16 +263,16 @@ def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_c
     (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
     assert rows_of(results.CurrentTable(str(far_run), Manifest.of({}))) == rows_of(run(near))
     for place in (there, str(near)):
-        said("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
-        assert "2026-W01" in said("periods", "--fout", place)
+        output_of("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
+        assert "2026-W01" in output_of("periods", "--fout", place)
     spooled = [sorted(path.read_bytes() for path in (tmp_path / name).rglob("*.jsonl")) for name in ("tore", "near")]
-    assert said("view", "sites", "--week", "2026-W01", "--json", "--fout", there) == said(
+    assert output_of("view", "sites", "--week", "2026-W01", "--json", "--fout", there) == output_of(
         "view", "sites", "--week", "2026-W01", "--json", "--fout", str(near)
     )
-    assert said("ask", "who-reads", "/*", "--json", "--fout", there) == said(
+    assert output_of("ask", "who-reads", "/*", "--json", "--fout", there) == output_of(
         "ask", "who-reads", "/*", "--json", "--fout", str(near)
     )
-    assert "nothing has changed" in said(
+    assert "nothing has changed" in output_of(
         "publish", "--week", "2026-W01", "--spool", str(tmp_path / "tore"), "--fout", there
     )
     assert spooled[0] == spooled[1] != []
@@ -304,28 +304,29 @@ def test_documents_of_a_period_are_the_same_bytes_and_have_ids_of_their_own(tmp_
 def test_a_period_is_published_and_found_by_its_name(tmp_path: Path) -> None:
     whole_week(tmp_path, [partial(day) for day in WEEK.days])
     fout = ("--fout", str(tmp_path))
-    said("period", "--week", "2026-W01", *fout)
+    output_of("period", "--week", "2026-W01", *fout)
     for _ in range(2):
-        told = said("publish", "--week", "2026-W01", "--spool", str(tmp_path / "spool"), *fout)
+        told = output_of("publish", "--week", "2026-W01", "--spool", str(tmp_path / "spool"), *fout)
     assert "nothing has changed" in told
     (spooled,) = [path for path in (tmp_path / "spool").rglob("*.jsonl") if "2026-W01" in str(path)]
     bodies = [json.loads(line) for line in spooled.read_text().splitlines()]
     assert [body.get("nacc", body.get("document_count")) for body in bodies] == [7, 1]
-    assert said("path", job.TABLE, "--week", "2026-W01", *fout).startswith("file://")
+    assert output_of("path", job.TABLE, "--week", "2026-W01", *fout).startswith("file://")
     assert (
-        json.loads(said("manifest", job.TABLE, "--from", "20251229", "--to", "20260104", *fout))["period"] == "2026-W01"
+        json.loads(output_of("manifest", job.TABLE, "--from", "20251229", "--to", "20260104", *fout))["period"]
+        == "2026-W01"
     )
-    shown = said("runs", *fout)
+    shown = output_of("runs", *fout)
     assert "2026-W01" in shown and "period" in shown
-    assert "2026-W01" in said("show", shown.splitlines()[1].split()[0], *fout)
-    assert "period" not in said("status", "--to", "20260104", *fout)
+    assert "2026-W01" in output_of("show", shown.splitlines()[1].split()[0], *fout)
+    assert "period" not in output_of("status", "--to", "20260104", *fout)
 
 
 def test_a_ledger_made_anew_knows_periods(tmp_path: Path, state: Path) -> None:
     whole_week(tmp_path, [])
     run(tmp_path)
     (state / "runs.sqlite").unlink()
-    assert "2026-W01" in said("runs", "--job", "period", "--fout", str(tmp_path))
+    assert "2026-W01" in output_of("runs", "--job", "period", "--fout", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -351,24 +352,24 @@ def test_a_day_that_was_run_again_makes_its_periods_stale(tmp_path: Path) -> Non
     fout = ("--fout", str(tmp_path))
     whole_week(tmp_path)
     run(tmp_path)
-    assert "up to date" in said("periods", *fout)
+    assert "up to date" in output_of("periods", *fout)
     store_partials(tmp_path, WEEK.days[1], [], run="r2")
-    found = json.loads(said("periods", "--json", *fout))
+    found = json.loads(output_of("periods", "--json", *fout))
     assert (found[0]["period"], found[0]["stale"]) == ("2026-W01", ["run again: 2025-12-30"])
     (tmp_path / "data_aggregation" / str(WEEK.days[1]) / "CURRENT").unlink()
-    assert "gone: 2025-12-30" in said("periods", *fout)
+    assert "gone: 2025-12-30" in output_of("periods", *fout)
     run(tmp_path, between(WEEK.first, WEEK.days[1]), allow_missing=True)
     store_partials(tmp_path, WEEK.days[1], [], run="r3")
-    assert "new: 2025-12-30" in said("periods", *fout)
+    assert "new: 2025-12-30" in output_of("periods", *fout)
     (tmp_path / "data_aggregation" / str(WEEK.days[1]) / "CURRENT").write_text("{")
-    assert "run again: 2025-12-30" in said("periods", *fout)
+    assert "run again: 2025-12-30" in output_of("periods", *fout)
 
 
 def test_a_table_of_an_older_schema_is_stale(tmp_path: Path) -> None:
     whole_week(tmp_path)
     manifest = Path(run(tmp_path).path) / "manifest.json"
     manifest.write_text(manifest.read_text().replace(stored_table(job.TABLE).fingerprint(), "0" * 12))
-    assert "the schema has changed" in said("periods", "--fout", str(tmp_path))
+    assert "the schema has changed" in output_of("periods", "--fout", str(tmp_path))
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -395,6 +396,6 @@ def test_prune_knows_periods_and_keeps_the_current_one(tmp_path: Path) -> None:
     folder = tmp_path / "period" / "2026-W01" / "runs"
     for path in folder.iterdir():
         os.utime(path, (1_760_000_000, 1_760_000_000))
-    told = said("prune", "--yes", "--fout", str(tmp_path))
+    told = output_of("prune", "--yes", "--fout", str(tmp_path))
     assert "removed: period of 2026-W01" in told
     assert [path.name for path in folder.iterdir()] == [runs[1]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,10 @@ from cmsspark.jobs import (
     rucio_daily,
     site_tier_usage,
 )
-from cmsspark.pipeline import dump_day
+from cmsspark.pipeline import dump_day, dump_spark
 from cmsspark.pipeline.dump_day import DumpJob
 from cmsspark.pipeline.request import JobRequest
+from cmsspark.runners import dump_scan, rucio_scan
 from cmsspark.schemas import input_table, stored_table
 from cmsspark.settings import Settings, load_settings
 from cmsspark.storage import LocalFiles
@@ -307,3 +310,30 @@ def test_processes_and_spark_make_the_same_rows(
 ) -> None:
     rows = {engine: stored(module.JOB, world, settings, tmp_path / engine, engine) for engine in ("processes", "spark")}
     assert sorted(map(repr, rows["spark"])) == sorted(map(repr, rows["processes"]))
+
+
+def rucio_of_manifest(out: Path, job: str) -> Any:
+    (manifest,) = out.glob(f"{job}/*/runs/*/manifest.json")
+    return json.loads(manifest.read_text())["rucio"]
+
+
+@pytest.mark.parametrize("feed", ["direct", "spark"])
+@pytest.mark.parametrize(
+    "module", [dataset_last_access, catalogue_check, dbs_rucio], ids=lambda module: module.JOB.name
+)
+def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
+    spark: Any,
+    world: Path,
+    module: Any,
+    settings: Settings,
+    tmp_path: Path,
+    feed: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = stored(module.JOB, world, settings, tmp_path / "processes")
+    monkeypatch.setattr(dump_scan, "key_count", lambda _: 4)
+    monkeypatch.setattr(dump_spark, "RucioScan", partial(rucio_scan.RucioScan, feed=feed, range_bytes=20_000))
+    found = stored(module.JOB, world, settings, tmp_path / "spark", "spark")
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+    name = module.JOB.name
+    assert rucio_of_manifest(tmp_path / "spark", name) == rucio_of_manifest(tmp_path / "processes", name)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 from cmsspark.demo.make import make
-from cmsspark.jobs import dbs_events, dbs_phedex, phedex_snapshot, site_tier_usage
+from cmsspark.jobs import (
+    catalogue_check,
+    dataset_last_access,
+    dbs_events,
+    dbs_phedex,
+    dbs_rucio,
+    leftover_datasets,
+    phedex_snapshot,
+    rucio_daily,
+    site_tier_usage,
+)
 from cmsspark.pipeline import dump_day, log_day
 from cmsspark.pipeline.dump_day import DumpJob
 from cmsspark.pipeline.request import DayRequest, JobRequest
@@ -26,6 +38,7 @@ from tests.pipeline.places import Place, write_streams
 
 #: Of the PhEDEx snapshots: later replicas are those of Rucio.
 DAY = date(2019, 6, 15)
+RUCIO_DAY = date(2026, 1, 15)
 STREAMS = ("aaa", "eos", "cmssw", "crab")
 
 
@@ -182,6 +195,76 @@ def test_a_job_on_dumps_takes_two_jobs_and_a_file(
     csv = replace(request, fmt="csv")
     # Tasks write the table, and nobody counts it with Spark.
     assert len(jobs_of(spark, lambda: dump_day.run(job, csv, lambda _: None)).jobs) == jobs + 1
+
+
+#: On a day of Rucio: files meet by name, and their sums by dataset. Sums that several keys have of DBS's datasets
+#: move once more.
+RUCIO_COSTS = (
+    pytest.param(rucio_daily.JOB, 1, 3, 1, id="rucio_daily"),
+    pytest.param(phedex_snapshot.JOB, 1, 3, 1, id="phedex"),
+    pytest.param(dataset_last_access.JOB, 1, 3, 4, id="dataset_last_access, several keys"),
+    pytest.param(leftover_datasets.JOB, 2, 4, 1, id="leftovers"),
+    pytest.param(site_tier_usage.JOB, 2, 5, 4, id="site_tier_usage, several keys"),
+    pytest.param(dbs_rucio.JOB, 2, 4, 1, id="dbs_rucio"),
+    pytest.param(catalogue_check.JOB, 2, 4, 1, id="catalogue_check"),
+    pytest.param(catalogue_check.JOB, 2, 5, 4, id="catalogue_check, several keys"),
+)
+
+
+@pytest.fixture(scope="module")
+def rucio_dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rucio")
+    make(root, RUCIO_DAY, records=20, files=900, datasets=20, seed=5)
+    return root
+
+
+@pytest.mark.parametrize(("job", "jobs", "stages", "keys"), RUCIO_COSTS)
+def test_a_job_on_rucio_reads_each_table_once_in_two_jobs(
+    spark: Any, rucio_dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: DumpJob, jobs: int,
+    stages: int, keys: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(dump_scan, "key_count", lambda _: keys)
+    written = tmp_path / "cmsspark.yaml"
+    written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
+    settings = load_settings(str(written))
+    request = JobRequest(job.name, RUCIO_DAY, str(tmp_path / "out"), settings, str(rucio_dumps), engine="spark")
+    found = jobs_of(spark, lambda: dump_day.run(job, request, lambda _: None))
+    assert (len(found.jobs), found.stages) == (jobs, stages)
+    # A task for each range of a file and each file of DBS, and one for each key.
+    assert sum(found.tasks) <= 20 + 4 * keys
+    manifest = results.current(LocalFiles(), request.fout, job.name, job.name, RUCIO_DAY).manifest
+    tables = manifest.document["rucio"]["tables"]
+    for table in ("CONTENTS", "REPLICAS"):
+        # Rows of a table that is read twice count twice.
+        assert tables[table]["rows"] == rows_of_avro(rucio_dumps, table), table
+    # The demo leaves nothing over.
+    assert (manifest.tables[job.name].rows > 0) == (job.name != "leftovers")
+
+
+def rows_of_avro(root: Path, table: str) -> int:
+    (folder,) = (root / "project/awg/cms/rucio").glob(f"*/{table.lower()}")
+    return sum(1 for part in folder.glob("[!._]*") for _ in fastavro.reader(io.BytesIO(part.read_bytes())))
+
+
+@pytest.mark.parametrize("join", ["index", "shuffle"])
+def test_the_replicas_of_a_log_day_of_rucio_take_one_job_more(
+    spark: Any, rucio_dumps: Path, tmp_path: Path, join: str
+) -> None:
+    written = tmp_path / "cmsspark.yaml"
+    written.write_text(f"state_dir: {tmp_path}/state\ncache_dir: {tmp_path}/cache\n")
+    request = DayRequest(
+        "data_aggregation", RUCIO_DAY, str(tmp_path / "out"), load_settings(str(written)), root=str(rucio_dumps),
+        streams=("cmssw",), tables=("data_aggregation", "partials"), engine="spark", join=join,
+    )  # fmt: skip
+    first, again = (jobs_of(spark, lambda: log_day.run(replace(request, recount=True))) for _ in range(2))
+    if join == "index":
+        assert len(first.jobs) == 4 and first.stages == 8
+        # The index is in the cache.
+        assert len(again.jobs) == 3 and again.stages == 6
+    else:
+        # Adaptive execution runs a job for each exchange of the join.
+        assert len(first.jobs) == len(again.jobs)
+        assert len([job for job in first.jobs if len(job) <= 2]) >= 1
 
 
 def test_many_small_files_are_few_tasks_and_no_job_lists_them(spark: Any, place: Place) -> None:

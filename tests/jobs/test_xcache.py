@@ -67,7 +67,7 @@ def test_too_many_malformed_records_fail(tmp_path: Path) -> None:
         _run(tmp_path)
 
 
-def test_a_day_that_is_not_there_or_empty_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_an_empty_day_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="xcache of 2026-01-15 is wanted"):
         _run(tmp_path)
     _write(tmp_path, " ")

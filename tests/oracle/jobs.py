@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 
-from tests.oracle import fields, files
-from tests.oracle.catalogue import csv_rows, site_and_kind
+from tests.oracle import fields, files, rucio
+from tests.oracle.catalogue import RUCIO_SINCE, csv_rows, site_and_kind
 from tests.oracle.count import Access
 from tests.oracle.fields import UNKNOWN, IllTyped
 from tests.oracle.records import Malformed, _object, _timestamp, day_named, needed
@@ -163,6 +163,9 @@ def read_job_catalogue(root: Path, day: date) -> JobCatalogue:
         number, block, dataset = int(row[0] or -1), row[1], names.get(row[2] or "")
         if block is not None and dataset is not None and number > newest.get(block, -2):
             newest[block], found.blocks[block] = number, dataset
+    if day >= RUCIO_SINCE:
+        found.disk = rucio.read(rucio.folder_of(root, day)).on_disk()
+        return found
     for row in _rows(files.phedex_folder(root, day)):
         site, kind = site_and_kind(row[13] or "")
         if kind == "disk" and int(row[20] or 0) > 0 and row[6] is not None:

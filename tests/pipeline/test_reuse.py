@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
-def told(place: Place, job: str) -> dict[str, Any]:
+def reuse_of(place: Place, job: str) -> dict[str, Any]:
     return {name: value for name, value in place.manifest(job).items() if name not in OF_A_RUN}
 
 
@@ -38,11 +38,11 @@ def test_what_is_taken_is_what_a_count_finds(place: Place, job: str) -> None:
         "job": "data_aggregation",
         "run": place.manifest("data_aggregation")["run"],
     }
-    rows, manifest = place.rows(job), told(place, job)
+    rows, manifest = place.rows(job), reuse_of(place, job)
     assert place.run(job, "--recount") == 0
     assert "made_from" not in place.manifest(job)
     assert rows == place.rows(job) and rows
-    assert manifest == told(place, job)
+    assert manifest == reuse_of(place, job)
 
 
 def test_a_day_that_was_not_counted_is(place: Place) -> None:

@@ -13,13 +13,20 @@ from click.testing import CliRunner, Result
 
 from cmsspark import errors
 from cmsspark.commands.popularity import command
-from cmsspark.popularity import evaluate as evaluation
+from cmsspark.periods import between
+from cmsspark.pipeline import stored_days
 from cmsspark.popularity import features as feature_code
-from cmsspark.popularity.evaluate import Label, Weeks, check_guards, evaluate, predict, strata
+from cmsspark.popularity import training as training_code
+from cmsspark.popularity.evaluate import evaluate, strata
 from cmsspark.popularity.features import Names, features
+from cmsspark.popularity.fitting import calibration, fit, predict
+from cmsspark.popularity.guards import check_guards
 from cmsspark.popularity.models import ABOUT, MODELS
 from cmsspark.popularity.scores import area_under_curve, average_precision, metrics
-from cmsspark.popularity.series import MEASURES, Series, read_series
+from cmsspark.popularity.series import MEASURES, Series, read_series, stored_series
+from cmsspark.popularity.training import Label, Weeks
+from cmsspark.storage import LocalFiles
+from tests.pipeline.partial_days import partial, store_partials, user
 
 FIRST = date(2026, 1, 1)  # a Thursday
 
@@ -88,7 +95,7 @@ def test_features_of_a_day_by_hand() -> None:
     assert of["active_share_7d"][0] == pytest.approx(1 / 7)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("spark-")])
 def test_each_model_beats_guessing_and_its_seed_is_fixed(name: str) -> None:
     series = made_series()
     weeks, day = Weeks(series, Label(10)), 32
@@ -101,8 +108,8 @@ def test_each_model_beats_guessing_and_its_seed_is_fixed(name: str) -> None:
 
 def test_a_calibration_keeps_the_order_even_where_a_week_was_the_opposite() -> None:
     raw = np.linspace(0.001, 0.999, 400)
-    calibrated = evaluation._calibrated(raw, raw, (raw < 0.5).astype(float))
-    assert (np.diff(calibrated) >= 0).all() and calibrated[-1] < 0.9
+    weights = calibration(raw, (raw < 0.5).astype(float), np.ones(400))
+    assert 0 < weights[0] < 0.9
 
 
 def test_later_days_change_no_prediction() -> None:
@@ -124,7 +131,7 @@ def test_a_feature_that_looks_ahead_fails_the_run(monkeypatch: pytest.MonkeyPatc
         week = series.accesses[day : day + 7].sum(0)
         return [*columns, "leak"], np.concatenate([rows, week[:, None]], axis=1)
 
-    monkeypatch.setattr(evaluation, "features", with_leak)
+    monkeypatch.setattr(training_code, "features", with_leak)
     with pytest.raises(errors.DataError, match="leak"):
         check_guards(Weeks(series, Label(10)), days)
 
@@ -200,3 +207,73 @@ def test_wrong_words_end_in_2(tmp_path: Path) -> None:
         ("predict", "--accesses", file, "--date", "2025-01-01"),
     ):
         assert isinstance(ask(*arguments).exception, errors.UsageError), arguments
+
+
+def test_stored_series_are_of_accesses_without_jobs(tmp_path: Path) -> None:
+    for number in range(3):
+        day = date(2026, 1, 5) + timedelta(days=number)
+        rows = [
+            partial(day, nacc=3 + number, user=user(1)),
+            partial(day, stream="condor", nacc=90_000, user=user(2), read_bytes=10**15, cpu_time=5.0),
+            partial(day, stream="condor", nacc=70_000, dataset_name="/only/jobs/AOD", user=user(3)),
+        ]
+        store_partials(tmp_path, day, rows)
+    stored = stored_days.find_days(LocalFiles(), str(tmp_path), between(date(2026, 1, 5), date(2026, 1, 7)))
+    series = stored_series(stored)
+    assert list(series.datasets) == ["/ZMM/Run2026A-v1/AOD"]
+    assert series.accesses.tolist() == [[3.0], [4.0], [5.0]]
+    assert series.values[1].tolist() == [[1.0]] * 3 and series.values[2].tolist() == [[100.0]] * 3
+
+
+def test_a_saved_model_predicts_the_same_bits_and_says_what_it_is(tmp_path: Path) -> None:
+    file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
+    for name in ("blend", "logistic", "persistence"):
+        place = Path(ask("train", "--accesses", file, "--model", name, "--last", "1", "-o", folder).stdout.strip())
+        direct = ask("predict", "--accesses", file, "--model", name, "--json").stdout
+        assert ask("predict", "--accesses", file, "--model", folder, "--json").stdout == direct, name
+        card = json.loads((place / "card.json").read_text())
+        assert card["model"] == name and card["learned_until"] == "2026-02-14" and card["label"]["threshold"] == 10
+        assert [row["model"] for row in card["weeks"]] == list(dict.fromkeys(["persistence", name]))
+    assert len([path for path in folder.iterdir() if path.is_dir()]) == 3
+    again = ask("train", "--accesses", file, "--model", "logistic", "--last", "1", "-o", folder).stdout.strip()
+    assert Path(again).name in {path.name for path in folder.iterdir()}, "the same data and seed: the same version"
+
+
+def test_a_saved_model_is_not_asked_about_days_that_it_knows(tmp_path: Path) -> None:
+    file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
+    assert ask("train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder).exit_code == 0
+    error = ask("predict", "--accesses", file, "--model", folder, "--date", "2026-02-10").exception
+    assert isinstance(error, errors.DataError) and "knows days" in error.text()
+
+
+def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged(tmp_path: Path) -> None:
+    file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
+    place = Path(ask("train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder).stdout.strip())
+    other = made_series(days=60)
+    names = tuple(sorted(f"/Q/{name.split('/')[2]}/NANO" for name in other.datasets))
+    renamed = write(Series(other.days, names, other.values), tmp_path / "b.csv")
+    assert ask("predict", "--accesses", renamed, "--model", folder, "--json").exit_code == 0
+    card = json.loads((place / "card.json").read_text())
+    (place / "card.json").write_text(json.dumps({**card, "columns": card["columns"][1:]}))
+    damaged = ask("predict", "--accesses", file, "--model", folder).exception
+    assert isinstance(damaged, errors.DataError) and "digest" in damaged.text()
+    (place / "model.json").write_text("{}")
+    assert isinstance(ask("predict", "--accesses", file, "--model", place).exception, errors.DataError)
+    (tmp_path / "empty").mkdir()
+    assert isinstance(ask("predict", "--accesses", file, "--model", tmp_path / "empty").exception, errors.InputMissing)
+
+
+def test_many_rows_are_sampled_and_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = made_series(days=60)
+    quiet = np.zeros((len(MEASURES), 60, 400))
+    names = (*series.datasets, *(f"/Z/quiet-v{number:03}/RAW" for number in range(400)))
+    wide = Series(series.days, names, np.concatenate([series.values, quiet], axis=2))
+    monkeypatch.setattr(training_code, "MOST_ROWS", 2_000)
+    training = Weeks(wide, Label(10)).training(60)
+    assert len(training.rows) < 2_100 and set(np.diff(np.unique(training.days))) == {7}
+    by_day = [training.weights[training.days == day].sum() for day in np.unique(training.days)]
+    assert by_day == pytest.approx([460] * len(by_day)), "each day stands for all datasets"
+    assert (training.weights > 1).any() and (training.labels[training.weights > 1] == 0).all()
+    fitted = fit(Weeks(wide, Label(10)), 60, "logistic")
+    scores = fitted.predict(Weeks(wide, Label(10)).rows(60))
+    assert scores[:60].mean() > 10 * scores[60:].mean()

@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.publish.background_server import BackgroundServer
 
 
 @dataclass
@@ -35,38 +37,15 @@ class Request:
     body: bytes
 
 
-class FakeServer:
+class FakeServer(BackgroundServer):
     """Request n is answered by ``answers[n]``; those after the list by ``last``. ``stored``: documents taken in."""
 
     def __init__(self, answers: list[Answer], last: Answer, context: ssl.SSLContext | None) -> None:
         self.answers, self.last = answers, last
         self.stored: list[dict[str, Any]] = []
         self.requests: list[Request] = []
-        self.connections = 0
-        self.gate = threading.Event()
         self._lock = threading.Lock()
-        fake = self
-
-        class Handler(_Handler):
-            server_of_tests = fake
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                """A connection that broke is what these tests are about."""
-
-            def finish_request(self, request: Any, client_address: Any) -> None:
-                fake.connections += 1
-                if context is not None:
-                    request = context.wrap_socket(request, server_side=True)
-                with request:
-                    super().finish_request(request, client_address)
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
+        super().__init__(_Handler, context)
 
     def next(self, request: Request) -> Answer:
         """The answer to ``request``; keeps its documents where that says so."""
@@ -80,13 +59,6 @@ class FakeServer:
             if answer.takes if answer.takes is not None else 200 <= answer.status < 300:
                 self.stored.extend(documents)
             return answer
-
-    def stop(self) -> None:
-        """Stop, and wait for it."""
-        self.gate.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
 
 
 class _Handler(BaseHTTPRequestHandler):

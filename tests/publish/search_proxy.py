@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ssl
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.publish.background_server import BackgroundServer
 
 PREFIX = "/api/datasources/proxy/9999"
 #: What comes instead of an answer: status, headers, body; None forwards the request.
 Instead = tuple[int, dict[str, str], bytes]
 
 
-class SearchProxy:
+class SearchProxy(BackgroundServer):
     """Forwards to ``url``. ``instead(n)`` may answer request n itself; ``requests`` are (method, path, login)."""
 
     def __init__(
@@ -24,56 +25,28 @@ class SearchProxy:
     ) -> None:
         self.url, self.login, self.instead = url, login, instead
         self.requests: list[tuple[str, str, str | None]] = []
-        self.gate = threading.Event()
-        proxy = self
-
-        class Handler(_Handler):
-            proxy_of_tests = proxy
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                """A client that leaves is what some of these tests are about."""
-
-            def finish_request(self, request: Any, client_address: Any) -> None:
-                if context is not None:
-                    request = context.wrap_socket(request, server_side=True)
-                with request:
-                    super().finish_request(request, client_address)
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and wait for it."""
-        self.gate.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        super().__init__(_Handler, context)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    proxy_of_tests: SearchProxy
+    server_of_tests: SearchProxy
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        proxy = self.proxy_of_tests
+        proxy = self.server_of_tests
         body = self.rfile.read(int(self.headers["Content-Length"]))
         number = len(proxy.requests)
         login = self.headers["Authorization"]
         proxy.requests.append(("POST", self.path, login))
         with suppress(OSError):
-            self.say(*(proxy.instead(number) or self.forward(login, body)))
+            self.answer(*(proxy.instead(number) or self.forward(login, body)))
 
     def do_GET(self) -> None:
-        self.proxy_of_tests.requests.append(("GET", self.path, self.headers["Authorization"]))
-        self.say(403, {}, b"only _msearch")
+        self.server_of_tests.requests.append(("GET", self.path, self.headers["Authorization"]))
+        self.answer(403, {}, b"only _msearch")
 
     def forward(self, login: str | None, body: bytes) -> Instead:
-        proxy = self.proxy_of_tests
+        proxy = self.server_of_tests
         if proxy.login is not None and login != proxy.login:
             return 401, {}, b'{"message":"Unauthorized"}'
         if self.path != f"{PREFIX}/_msearch":
@@ -81,16 +54,16 @@ class _Handler(BaseHTTPRequestHandler):
         kind = {"Content-Type": self.headers["Content-Type"]}
         request = urllib.request.Request(f"{proxy.url}/_msearch", body, kind, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, {"Content-Type": "application/json"}, answer.read()
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, {"Content-Type": "application/json"}, response.read()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, {}, error.read()
 
-    def say(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         if status == 0:  # silence
             self.close_connection = True
-            self.proxy_of_tests.gate.wait(30)
+            self.server_of_tests.gate.wait(30)
             return
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():

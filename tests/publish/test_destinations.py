@@ -75,7 +75,7 @@ def test_a_damaged_mark_is_written_again(tmp_path: Path) -> None:
 
 def test_an_http_endpoint_is_known_by_path_and_host(tmp_path: Path) -> None:
     def http(host: str, port: int, path: str = "/p") -> str:
-        return HttpSink(Endpoint(host, port, path, True, path[1:])).outbox_name(tmp_path)
+        return HttpSink(Endpoint(host, port, path, True, producer=path[1:])).outbox_name(tmp_path)
 
     assert http("a", 1) == http("a", 2) != http("b", 1)
     assert http("a", 1, "/q") != http("a", 1)

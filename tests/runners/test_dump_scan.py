@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from cmsspark.kernel.keyed_rows import KeyedRows, unpacked
-from cmsspark.runners import dump_scan
+from cmsspark.runners import dump_scan, keyed_batches
 from cmsspark.runners.dump_tables import TableSource
 from cmsspark.schemas import stored_table
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 64])
 def test_each_key_has_a_partition_of_its_own(spark: Any, count: int) -> None:
-    numbers = dump_scan.partition_numbers(count)
+    numbers = keyed_batches.partition_numbers(count)
     rows = spark.createDataFrame([(number,) for number in numbers], "part int").repartition(count, "part")
     assert [len(one) for one in rows.rdd.glom().collect()] == [1] * count
 

@@ -72,8 +72,8 @@ def test_the_shuffle_join_has_keys_and_folds_files_before_it_joins(spark: SparkS
         hashed,
         spark.createDataFrame([], f"{shuffle_join.HASHED_FILES}, unused string"),
         spark.createDataFrame([], "dataset_id bigint, dataset_name string, unused string"),
-        spark.createDataFrame([], "block_id bigint, block_name string, unused string"),
-        spark.createDataFrame([], "block_name string, site string, unused string"),
+        spark.createDataFrame([], f"{shuffle_join.HASHED_BLOCKS}, unused string"),
+        spark.createDataFrame([], f"{shuffle_join.DISK_REPLICAS}, unused string"),
     )
     plan = plan_of(merged(attached, 2, DAY))
     for node in ("CartesianProduct", "BroadcastNestedLoopJoin", "Window", "BatchEvalPython", "ArrowEvalPython"):

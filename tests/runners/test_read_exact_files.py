@@ -28,7 +28,7 @@ def test_each_file_is_read_once_whatever_its_name_holds(spark: Any, tmp_path: Pa
         names
     )
     assert read_exact_files(spark, "binaryFile", paths).count() == len(names)
-    assert read_exact_files(spark, "text", paths[:1]).columns == ["value", "file_path"]
+    assert read_exact_files(spark, "text", paths[:1]).columns == ["value", "file_path", "file_size"]
 
 
 def test_a_name_that_java_cannot_open_is_refused_by_name() -> None:

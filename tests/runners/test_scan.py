@@ -13,6 +13,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from cmsspark.kernel.catalogue import name_hash
 from cmsspark.kernel.merge import merge
 from cmsspark.kernel.pre_aggregate import COLUMNS, record_batch
 from cmsspark.pseudonyms import Pseudonyms
@@ -199,6 +200,17 @@ def hashed_files(spark: SparkSession, files: list[File]) -> DataFrame:
     return TableSource(rows, iter, pa.schema([]), 0).mapped(shuffle_join.hashed_files, shuffle_join.HASHED_FILES)
 
 
+def hashed_blocks(spark: SparkSession) -> DataFrame:
+    """Rows of BLOCKS as the shuffle join takes them."""
+    rows = spark.createDataFrame(BLOCKS, "block_id bigint, block_name string")
+    return TableSource(rows, iter, pa.schema([]), 0).mapped(shuffle_join.hashed_blocks, shuffle_join.HASHED_BLOCKS)
+
+
+def signed_hash(name: str) -> int:
+    found = name_hash(name.encode())
+    return found - 2**64 if found >= 2**63 else found
+
+
 @pytest.mark.parametrize("feed", ["direct", "spark"])
 def test_the_shuffle_join_gives_the_same_rows(
     spark: SparkSession, streams: list[StreamFiles], context: TaskContext, by_index: list[tuple[Any, ...]], feed: str
@@ -208,8 +220,8 @@ def test_the_shuffle_join_gives_the_same_rows(
         hashed,
         hashed_files(spark, FILES),
         spark.createDataFrame(DATASETS, "dataset_id bigint, dataset_name string"),
-        spark.createDataFrame(BLOCKS, "block_id bigint, block_name string"),
-        spark.createDataFrame(REPLICAS, "block_name string, site string"),
+        hashed_blocks(spark),
+        spark.createDataFrame([(signed_hash(name), site) for name, site in REPLICAS], shuffle_join.DISK_REPLICAS),
     )
     assert rows_of(attached) == by_index
 

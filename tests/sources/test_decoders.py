@@ -50,7 +50,7 @@ def by_the_letter(decoder: JsonDecoder, chunk: bytes) -> AccessBatch:
     return batch
 
 
-def told(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
+def result_of(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
     """A batch in a form that depends neither on the numbers of groups nor on the order of accesses."""
     groups = [decoder.groups[number] for number in batch.groups]
     return {
@@ -66,8 +66,8 @@ def told(decoder: JsonDecoder, batch: AccessBatch) -> dict[str, Any]:
 
 def check(name: str, chunk: bytes) -> dict[str, Any]:
     fast, strict = DECODERS[name][1](), DECODERS[name][1]()
-    found = told(fast, fast.decode(chunk, "f"))
-    assert found == told(strict, by_the_letter(strict, chunk))
+    found = result_of(fast, fast.decode(chunk, "f"))
+    assert found == result_of(strict, by_the_letter(strict, chunk))
     return found
 
 

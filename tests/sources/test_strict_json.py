@@ -31,11 +31,11 @@ def plain(value: Any, depth: int) -> Any:
     return value
 
 
-def told(value: Any) -> Any:
+def described(value: Any) -> Any:
     if isinstance(value, Nested):
         return Nested
     if isinstance(value, dict):
-        return {key: [told(one) for one in values] for key, values in value.items()}
+        return {key: [described(one) for one in values] for key, values in value.items()}
     return value
 
 
@@ -43,7 +43,7 @@ def told(value: Any) -> Any:
 @given(st.dictionaries(st.text(max_size=4), _JSON, max_size=4), st.booleans(), st.sampled_from([None, 0, 1]))
 def test_what_json_writes_is_read(record: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
     line = json.dumps(record, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
-    assert told(parse_object(line)) == plain(record, 1)
+    assert described(parse_object(line)) == plain(record, 1)
 
 
 @settings(deadline=None, max_examples=400)

@@ -26,6 +26,7 @@ PLACES = InstallPaths(
     log4j="/code/etc/log4j2.properties",
     ship=lambda: "/cache/package/cmsspark.zip",
     key=lambda: "/state/pseudonym.key",
+    events="file:///state/monitor/events",
 )
 SETTINGS = Settings(root=None, store=None, state_dir=Path("/state"), cache_dir=Path("/cache"))
 

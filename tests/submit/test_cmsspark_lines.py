@@ -212,7 +212,7 @@ def test_lines_of_today_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("option", ["--inst", "--hdir", "--aaa_hdir"])
-def test_an_old_option_without_its_value_is_told(option: str) -> None:
+def test_an_old_option_without_its_value_is_a_usage_error(option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} needs a value"):
         translated(f"run_spark dbs_aaa --date 20170925 {option}")
 

@@ -152,7 +152,7 @@ def limit_index(place: Place, limit: int) -> None:
         stream.write(f"root: {place.folder}/root\nspark: {{{INDEX_DUMP_BYTES_KEY}: {limit}}}\n")
 
 
-def told(run: subprocess.CompletedProcess[str], fout: str) -> list[str]:
+def log_lines(run: subprocess.CompletedProcess[str], fout: str) -> list[str]:
     """The lines of stderr without what differs between two runs."""
     assert run.returncode == 0, run.stderr
     text = re.sub(r"runs/\S+", "runs/RUN", run.stderr.replace(fout, "FOUT"))
@@ -191,8 +191,8 @@ def test_a_dump_too_large_for_an_index_runs_as_engine_spark_does(place: Place) -
     assert commands[0] == commands[1]
     assert "spark-submit" in commands[0] and "spark.driver.memory=" in commands[0]
     runs = [
-        told(run_spark(place, *job, chosen), chosen),
-        told(run_spark(place, *job, requested, "--engine", "spark"), requested),
+        log_lines(run_spark(place, *job, chosen), chosen),
+        log_lines(run_spark(place, *job, requested, "--engine", "spark"), requested),
     ]
     assert runs[0] == runs[1]
     assert not [line for line in runs[0] if re.search(r"WARN|Setting default log level|Stage \d", line)]

@@ -9,7 +9,7 @@ import pytest
 
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.submit.spark_options import Options, add_options_file, cluster_defaults
-from tests.submit.hosts import SETTINGS, command
+from tests.submit.hosts import PLACES, SETTINGS, command
 
 MEMORY = "spark.executor.memory"
 
@@ -103,10 +103,18 @@ def test_a_spark_options_file_that_is_wrong_is_named_with_its_line(tmp_path: Pat
         add_options_file(Options(), str(file))
 
 
-def test_the_event_log_is_on_only_where_its_folder_is_known(tmp_path: Path) -> None:
-    assert command("dbs_aaa", "--yarn").options.get("spark.eventLog.enabled") is None
+def test_the_event_log_is_on_where_its_folder_is_known_or_the_driver_is_here(tmp_path: Path) -> None:
+    unmeasured = replace(PLACES, events=None)
+    assert command("dbs_aaa", "--yarn", places=unmeasured).options.get("spark.eventLog.enabled") is None
+    cluster = command("dbs_aaa", "--yarn", "--deploy-mode", "cluster")
+    assert cluster.options.get("spark.eventLog.enabled") is None, "the driver is on another host"
+    here = command("dbs_aaa", "--yarn").options
+    assert (here.get("spark.eventLog.enabled"), here.get("spark.eventLog.dir")) == ("true", PLACES.events)
+    off = command("dbs_aaa", "--conf", "spark.eventLog.enabled=false").options
+    assert off.get("spark.eventLog.enabled") == "false", "what a user says comes after it"
     given = command("dbs_aaa", "--yarn", "--conf", "spark.eventLog.dir=hdfs:///logs")
     assert given.options.get("spark.eventLog.enabled") == "true"
+    assert given.options.get("spark.eventLog.dir") == "hdfs:///logs"
     (tmp_path / "spark-defaults.conf").write_text("# site\nspark.eventLog.dir   hdfs:///logs\n")
     by_site = command("dbs_aaa", "--yarn", environ={"SPARK_CONF_DIR": str(tmp_path)})
     assert by_site.options.get("spark.eventLog.enabled") == "true"

@@ -8,17 +8,33 @@ from cmsspark.dashboard import dataset_use, search
 from cmsspark.dashboard.dataset_use import DatasetUse
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.segment_build import SUMS
-from cmsspark.dashboard.selection import Selection, choice_parameter, text_parameter
-from cmsspark.dashboard.series_parts import chart_of
-from cmsspark.dashboard.use import MEASURES, Series
-from cmsspark.dashboard.widgets import Cell, Column, Content, Control, Figure, Figures, Note, Section, Table, shown, si
+from cmsspark.dashboard.selection import Selection, text_parameter
+from cmsspark.dashboard.series_parts import chart_of, measure_of, measures_of
+from cmsspark.dashboard.use import MEASURES, OF_JOBS, Series
+from cmsspark.dashboard.widgets import (
+    Cell,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    bytes_figure,
+    count_figure,
+    cpu_figure,
+    shown,
+    si,
+)
 from cmsspark.errors import CmssparkError
 
 _USE: Final = (
     Column("nacc", "Accesses", "count"),
     Column("remote_nacc", "Remote", "count", "remote accesses; – where no log can say"),
-    Column("read_bytes", "Read", "bytes"),
-    Column("cpu_ms", "CPU hours", "ms"),
+    Column("read_bytes", "Read", "bytes", "by accesses"),
+    Column("job_count", "Jobs", "count", "jobs are not accesses"),
+    Column("cpu_ms", "CPU hours", "ms", "of jobs"),
 )
 _REPLICAS: Final = (
     Column("site_name", "Site"),
@@ -28,6 +44,7 @@ _REPLICAS: Final = (
     Column("is_complete", "Complete", "yes", "every block of the dataset is wholly at the site"),
     Column("newest_replica_ms", "Newest replica", "instant"),
     Column("nacc", "Accesses there", "count", "accesses at this site in the chosen period"),
+    Column("job_count", "Jobs there", "count", "jobs at this site in the chosen period"),
 )
 
 
@@ -37,20 +54,20 @@ def view(request: PageRequest) -> Content:
     if not name:
         return _search(request)
     chosen = request.selection()
-    measure = choice_parameter(request.parameters, "measure", list(MEASURES), "nacc")
-    used = dataset_use.use_of(request.snapshot, chosen, name)
     notes = request.use_notes(chosen)
+    measure = measure_of(request, chosen, notes)
+    used = dataset_use.use_of(request.snapshot, chosen, name)
     replicas, facts = _replicas(request, used, name, notes), _facts(request, name, notes)
     if used.last_access is None:
-        notes.append(Note(f"No stored access has read {shown(name)}."))
-    measures = [(key, label) for key, (label, _, _) in MEASURES.items()]
+        notes.append(Note(f"No stored access or job has read {shown(name)}."))
+    measures = measures_of(request.snapshot)
     return Content(
         shown(name),
         [
-            Section("In total", [_figures(used, chosen, facts)]),
+            Section("In total", [_figures(request, used, chosen, facts)]),
             Section(f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]),
-            Section("Where it is read", [_by(used.by_site, "site", "Site", request)], is_half=True),
-            Section("With what", [_by(used.by_app, "app", "Application", None)], is_half=True),
+            Section("Where it is read", [_by(request, used.by_site, "site", "Site")], is_half=True),
+            Section("With what", [_by(request, used.by_app, "app", "Application")], is_half=True),
             Section("Replicas beside accesses", [replicas]),
         ],
         f"{chosen.first} to {chosen.last}",
@@ -74,21 +91,20 @@ def _search(request: PageRequest) -> Content:
     return Content("Dataset", [Section("Most used datasets", [table])], "Choose a dataset.", [control], button="Search")
 
 
-def _figures(used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figures:
+def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: dict[str, Any]) -> Figures:
     sums = dict(zip(SUMS, used.totals, strict=True))
-    nacc, read, cpu = sums["nacc"] or 0, sums["read_bytes"], sums["cpu_ms"]
     last = used.last_access
     figures = [
-        Figure("Accesses", si(nacc), f"{nacc:,}"),
-        Figure("Distinct users", si(used.all_users), "each person once"),
-        Figure("Bytes read", si(read, "B"), f"{read:,} B" if read is not None else ""),
-        Figure(
-            "CPU hours",
-            si(None if cpu is None else cpu / 3_600_000),
-            f"{cpu / 1000:,.3f} s" if cpu is not None else "",
-        ),
-        Figure("Last access", last.isoformat() if last else "none", "on any stored day"),
+        count_figure("Accesses", None if chosen.is_of_jobs else sums["nacc"] or 0),
+        Figure("Distinct users", si(used.all_users), "of jobs" if chosen.is_of_jobs else "each person once"),
+        bytes_figure("Bytes read", sums["read_bytes"]),
     ]
+    if request.snapshot.has_jobs:
+        figures.append(count_figure("Jobs", sums["job_count"]))
+        figures.append(bytes_figure("Bytes read by jobs", sums["job_read_bytes"]))
+    figures.append(cpu_figure(sums["cpu_ms"]))
+    about = "or last job, on any stored day" if request.snapshot.has_jobs else "on any stored day"
+    figures.append(Figure("Last access", last.isoformat() if last else "none", about))
     if facts:
         size, events = facts["dataset_bytes"], facts["events"]
         figures += [
@@ -109,20 +125,30 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
     )
 
 
-def _by(rows: list[tuple[Any, ...]], name: str, heading: str, request: PageRequest | None) -> Table:
-    positions = [1 + SUMS.index(column.name) for column in _USE]
+def _by(request: PageRequest, rows: list[tuple[Any, ...]], name: str, heading: str) -> Table:
+    columns = _shown(request, _USE)
+    positions = [1 + SUMS.index(column.name) for column in columns]
     shown_rows = []
     for row in rows:
-        first: Any = row[0] if request is None else Cell(row[0], request.link("sites", site=row[0]))
+        first: Any = Cell(row[0], request.link("sites", site=row[0])) if name == "site" else row[0]
         shown_rows.append((first, *(None if row[n] is None else int(row[n]) for n in positions)))
-    columns = (Column(f"{name}_name" if name == "site" else name, heading), *_USE)
+    columns = (Column(f"{name}_name" if name == "site" else name, heading), *columns)
     return Table(
         f"by_{name}", columns, shown_rows, f"Accesses by {heading.lower()}", empty="Not read in this period.", bars=1
     )
 
 
+def _shown(request: PageRequest, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """The columns without those of jobs where no jobs are stored."""
+    return tuple(column for column in columns if request.snapshot.has_jobs or column.name not in OF_JOBS)
+
+
 def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[Note]) -> Table:
-    read_at = {row[0]: int(row[1]) for row in used.by_site}
+    of_jobs = 1 + SUMS.index("job_count")
+    columns = _shown(request, _REPLICAS)
+    # Accesses and jobs, or accesses alone where no jobs are stored.
+    read_at = {row[0]: (int(row[1] or 0), int(row[of_jobs] or 0)) for row in used.by_site}
+    last = len(_REPLICAS) - len(columns)
     rows: list[tuple[Any, ...]] = []
     empty = "The newest replica snapshot has no replica of it."
     caption = "Replicas"
@@ -135,13 +161,13 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[Not
                 "FROM dbs_phedex WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind",
                 [days[-1], name],
             )
-            rows = [(*row, read_at.get(row[0], 0)) for row in found.rows]
+            rows = [(*row, *read_at.get(row[0], (0, 0))[: 2 - last]) for row in found.rows]
         else:
             empty = "No replicas are stored: run_spark dbs_phedex --date DAY"
     except CmssparkError as error:
         notes.append(Note(f"The replicas cannot be read: {shown(error.text())}", "bad"))
     linked = [(Cell(row[0], request.link("sites", site=row[0])), *row[1:]) for row in rows]
-    return Table("replicas", _REPLICAS, linked, caption, empty=empty, bars=2)
+    return Table("replicas", columns, linked, caption, empty=empty, bars=2)
 
 
 def _facts(request: PageRequest, name: str, notes: list[Note]) -> dict[str, Any]:

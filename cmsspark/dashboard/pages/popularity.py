@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.dashboard import search, use
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.selection import FILTERS, Selection, choice_parameter, number_parameter, text_parameter
-from cmsspark.dashboard.series_parts import chart_of, measure_controls
-from cmsspark.dashboard.use import MEASURES, DatasetRanking
+from cmsspark.dashboard.series_parts import chart_of, measure_controls, measure_of
+from cmsspark.dashboard.use import MEASURES, OF_JOBS, DatasetRanking
 from cmsspark.dashboard.widgets import (
     Cell,
     Chart,
@@ -20,6 +20,9 @@ from cmsspark.dashboard.widgets import (
     Note,
     Section,
     Table,
+    bytes_figure,
+    count_figure,
+    cpu_figure,
     si,
 )
 
@@ -30,29 +33,32 @@ _GROUPS: Final = {name: label for name, label in FILTERS.items()}
 _COLUMNS: Final = (
     Column("dataset_name", "Dataset"),
     Column("nacc", "Accesses", "count"),
-    Column("share", "Share", "share", "of all accesses of this selection"),
+    Column("share", "Share", "share", "of all accesses of this selection; of its jobs where it is about these"),
     Column("distinct_users", "Users", "count", "distinct people of the whole period, each counted once"),
-    Column("read_bytes", "Read", "bytes"),
-    Column("cpu_ms", "CPU hours", "ms"),
+    Column("read_bytes", "Read", "bytes", "by accesses"),
     Column("remote_share", "Remote", "share", "remote accesses among those whose log can say"),
+    Column("job_count", "Jobs", "count", "jobs are not accesses"),
+    Column("job_read_bytes", "Read by jobs", "bytes"),
+    Column("cpu_ms", "CPU hours", "ms", "of jobs"),
 )
 _STREAMS_NOTE: Final = (
     "Accesses are log records of all streams. One read can have a record in two streams, so choose a stream to compare."
 )
+_JOBS_NOTE: Final = "Jobs and their users are not accesses and are never added to them."
 
 
 def view(request: PageRequest) -> Content:
     """The page for the address's period, filters, measure and grouping."""
     chosen = request.selection()
-    measure = choice_parameter(request.parameters, "measure", list(MEASURES), "nacc")
+    notes = request.use_notes(chosen)
+    measure = measure_of(request, chosen, notes)
     group = choice_parameter(request.parameters, "by", [*_GROUPS, "none"], "stream")
     by = None if group == "none" else group
     series = use.series(request.snapshot, chosen, measure, by)
-    ranked = "nacc" if measure == "users" else measure
+    ranked = measure if measure != "users" else "job_count" if chosen.is_of_jobs else "nacc"
     ranking = use.datasets(request.snapshot, chosen, ranked)
-    notes = request.use_notes(chosen)
     if chosen.value("stream") is None:
-        notes.append(Note(_STREAMS_NOTE))
+        notes.append(Note(f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE))
     text = text_parameter(request.parameters, "q")
     return Content(
         "Popularity",
@@ -66,33 +72,35 @@ def view(request: PageRequest) -> Content:
             Section("How concentrated use is", _concentration(ranking, ranked)),
         ],
         f"{chosen.first} to {chosen.last}: which datasets are used, and how much.",
-        [*request.period_controls(chosen), *request.filter_controls(chosen), *measure_controls(measure, group, _GROUPS),
-         Control("q", "Find datasets", text, kind="search", suggestions="datasets.json", wide=True)],
+        [
+            *request.period_controls(chosen),
+            *request.filter_controls(chosen),
+            *measure_controls(request, measure, group, _GROUPS),
+            Control("q", "Find datasets", text, kind="search", suggestions="datasets.json", wide=True),
+        ],
         notes,
-    )  # fmt: skip
+    )
 
 
 def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -> Figures:
     sums = use.totals(request.snapshot, chosen)
     users = sums["users"]
-    cpu = sums["cpu_ms"]
-    return Figures(
-        [
-            Figure("Accesses", si(sums["nacc"]), f"{sums['nacc'] or 0:,}"),
-            Figure("Distinct users", si(users), "each person once" if users is not None else "two pseudonym keys"),
-            Figure("Datasets", si(len(ranking)), f"{len(ranking):,}"),
-            Figure(
-                "Bytes read",
-                si(sums["read_bytes"], "B"),
-                f"{sums['read_bytes']:,} B" if sums["read_bytes"] is not None else "no stream here logs bytes",
-            ),
-            Figure(
-                "CPU hours",
-                si(None if cpu is None else cpu / 3_600_000),
-                f"{cpu / 1000:,.3f} s, CRAB only" if cpu is not None else "no stream here logs CPU",
-            ),
-        ]
-    )
+    figures = [
+        count_figure("Accesses", sums["nacc"]),
+        Figure("Distinct users", si(users), _people(chosen, users)),
+        Figure("Datasets", si(ranking.used), f"{ranking.used:,}"),
+        bytes_figure("Bytes read", sums["read_bytes"]),
+    ]
+    if request.snapshot.has_jobs:
+        figures.append(count_figure("Jobs", sums["job_count"]))
+        figures.append(bytes_figure("Bytes read by jobs", sums["job_read_bytes"]))
+    return Figures([*figures, cpu_figure(sums["cpu_ms"])])
+
+
+def _people(chosen: Selection, users: int | None) -> str:
+    if users is None:
+        return "two pseudonym keys"
+    return "of jobs, each person once" if chosen.is_of_jobs else "each person once"
 
 
 def _about_top(measure: str, text: str) -> str:
@@ -106,28 +114,36 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
     names = ranking.names(positions[:limit])
     users = use.users_of_datasets(request.snapshot, chosen, names)
     sums = ranking.sums(names)
+    columns = _COLUMNS if request.snapshot.has_jobs else [one for one in _COLUMNS if one.name not in OF_JOBS]
+    counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
     period = {"from": chosen.first, "to": chosen.last}
     rows = []
     for number, (name, count) in enumerate(zip(names, users, strict=True)):
         link = Cell(name, request.link("dataset", name=name, **period))
         own = {column: values[number] for column, values in sums.items()}
-        rows.append((link, *_values(own, count, ranking.total)))
+        shown_values = _values(own, count, counted, ranking.total)
+        rows.append((link, *(shown_values[column.name] for column in columns[1:])))
     return Table(
         "datasets",
-        _COLUMNS,
+        columns,
         rows,
         "Datasets with their use in the chosen period",
         lambda: _download(request, chosen, ranking, positions),
         len(positions),
         f"No dataset of this selection has {text!r} in its name." if text else "Nothing was read in this selection.",
-        bars=[column.name for column in _COLUMNS].index(measure),
+        bars=[column.name for column in columns].index(measure),
     )
 
 
-def _values(sums: dict[str, int | None], users: int | None, total: int) -> tuple[Any, ...]:
-    nacc, remote, known = sums["nacc"] or 0, sums["remote_nacc"], sums["remote_known_nacc"]
-    share = remote / known if remote is not None and known else None
-    return nacc, nacc / total if total else None, users, sums["read_bytes"], sums["cpu_ms"], share
+def _values(sums: dict[str, int | None], users: int | None, counted: str, total: int) -> dict[str, Any]:
+    """Column → value. ``counted``: the column of ``total``."""
+    remote, known, count = sums["remote_nacc"], sums["remote_known_nacc"], sums[counted]
+    return {
+        **sums,
+        "share": count / total if total and count is not None else None,
+        "distinct_users": users,
+        "remote_share": remote / known if remote is not None and known else None,
+    }
 
 
 def _download(request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int]) -> pa.Table:

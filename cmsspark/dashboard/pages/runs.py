@@ -51,7 +51,7 @@ def view(request: PageRequest) -> Content:
     if not 0 <= (last - first).days < _MOST:
         raise UsageError(f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}")
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
-    index = run_index.read_index(store, request.state_dir, days)
+    index = run_index.read_index(store, request.state_dir, days, request.skipped)
     job = request.parameters.get("job", "")
     if job:
         return _one(
@@ -69,7 +69,7 @@ def view(request: PageRequest) -> Content:
         "Runs",
         [
             Section("In total", [_figures(index)]),
-            Section("Days and jobs", [_calendar(request, index, days)]),
+            Section("Days and jobs", [_calendar(request, index, days), *_skipped(index)]),
             Section(
                 "Where every record went",
                 [_reconciliation(index)],
@@ -99,13 +99,21 @@ def _calendar(request: PageRequest, index: RunIndex, days: list[date]) -> Calend
         for job in index.jobs:
             cell = index.cells[day, job]
             colour, about = WORDS[cell.word]
+            about = index.skipped.get((day, job), about)
             word = cell.word + (f" ({cell.refused:,} refused)" if cell.refused else "")
             href = "" if cell.word == "-" else request.here(job=job, day=day)
-            cells.append((word, _CLASSES[colour], f"{job} of {day}: {about}", href))
+            cells.append((word, _CLASSES[colour], f"{job} of {day}: {shown(about)}", href))
         rows.append((day.isoformat(), cells))
     used = {cell.word for cell in index.cells.values()}
     legend = [(word, _CLASSES[colour], about) for word, (colour, about) in WORDS.items() if word in used]
     return Calendar(index.jobs, rows, "The state of each day of each job", legend)
+
+
+def _skipped(index: RunIndex) -> list[Table]:
+    """The skipped days of the calendar with their reasons, the newest first."""
+    rows = [(day.isoformat(), job, shown(text)) for (day, job), text in sorted(index.skipped.items(), reverse=True)]
+    columns = (Column("day", "Day"), Column("job", "Job"), Column("reason", "Reason"))
+    return [Table("skipped", columns, rows, "Days that cmsspark daily skips")] if rows else []
 
 
 def _reconciliation(index: RunIndex) -> Table:
@@ -190,6 +198,8 @@ def _one(request: PageRequest, index: RunIndex, job: str, day: date) -> Content:
         Column("error", "Error"),
     )  # fmt: skip
     rows = [_run_row(request, run, current) for run in runs]
+    if (day, job) in index.skipped:
+        index.notes.append(f"{job} of {day} is {index.skipped[day, job]}")
     sections = [
         Section(
             "Runs", [Table("runs", columns, rows, f"Runs of {job} for {day}", empty="There is no run of this day.")]

@@ -9,8 +9,23 @@ from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.segment_build import SUMS
 from cmsspark.dashboard.selection import Selection, choice_parameter, number_parameter, text_parameter
 from cmsspark.dashboard.series_parts import chart_of
-from cmsspark.dashboard.use import Series
-from cmsspark.dashboard.widgets import Cell, Column, Content, Control, Figure, Figures, Note, Section, Table, shown, si
+from cmsspark.dashboard.use import OF_JOBS, Series
+from cmsspark.dashboard.widgets import (
+    Cell,
+    Column,
+    Content,
+    Control,
+    Figure,
+    Figures,
+    Note,
+    Section,
+    Table,
+    bytes_figure,
+    count_figure,
+    cpu_figure,
+    shown,
+    si,
+)
 from cmsspark.errors import CmssparkError
 from cmsspark.names import KINDS
 
@@ -18,8 +33,9 @@ _WEEKS: Final = 12
 _SUM_COLUMNS: Final = (
     Column("nacc", "Accesses", "count"),
     Column("remote_share", "Remote", "share", "remote accesses among those in rows whose log can say"),
-    Column("read_bytes", "Read", "bytes"),
-    Column("cpu_ms", "CPU hours", "ms"),
+    Column("read_bytes", "Read", "bytes", "by accesses"),
+    Column("job_count", "Jobs", "count", "jobs are not accesses"),
+    Column("cpu_ms", "CPU hours", "ms", "of jobs"),
 )
 _REMOTE: Final = (
     "An access is remote where its site has no copy on disk, or where the log names another reader. "
@@ -55,9 +71,12 @@ def view(request: PageRequest) -> Content:
 
 def _overview(request: PageRequest, chosen: Selection, sites: list[tuple[Any, ...]]) -> Table:
     period = {"from": chosen.first, "to": chosen.last}
-    rows = [(Cell(row[0], request.link("sites", site=row[0], **period)), *_values(row[1:-1]), row[-1]) for row in sites]
+    rows = [
+        (Cell(row[0], request.link("sites", site=row[0], **period)), *_values(request, row[1:-1]), row[-1])
+        for row in sites
+    ]
     users = Column("distinct_users", "Users", "count", "distinct people of the whole period, each once at each site")
-    columns = (Column("site_name", "Site"), *_SUM_COLUMNS, users)
+    columns = (Column("site_name", "Site"), *_columns(request), users)
     return Table("sites", columns, rows, "Accesses by site, as the logs name it", bars=1)
 
 
@@ -77,10 +96,10 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
     return Content(
         shown(site),
         [
-            Section("In total", [_figures(snapshot, chosen, site, tiers)]),
+            Section("In total", [_figures(request, chosen, site, tiers)]),
             Section("Local and remote accesses over time", [_local_remote(request, chosen, site)], _REMOTE),
-            Section("By data tier", [_group_table("data_tier", "Data tier", tiers)], is_half=True),
-            Section("By application", [_group_table("app", "Application", apps)], is_half=True),
+            Section("By data tier", [_group_table(request, "data_tier", "Data tier", tiers)], is_half=True),
+            Section("By application", [_group_table(request, "app", "Application", apps)], is_half=True),
             Section("What is read there", [_datasets(request, chosen, site)]),
             Section(f"What lies there unused for {weeks} weeks", _unused(request, site, weeks, kind, notes)),
         ],
@@ -90,25 +109,21 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
     )
 
 
-def _figures(snapshot: Any, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> Figures:
+def _figures(request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]) -> Figures:
     sums = {name: _sum(row[1 + n] for row in tiers) for n, name in enumerate(SUMS)}
-    nacc, read, cpu = sums["nacc"] or 0, sums["read_bytes"], sums["cpu_ms"]
     remote, known = sums["remote_nacc"], sums["remote_known_nacc"]
-    users = site_use.users_of_site(snapshot, chosen, site)
+    users = site_use.users_of_site(request.snapshot, chosen, site)
     share = f"{remote / known:.1%}" if remote is not None and known else "–"
-    return Figures(
-        [
-            Figure("Accesses", si(nacc), f"{nacc:,}"),
-            Figure("Distinct users", si(users), "each person once"),
-            Figure("Remote share", share, f"{remote or 0:,} of {known or 0:,}"),
-            Figure("Bytes read", si(read, "B"), f"{read:,} B" if read is not None else ""),
-            Figure(
-                "CPU hours",
-                si(None if cpu is None else cpu / 3_600_000),
-                f"{cpu / 1000:,.3f} s" if cpu is not None else "",
-            ),
-        ]
-    )
+    figures = [
+        count_figure("Accesses", None if chosen.is_of_jobs else sums["nacc"] or 0),
+        Figure("Distinct users", si(users), "of jobs" if chosen.is_of_jobs else "each person once"),
+        Figure("Remote share", share, f"{remote or 0:,} of {known or 0:,}"),
+        bytes_figure("Bytes read", sums["read_bytes"]),
+    ]
+    if request.snapshot.has_jobs:
+        figures.append(count_figure("Jobs", sums["job_count"]))
+        figures.append(bytes_figure("Bytes read by jobs", sums["job_read_bytes"]))
+    return Figures([*figures, cpu_figure(sums["cpu_ms"])])
 
 
 def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
@@ -120,23 +135,26 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
         known, remote = int(row["remote_known_nacc"] or 0), int(row["remote_nacc"] or 0)
         at = position[day]
         values["local"][at], values["remote"][at] = known - remote, remote
-        values["not known"][at] = int(row["nacc"]) - known
+        values["not known"][at] = int(row["nacc"] or 0) - known
     return chart_of("local_remote", Series(buckets, values), "nacc", chosen, "locality")
 
 
-def _group_table(name: str, heading: str, rows: list[tuple[Any, ...]]) -> Table:
-    shown_rows = [(shown(row[0]), *_values(row[1:])) for row in rows]
+def _group_table(request: PageRequest, name: str, heading: str, rows: list[tuple[Any, ...]]) -> Table:
+    shown_rows = [(shown(row[0]), *_values(request, row[1:])) for row in rows]
     return Table(
-        f"by_{name}", (Column(name, heading), *_SUM_COLUMNS), shown_rows, f"Accesses by {heading.lower()}", bars=1
+        f"by_{name}", (Column(name, heading), *_columns(request)), shown_rows, f"Accesses by {heading.lower()}", bars=1
     )
 
 
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> Table:
     rows = site_use.top_datasets(request.snapshot, chosen, site)
-    columns = (Column("dataset_name", "Dataset"), *_SUM_COLUMNS)
+    columns = (Column("dataset_name", "Dataset"), *_columns(request))
     limit = number_parameter(request.parameters, "top", 20, 1, 500)
     period = {"from": chosen.first, "to": chosen.last}
-    made = [(Cell(row[0], request.link("dataset", name=row[0], **period)), *_values(row[1:])) for row in rows[:limit]]
+    made = [
+        (Cell(row[0], request.link("dataset", name=row[0], **period)), *_values(request, row[1:]))
+        for row in rows[:limit]
+    ]
 
     def download() -> Any:
         import pyarrow as pa
@@ -161,7 +179,7 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         [
             Figure("Unused there", si(size, "B"), f"{size:,} B of {held:,} B on {kind}"),
             Figure("Datasets", f"{len(rows):,}", f"of {count:,} with a replica, as of {day}"),
-            Figure("Read nowhere", f"{sum(not row[3] for row in rows):,}", "not read at any other site either"),
+            Figure("Read nowhere", f"{sum(not any(row[3:]) for row in rows):,}", "not read at any other site either"),
         ]
     )
     columns = (
@@ -169,6 +187,7 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
         Column("present_bytes", "Bytes there", "bytes"),
         Column("newest_replica_ms", "Newest replica", "instant"),
         Column("nacc_elsewhere", "Accesses elsewhere", "count", "accesses at other or unknown sites in the same weeks"),
+        Column("jobs_elsewhere", "Jobs elsewhere", "count", "jobs at other or unknown sites in the same weeks"),
     )
     made = [(Cell(row[0], request.link("dataset", name=row[0])), *row[1:]) for row in rows]
     table = Table(
@@ -199,11 +218,17 @@ def _all(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> Any:
     )
 
 
-def _values(sums: Any) -> tuple[Any, ...]:
-    row = {name: None if value is None else int(value) for name, value in zip(SUMS, sums, strict=True)}
+def _columns(request: PageRequest) -> tuple[Column, ...]:
+    """The columns of sums; those of jobs where any are stored."""
+    return tuple(column for column in _SUM_COLUMNS if request.snapshot.has_jobs or column.name not in OF_JOBS)
+
+
+def _values(request: PageRequest, sums: Any) -> tuple[Any, ...]:
+    """The values of :func:`_columns`."""
+    row: dict[str, Any] = {name: None if value is None else int(value) for name, value in zip(SUMS, sums, strict=True)}
     remote, known = row["remote_nacc"], row["remote_known_nacc"]
-    share = remote / known if remote is not None and known else None
-    return row["nacc"], share, row["read_bytes"], row["cpu_ms"]
+    row["remote_share"] = remote / known if remote is not None and known else None
+    return tuple(row[column.name] for column in _columns(request))
 
 
 def _sum(values: Any) -> int | None:

@@ -92,4 +92,4 @@ def _tables(request: PageRequest) -> Section:
     return Section("Tables", [Table("tables", columns, rows, "The tables, their columns and units")])
 
 
-PAGE = PageDefinition("SQL", "One query over the stored tables.", view, needs_use=False)
+PAGE = PageDefinition("SQL", "One query over the stored tables.", view, needs_use=False, is_quick=False)

@@ -8,8 +8,10 @@ from cmsspark.dashboard import use
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.selection import FILTERS, STEPS, choice_parameter
 from cmsspark.dashboard.series_parts import chart_of
-from cmsspark.dashboard.widgets import Content, Control, Figure, Figures, Section, si
+from cmsspark.dashboard.widgets import Content, Control, Figure, Figures, Section, count_figure, cpu_figure, si
+from cmsspark.sources.registry import STREAMS_BY_NAME
 
+_WITH_TIMES: Final = " and ".join(stream.name for stream in STREAMS_BY_NAME.values() if stream.has_times)
 _GROUPS: Final = {"none": "nothing", **FILTERS}
 _CPU: Final = {"data_tier": "Data tier", "site_tier": "Site tier", "campaign": "Campaign"}
 
@@ -27,26 +29,22 @@ def view(request: PageRequest) -> Content:
     nobody = (
         "A person is a pseudonym: one name in two certificates counts once. Records without a user are not counted."
     )
-    hours = sums["cpu_ms"]
-    figures = Figures(
-        [
-            Figure("Distinct users", si(sums["users"]), "over the whole period, each person once"),
-            Figure("Accesses", si(sums["nacc"]), f"{sums['nacc'] or 0:,}"),
-            Figure(
-                "CPU hours", si(None if hours is None else hours / 3_600_000),
-                f"{hours / 1000:,.3f} s" if hours is not None else "no stream here logs CPU",
-            ),
-        ]
-    )  # fmt: skip
+    figures = [Figure("Distinct users", si(sums["users"]), "over the whole period, each person once")]
+    if not chosen.is_of_jobs:
+        figures.append(count_figure("Accesses", sums["nacc"]))
+    if request.snapshot.has_jobs:
+        figures.append(count_figure("Jobs", sums["job_count"]))
+        nobody += " Users of jobs are counted apart: choose a stream of jobs."
+    figures.append(cpu_figure(sums["cpu_ms"]))
     return Content(
         "Users over time",
         [
-            Section("In total", [figures]),
+            Section("In total", [Figures(figures)]),
             Section(f"Distinct users per {step}", [chart_of("users", users, "users", chosen, by or "all")], nobody),
             Section(
                 f"CPU time per {step} by {_CPU[tier].lower()}",
                 [chart_of("cpu", cpu, "cpu_ms", chosen, tier)],
-                "CPU time is in the job logs only (the stream crab).",
+                f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
             ),
         ],
         f"{chosen.first} to {chosen.last}: how many people read data. People are counted and never named.",

@@ -5,36 +5,26 @@ A record is accepted only where the values of its required fields are plain. Oth
 block with inconsistent content is rejected. This module is optional.
 """
 
+from cmsspark.sources.formats.avro_values cimport (
+    BOOLEAN, BRANCHES, BYTES, DOUBLE, FLOAT, LONG, NULL_KIND, STRING, Fields, Value, past_value, set_fields,
+)
 from cmsspark.sources.formats.packed cimport Memo, is_utf8, more
 from cmsspark.sources.values cimport Text, is_whole
 from cmsspark.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcpy
 
 import numpy as np
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
-    FIELDS = 256
-    BRANCHES = 8
     SLOTS = 16
     WORDS = 4  # 64-bit numbers of a slot in a row, at most
     DIGITS = 18  # of a number that fits 64 bits
-
-#: The numbers of the plain types.
-KINDS = {"null": 0, "boolean": 1, "int": 2, "long": 2, "float": 4, "double": 5, "bytes": 6, "string": 7}
-
-cdef enum:
-    NULL_KIND = 0
-    BOOLEAN = 1
-    LONG = 2
-    FLOAT = 4
-    DOUBLE = 5
-    BYTES = 6
-    STRING = 7
 
 #: Kinds of slots: a text's number, an id's number, a whole number, a name's hashes, and those of a name and of its dataset.
 SLOT_KINDS = {"code": 0, "id": 1, "number": 2, "name": 3, "did": 4}
@@ -50,16 +40,14 @@ cdef enum:
 cdef class ColumnReader:
     """Reads records of one schema.
 
-    ``fields``: of each field the numbers of its types (:data:`KINDS`) and its slot, -1 where it is not required.
+    ``fields``: of each field the numbers of its types (as in :mod:`cmsspark.sources.formats.plain_avro`) and its slot, -1 where it is not required.
     ``slots``: the kind of each slot (:data:`SLOT_KINDS`) and, for codes and ids, the function that numbers them: called
     with a text or 16 bytes. ``check_seed``: of a name's second hash.
     """
 
-    cdef int kinds[FIELDS][BRANCHES]
-    cdef int branches[FIELDS]
-    cdef int field_slots[FIELDS]
+    cdef Fields fields
     cdef int slot_kinds[SLOTS]
-    cdef int count, slots
+    cdef int slots
     cdef uint64_t check_seed
     cdef list memos
     cdef Py_ssize_t rows, room
@@ -67,33 +55,28 @@ cdef class ColumnReader:
     cdef int64_t* values
 
     def __cinit__(self, fields, slots, uint64_t check_seed):
-        cdef int field, branch
-        if len(fields) > FIELDS or len(slots) > SLOTS:
+        if len(slots) > SLOTS:
             raise ValueError("more fields than there are places")
-        self.count, self.slots, self.check_seed = len(fields), len(slots), check_seed
+        set_fields(&self.fields, fields, BRANCHES)
+        self.slots, self.check_seed = len(slots), check_seed
         self.memos = []
         for slot, (kind, number_of) in enumerate(slots):
             self.slot_kinds[slot] = kind
             self.memos.append(None if number_of is None else Memo(number_of, kind == CODE))
-        for field, (kinds, slot) in enumerate(fields):
-            if not 0 < len(kinds) <= BRANCHES:
-                raise ValueError("a field has one type or a few")
-            self.branches[field], self.field_slots[field] = len(kinds), slot
-            for branch, kind in enumerate(kinds):
-                self.kinds[field][branch] = kind
 
     def __dealloc__(self):
         free(self.values)
 
-    def read(self, const uint8_t[::1] block, Py_ssize_t count):
+    def read(self, block, Py_ssize_t count):
         """Read the ``count`` records of a block.
 
         Returns the records that are not plain: (number in the block, begin, end). None where the block does not consist
         of exactly so many records.
         """
-        cdef Bytes begin = &block[0] if block.shape[0] else NULL
+        cdef Memory memory = Memory(block)
+        cdef Bytes begin = <Bytes>memory.view.buf
         cdef Bytes at = begin
-        cdef Bytes end = begin + block.shape[0]
+        cdef Bytes end = begin + memory.count
         cdef Bytes first
         cdef bint is_plain
         cdef Py_ssize_t row
@@ -123,46 +106,28 @@ cdef class ColumnReader:
 
     cdef Bytes _record(self, Bytes at, Bytes end, int64_t* row, bint* is_plain) except? NULL:
         """The end of the record at ``at``; NULL where it does not end in the block."""
-        cdef int field, slot, kind
-        cdef int64_t number
-        cdef Text text
+        cdef int field, slot
+        cdef Value value
+        value.text.at, value.text.size, value.number = NULL, 0, 0
         for slot in range(self.slots):
             row[slot * WORDS] = 0
-        for field in range(self.count):
-            number = 0
-            if self.branches[field] > 1:
-                at = _long(at, end, &number)
-                if at == NULL or not 0 <= number < self.branches[field]:
-                    return NULL
-            kind = self.kinds[field][number]
-            slot = self.field_slots[field]
-            if kind == STRING or kind == BYTES:
-                at = _long(at, end, &number)
-                if at == NULL or not 0 <= number <= end - at:
-                    return NULL
-                text.at, text.size = at, number
-                at += number
-                if slot >= 0 and is_plain[0]:
-                    is_plain[0] = self._text(slot, kind, text, row + slot * WORDS)
-            elif kind == LONG:
-                at = _long(at, end, &number)
-                if at == NULL:
-                    return NULL
-                if slot >= 0:
-                    is_plain[0] &= self.slot_kinds[slot] == NUMBER and number >= 0
-                    row[slot * WORDS], row[slot * WORDS + 1] = 1, number
-            elif kind != NULL_KIND:
-                number = 1 if kind == BOOLEAN else 4 if kind == FLOAT else 8
-                if end - at < number:
-                    return NULL
-                if slot >= 0:
-                    if self.slot_kinds[slot] == NUMBER and kind != BOOLEAN:
-                        row[slot * WORDS] = 1
-                        is_plain[0] &= is_whole(at, kind == FLOAT, row + slot * WORDS + 1)
-                    else:
-                        is_plain[0] = False
-                at += number
+        for field in range(self.fields.count):
+            at = past_value(&self.fields, field, at, end, &value)
+            if at == NULL:
+                return NULL
+            slot = self.fields.slots[field]
+            if slot >= 0 and value.kind != NULL_KIND and is_plain[0]:
+                is_plain[0] = self._value(slot, &value, row + slot * WORDS)
         return at
+
+    cdef bint _value(self, int slot, Value* value, int64_t* to) except -1:
+        """Write a value to the slot's words; False where it is not plain."""
+        if value.kind == STRING or value.kind == BYTES:
+            return self._text(slot, value.kind, value.text, to)
+        if self.slot_kinds[slot] != NUMBER or value.kind == BOOLEAN:
+            return False
+        to[0], to[1] = 1, value.number
+        return value.number >= 0 if value.kind == LONG else is_whole(value.text.at, value.kind == FLOAT, to + 1)
 
     cdef bint _text(self, int slot, int kind, Text text, int64_t* to) except -1:
         """Write a text or bytes to the slot's words; False where it is not plain."""
@@ -247,19 +212,3 @@ cdef bint _hex(Text text, uint8_t* to) noexcept nogil:
         to[digits // 2] = value << 4 if digits % 2 == 0 else to[digits // 2] | value
         digits += 1
     return digits == 32
-
-
-cdef inline Bytes _long(Bytes at, Bytes end, int64_t* number) noexcept nogil:
-    """The end of an Avro integer; NULL where it is cut or has more than 64 bits."""
-    cdef uint64_t found = 0
-    cdef int shift = 0
-    while at < end:
-        if shift == 63 and at[0] > 1:
-            return NULL
-        found |= <uint64_t>(at[0] & 127) << shift
-        if at[0] < 128:
-            number[0] = <int64_t>((found >> 1) ^ (0 - (found & 1)))
-            return at + 1
-        at += 1
-        shift += 7
-    return NULL

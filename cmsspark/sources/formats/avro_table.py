@@ -26,6 +26,7 @@ from cmsspark.sources.formats.fast_avro import CODECS
 from cmsspark.sources.values import MAX_LONG, Malformed
 
 _columns: Final[Any] = compiled("sources.formats.avro_columns")
+_plain_avro: Final[Any] = compiled("sources.formats.plain_avro")
 
 #: Kinds of columns: a text by number, an id (16 bytes) by number, a whole number, a name by its hashes, and a name with
 #: the hash of its dataset where it is a block's.
@@ -89,9 +90,19 @@ class TableReader:
     def __post_init__(self) -> None:
         self.texts = {name: {} for name, kind in self.kinds.items() if kind in (CODE, ID)}
 
-    def read(self, stream: IO[bytes], file: str, first: int = 0, last: int | None = None) -> Iterator[TablePiece]:
-        """The rows of the blocks in a range of bytes. Raises DataError (65) for damage and for another schema."""
-        container = avro_ranges.open_container(stream, file)
+    def read(
+        self,
+        stream: IO[bytes],
+        file: str,
+        first: int = 0,
+        last: int | None = None,
+        container: Container | None = None,
+    ) -> Iterator[TablePiece]:
+        """The rows of the blocks in a range of bytes. ``container``: the file's header, if it has been read already.
+
+        Raises DataError (65) for damage and for another schema.
+        """
+        container = container or avro_ranges.open_container(stream, file)
         if container is None:
             return
         fields = self._fields(container.schema, file)
@@ -165,7 +176,7 @@ class TableReader:
         if _columns is None or not all(kind in _PLAIN for kinds in types for kind in kinds):
             return None
         slots = {fields[name]: slot for slot, name in enumerate(self.kinds)}
-        described = [([_columns.KINDS[kind] for kind in kinds], slots.get(one["name"], -1))
+        described = [([_plain_avro.KINDS[kind] for kind in kinds], slots.get(one["name"], -1))
                      for one, kinds in zip(schema["fields"], types, strict=True)]  # fmt: skip
         wanted = [(_columns.SLOT_KINDS[kind], self._numbering(name)) for name, kind in self.kinds.items()]
         try:

@@ -7,8 +7,11 @@ a line only where its result certainly equals that of the decoder: one JSON obje
 twice, plain values of the right types. Other lines are returned to the caller. This module is optional.
 """
 
-from cmsspark.sources.formats.packed cimport Columns, Keys, day_of, is_plain, is_same, more, past_scalar
-from cmsspark.sources.values cimport Text, past_digits, past_long
+from cmsspark.sources.formats.json_values cimport (
+    Member, is_plain, past_hours, past_key, past_metadata, past_spaces, past_value, past_whole_number,
+)
+from cmsspark.sources.formats.packed cimport Columns, Keys, day_of, is_same, more
+from cmsspark.sources.values cimport Text, past_long
 from cmsspark.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -16,16 +19,15 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
+include "cmsspark/sources/formats/line_reader.pxi"
 
 cdef enum:
     KEYS = 24  # needed keys at most
     TEXT_SLOTS = 16
     LONG_SLOTS = 8
     BUCKETS = 256
-    DEEPEST = 60  # open containers of a value that nobody needs
-    HOUR_DIGITS = 12  # before the point; so many hours fit 64 bits of milliseconds
-    WHOLE_DIGITS = 18
     # Learned keys, a table of their hashes, and the bytes of all of them.
     LEARNED = 4096
     HASHES = 16384
@@ -51,12 +53,6 @@ cdef struct Found:
     uint32_t seen
 
 
-cdef struct Member:
-    Bytes key
-    Py_ssize_t size
-    int place  # of the needed key, -1 for another
-
-
 cdef struct Learned:
     # A key with its quotes and what stands before its value, the needed key that it is (-1: none), and the key that came
     # behind it last (-1: none yet).
@@ -64,7 +60,7 @@ cdef struct Learned:
     int place, after
 
 
-cdef class KeyLines:
+cdef class KeyLines(LineReader):
     """Reads the needed members of lines. ``texts``, ``hours``, ``wholes`` and ``longs`` are keys of a record's ``data``.
 
     ``may_be_flat``: where a record has no ``data``, its fields are the record's own; the first text must be among them.
@@ -78,9 +74,7 @@ cdef class KeyLines:
     cdef int count, texts, longs
     cdef bint may_be_flat
     cdef list kept
-    cdef int64_t day
     cdef int64_t lines_taken
-    cdef list out_of_day
     cdef Learned* learned
     cdef int* hashes
     cdef unsigned char* learned_bytes
@@ -136,42 +130,7 @@ cdef class KeyLines:
         found, self.lines_taken = self.lines_taken, 0
         return found
 
-    def days(self):
-        """Timestamps of records of other days since the last call."""
-        found, self.out_of_day = self.out_of_day, []
-        return found
-
-    def read(self, const unsigned char[::1] content, Columns columns):
-        """Read lines of ``content``, each with its newline.
-
-        Returns the number of lines, the lines that are left to the decoder, and the number of each of these.
-        """
-        cdef Bytes at = &content[0] if content.shape[0] else NULL
-        cdef Bytes end = at + content.shape[0]
-        cdef Bytes line_end
-        cdef Bytes left_from = NULL
-        cdef Py_ssize_t lines = 0
-        left, numbers = [], []
-        while at < end:
-            line_end = <Bytes>memchr(at, b"\n", end - at)
-            # A last line without a newline is left to the decoder.
-            if line_end != NULL and self._read_line(at, line_end, columns):
-                self.lines_taken += 1
-                if left_from != NULL:
-                    left.append(PyBytes_FromStringAndSize(<const char*>left_from, at - left_from))
-                    left_from = NULL
-            else:
-                numbers.append(lines)
-                if left_from == NULL:
-                    left_from = at
-            lines += 1
-            at = line_end + 1 if line_end != NULL else end
-        if left_from != NULL:
-            left.append(PyBytes_FromStringAndSize(<const char*>left_from, end - left_from))
-        return lines, b"".join(left), numbers
-
-    cdef bint _read_line(self, Bytes at, Bytes end, Columns columns) except -1:
-        """Whether the line was taken."""
+    cdef bint _take(self, Bytes at, Bytes end, Columns columns) except -1:
         cdef Found of_data, of_record
         cdef Found* found
         cdef int64_t timestamp
@@ -182,9 +141,12 @@ cdef class KeyLines:
         if not way:
             return False
         found = &of_data if way == 1 else &of_record
-        return self._take(found, timestamp, columns)
+        if not self._count(found, timestamp, columns):
+            return False
+        self.lines_taken += 1
+        return True
 
-    cdef bint _take(self, Found* found, int64_t timestamp, Columns columns) except -1:
+    cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
         """Count the record; whether the result is certain."""
         return False
 
@@ -213,14 +175,14 @@ cdef class KeyLines:
                 if has_metadata:
                     return 0
                 has_metadata = True
-                at = _timestamp(at, end, timestamp)
+                at = past_metadata(at, end, timestamp)
             elif self.may_be_flat:
                 at = self._value(at, end, &member, of_record)
             else:
-                at = _past_value(at, end)
+                at = past_value(at, end)
             if at == NULL:
                 return 0
-            at = _past_spaces(at, end)
+            at = past_spaces(at, end)
             if at == end:
                 return 0
             if at[0] == b"}":
@@ -247,7 +209,7 @@ cdef class KeyLines:
         """The end of the object at ``at``, whose needed values are kept; NULL where it is not plain."""
         cdef Member member
         cdef int last = BEGIN_OF_DATA
-        at = _past_spaces(at + 1, end)
+        at = past_spaces(at + 1, end)
         if at < end and at[0] == b"}":
             return at + 1
         while True:
@@ -257,7 +219,7 @@ cdef class KeyLines:
             at = self._value(at, end, &member, found)
             if at == NULL:
                 return NULL
-            at = _past_spaces(at, end)
+            at = past_spaces(at, end)
             if at == end:
                 return NULL
             if at[0] == b"}":
@@ -274,15 +236,15 @@ cdef class KeyLines:
         cdef int number = self.learned[last[0]].after if last[0] >= 0 else -1
         cdef Learned* learned
         cdef Bytes begin
-        at = _past_spaces(at, end)
+        at = past_spaces(at, end)
         if number >= 0:
             learned = &self.learned[number]
             if end - at > learned.size and is_same(at, self.learned_bytes + learned.begin, learned.size):
                 member.key, member.size, member.place = at + 1, learned.key_size, learned.place
                 last[0] = number
-                return _past_spaces(at + learned.size, end)
+                return past_spaces(at + learned.size, end)
         begin = at
-        at = _member(begin, end, member)
+        at = past_key(begin, end, member)
         if at == NULL:
             return NULL
         member.place = self._place_of(member)
@@ -330,7 +292,7 @@ cdef class KeyLines:
         if at == end:
             return NULL
         if place < 0:
-            return _past_value(at, end)
+            return past_value(at, end)
         key = &self.keys[place]
         bit = <uint32_t>1 << place
         if found.seen & bit:
@@ -351,9 +313,9 @@ cdef class KeyLines:
         if key.kind == IS_LONG:
             at = past_long(begin, end, &found.longs[key.slot])
         elif key.kind == IS_HOURS:
-            at = _past_hours(begin, end)
+            at = past_hours(begin, end)
         else:
-            at = _past_whole_number(begin, end)
+            at = past_whole_number(begin, end)
         if at == begin:
             return NULL
         if key.kind != IS_LONG:
@@ -387,22 +349,14 @@ cdef class AccessLines(KeyLines):
         self.write_only = 0
         return found
 
-    cdef bint _take(self, Found* found, int64_t timestamp, Columns columns) except -1:
-        cdef int64_t size = 0, group
-        cdef bint written = False
-        cdef int place
+    cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
+        cdef int64_t size, group
         cdef Bytes name = NULL
         cdef Py_ssize_t length
-        if timestamp >= 0 and day_of(timestamp) != self.day:
-            self.out_of_day.append(timestamp)
+        if not self._is_of_day(timestamp):
             return True
-        for place in range(self.reads):
-            if found.longs[place] > 0:
-                size = found.longs[place]
-                break
-        for place in range(self.reads, self.longs):
-            written |= found.longs[place] > 0
-        if written and not size:
+        size = _size_read(found.longs, self.reads, self.longs)
+        if size < 0:
             self.write_only += 1
             return True
         for no_name in self.no_names:
@@ -443,14 +397,14 @@ cdef class JobLines(KeyLines):
         found, self.rows = self.rows, []
         return found
 
-    cdef bint _take(self, Found* found, int64_t timestamp, Columns columns) except -1:
+    cdef bint _count(self, Found* found, int64_t timestamp, Columns columns) except -1:
         cdef Text* texts = found.texts
         cdef int wall = self.plain_texts + 1
         # Malformed, as Python says.
         if texts[0].size <= 0:
             return False
-        if timestamp >= 0 and day_of(timestamp) != self.day:
-            self.out_of_day.append(timestamp)
+        if not self._is_of_day(timestamp):
+            pass
         elif not (_is(texts[1], b"Completed", 9) or _is(texts[1], b"Removed", 7)):
             self.not_final += 1
         elif not (_is_lower(texts[2], b"analysis", 8) or _is_lower(texts[2], b"production", 10)):
@@ -483,157 +437,6 @@ cdef inline int _bucket(Bytes at, Py_ssize_t size) noexcept nogil:
     if not size:
         return 0
     return (at[0] * 31 + at[size >> 1] * 7 + at[size - 1] * 3 + size) & (BUCKETS - 1)
-
-
-cdef inline Bytes _past_spaces(Bytes at, Bytes end) noexcept nogil:
-    while at < end and at[0] == b" ":
-        at += 1
-    return at
-
-
-cdef inline Bytes _member(Bytes at, Bytes end, Member* member) noexcept nogil:
-    """The begin of the value of the member at ``at``, whose key is kept; NULL where there is none."""
-    at = _past_spaces(at, end)
-    if at == end or at[0] != b'"':
-        return NULL
-    member.key = at + 1
-    at = <Bytes>memchr(member.key, b'"', end - member.key)
-    if at == NULL:
-        return NULL
-    member.size = at - member.key
-    at = _past_spaces(at + 1, end)
-    if at == end or at[0] != b":":
-        return NULL
-    at = _past_spaces(at + 1, end)
-    return at if at < end else NULL
-
-
-cdef inline Bytes _past_plain(Bytes at, Bytes end) noexcept nogil:
-    """The end of a text, number or literal; NULL where there is none."""
-    if at[0] == b'"':
-        at = <Bytes>memchr(at + 1, b'"', end - at - 1)
-        return at + 1 if at != NULL else NULL
-    return past_scalar(at, end)
-
-
-cdef inline Bytes _past_value(Bytes at, Bytes end) noexcept nogil:
-    """The end of a value that nobody needs; NULL where it is not JSON, or too deep."""
-    if at[0] == b"{" or at[0] == b"[":
-        return _past_container(at, end)
-    return _past_plain(at, end)
-
-
-cdef Bytes _past_container(Bytes at, Bytes end) noexcept nogil:
-    cdef uint64_t objects = 0  # a bit for each open container, whether it is an object; the lowest is the innermost
-    cdef int depth = 0
-    cdef Member member
-    cdef bint is_object  # it ends in }, 125, else in ], 93
-    while True:
-        if at == end:
-            return NULL
-        if at[0] == b"{" or at[0] == b"[":
-            if depth == DEEPEST:
-                return NULL
-            is_object = at[0] == b"{"
-            depth += 1
-            objects = (objects << 1) | is_object
-            at = _past_spaces(at + 1, end)
-            if at == end:
-                return NULL
-            if at[0] != (125 if is_object else 93):
-                if is_object:
-                    at = _member(at, end, &member)
-                    if at == NULL:
-                        return NULL
-                continue
-        else:
-            at = _past_plain(at, end)
-            if at == NULL:
-                return NULL
-        # Behind a value, or at the end of an empty container.
-        while True:
-            at = _past_spaces(at, end)
-            if at == end:
-                return NULL
-            if at[0] == (125 if objects & 1 else 93):
-                at += 1
-                depth -= 1
-                objects >>= 1
-                if not depth:
-                    return at
-                continue
-            if at[0] != b",":
-                return NULL
-            at = _past_spaces(at + 1, end)
-            if objects & 1:
-                at = _member(at, end, &member)
-                if at == NULL:
-                    return NULL
-            break
-
-
-cdef Bytes _timestamp(Bytes at, Bytes end, int64_t* timestamp) noexcept nogil:
-    """The end of ``metadata``, whose timestamp is kept; NULL where it is not plain."""
-    cdef Member member
-    cdef Bytes begin
-    cdef bint is_seen = False
-    if end - at > 4 and not memcmp(at, b"null", 4):
-        return at + 4
-    if at[0] != b"{":
-        return NULL
-    at = _past_spaces(at + 1, end)
-    if at < end and at[0] == b"}":
-        return at + 1
-    while True:
-        at = _member(at, end, &member)
-        if at == NULL:
-            return NULL
-        if member.size == 9 and not memcmp(member.key, b"timestamp", 9):
-            if is_seen:
-                return NULL
-            is_seen = True
-            begin = at
-            if end - at > 4 and not memcmp(at, b"null", 4):
-                at += 4
-            else:
-                at = past_long(begin, end, timestamp)
-            if at == begin:
-                return NULL
-        else:
-            at = _past_value(at, end)
-        if at == NULL:
-            return NULL
-        at = _past_spaces(at, end)
-        if at == end:
-            return NULL
-        if at[0] == b"}":
-            return at + 1
-        if at[0] != b",":
-            return NULL
-        at += 1
-
-
-cdef inline Bytes _past_hours(Bytes begin, Bytes end) noexcept nogil:
-    """The end of plain hours from 0 on, with at most ``HOUR_DIGITS`` digits before the point; ``begin`` for all else."""
-    cdef Bytes at = past_digits(begin, end)
-    cdef Bytes point
-    if at == begin or at - begin > HOUR_DIGITS or (begin[0] == b"0" and at - begin > 1):
-        return begin
-    if at < end and at[0] == b".":
-        point = at + 1
-        at = past_digits(point, end)
-        if at == point:
-            return begin
-    return at
-
-
-cdef inline Bytes _past_whole_number(Bytes begin, Bytes end) noexcept nogil:
-    """The end of a whole number in digits, perhaps negative; ``begin`` for all else."""
-    cdef Bytes digits = begin + (begin[0] == b"-")
-    cdef Bytes at = past_digits(digits, end)
-    if at == digits or at - digits > WHOLE_DIGITS or (digits[0] == b"0" and at - digits > 1):
-        return begin
-    return at
 
 
 cdef inline bint _is(Text text, const char* wanted, Py_ssize_t size) noexcept nogil:

@@ -1,10 +1,10 @@
 # cython: language_level=3, cdivision=True
 """Shared by the compiled readers: accesses in columns, and a memo that numbers distinct texts."""
 
-from cmsspark.sources.values cimport Text, past_digits, past_exponent
+from cmsspark.sources.values cimport Text
 from cmsspark.xxh64 cimport Bytes
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 
 cdef enum:
     TEXTS = 16  # required texts at most: the name and the parts of a group
@@ -44,43 +44,6 @@ cdef inline int64_t day_of(int64_t timestamp) noexcept nogil:
     if timestamp < 100_000_000_000_000LL:
         return timestamp // 86_400_000
     return timestamp // 86_400_000_000LL
-
-
-cdef inline bint is_plain(Bytes at, Bytes end) except -1:
-    """Whether a line is UTF-8 without an escape or a control character."""
-    cdef uint8_t bad = 0, high = 0
-    cdef Py_ssize_t place, size = end - at
-    for place in range(size):
-        bad |= (at[place] < 32) | (at[place] == 92)
-        high |= at[place]
-    if bad:
-        return False
-    return not high & 128 or is_utf8(at, size)
-
-
-cdef inline Bytes past_scalar(Bytes at, Bytes end) noexcept nogil:
-    """The end of a JSON number or literal; NULL where there is none."""
-    cdef Bytes begin
-    cdef bint is_negative = at < end and at[0] == b"-"
-    at += is_negative
-    begin = at
-    at = past_digits(at, end)
-    if at == begin:
-        if is_negative:
-            return NULL
-        if end - at > 4 and (not memcmp(at, b"null", 4) or not memcmp(at, b"true", 4)):
-            return at + 4
-        if end - at > 5 and not memcmp(at, b"false", 5):
-            return at + 5
-        return NULL
-    if begin[0] == b"0" and at - begin > 1:
-        return NULL
-    if at < end and at[0] == b".":
-        begin = at + 1
-        at = past_digits(begin, end)
-        if at == begin:
-            return NULL
-    return past_exponent(at, end)
 
 
 cdef class Columns:

@@ -11,6 +11,7 @@ from libc.string cimport memchr, memcpy
 
 import numpy as np
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef extern from "Python.h":
@@ -140,12 +141,13 @@ cdef class Columns:
         """The number of names in ``rows`` (int64) by their leading directories, as bytes: up to three, with the
         slash after each. Raises IndexError.
         """
-        cdef const int64_t[::1] places = rows
+        cdef Memory memory = Memory(rows, "lq")
+        cdef const int64_t* places = <const int64_t*>memory.view.buf
         cdef Py_ssize_t place, row
         cdef int slashes
         cdef Bytes begin, at, end, slash
         found = {}
-        for place in range(places.shape[0]):
+        for place in range(memory.count):
             row = places[place]
             if not 0 <= row < self.count:
                 raise IndexError(row)

@@ -11,6 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
 
 cdef enum:
@@ -82,17 +83,18 @@ cdef void* _room(Py_ssize_t size) except NULL:
     return new
 
 
-def columns_of(const uint8_t[::1] content, int width, wanted):
+def columns_of(content, int width, wanted):
     """The ``wanted`` columns, (place, kind: 0 whole number, 1 text, 2 double) each, of whole lines of ``width`` fields.
 
     Returns (rows, [(flags of one byte, nulls, numbers of 8 bytes) or (flags, nulls, ends as int32, texts)]), all as bytes;
     None where the text is not plain, a line has another number of fields, or a number is none. Of a null, the flag is 0;
     ``null`` is one. Empty lines are none. ``content`` must end in a newline and have less than 2 GB.
     """
-    cdef Py_ssize_t size = content.shape[0]
-    if not size or size > 0x7FFFFFFF or content[size - 1] != b"\n":
+    cdef Memory memory = Memory(content)
+    cdef Py_ssize_t size = memory.count
+    cdef Bytes at = <Bytes>memory.view.buf
+    if not size or size > 0x7FFFFFFF or at[size - 1] != b"\n":
         return None
-    cdef Bytes at = &content[0]
     cdef Bytes end = at + size
     cdef Bytes line_end
     cdef Py_ssize_t rows = 0

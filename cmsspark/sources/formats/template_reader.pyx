@@ -6,7 +6,8 @@ UTF-8 without escapes, plain values of the right types. Other lines are returned
 about them. This module is optional: without it results are the same, only slower.
 """
 
-from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, day_of, is_plain, is_same, more, past_scalar
+from cmsspark.sources.formats.json_values cimport is_plain, past_scalar
+from cmsspark.sources.formats.packed cimport TEXTS, Columns, Keys, day_of, is_same, more
 from cmsspark.sources.values cimport Text, is_long_text, past_long
 from cmsspark.xxh64 cimport Bytes
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -14,7 +15,9 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 
+include "cmsspark/object_memory.pxi"
 include "cmsspark/source_digest.pxi"
+include "cmsspark/sources/formats/line_reader.pxi"
 
 cdef enum:
     LONGS = 8  # required numbers of a template at most
@@ -30,7 +33,7 @@ cdef struct LineTemplate:
     int64_t taken
 
 
-cdef class Lines:
+cdef class Lines(LineReader):
     """Reads lines that fit one of its templates.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``day``: its number, from 1970 on.
@@ -45,9 +48,7 @@ cdef class Lines:
     cdef list kept
     cdef Keys keys
     cdef int texts, reads, writes
-    cdef int64_t day
     cdef int64_t write_only
-    cdef list out_of_day
 
     def __cinit__(self, shared, group, int reads, int writes, int64_t day):
         self.count = 0
@@ -114,55 +115,27 @@ cdef class Lines:
 
     def bins(self):
         """Since the last call: write-only records, records without a name, and timestamps of records of other days."""
-        found = self.write_only, self.keys.unnamed(), self.out_of_day
-        self.write_only, self.out_of_day = 0, []
+        found = self.write_only, self.keys.unnamed(), self.days()
+        self.write_only = 0
         return found
 
     def knows(self, line):
         """Whether a line (without its newline) fits one of the templates, whatever its values mean."""
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
-        cdef const uint8_t[::1] content = line
-        cdef Bytes end
-        if not self.count or not content.shape[0]:
+        cdef Memory memory = Memory(line)
+        cdef Bytes at = <Bytes>memory.view.buf
+        cdef Bytes end = at + memory.count
+        if not self.count or at == end:
             return False
-        end = &content[0] + content.shape[0]
-        return is_plain(&content[0], end) and self._find(&content[0], end, texts, longs) >= 0
-
-    def read(self, const uint8_t[::1] content, Columns columns):
-        """Read lines of ``content``, each with its newline.
-
-        Returns the number of lines, the lines that do not fit, and the number of each of these.
-        """
-        cdef Bytes at = &content[0] if content.shape[0] else NULL
-        cdef Bytes end = at + content.shape[0]
-        cdef Bytes line_end
-        cdef Bytes left_from = NULL
-        cdef Py_ssize_t lines = 0
-        left, numbers = [], []
-        while at < end:
-            line_end = <Bytes>memchr(at, b"\n", end - at)
-            # A last line without a newline is left to the decoder.
-            if line_end != NULL and self._take(at, line_end, columns):
-                if left_from != NULL:
-                    left.append(PyBytes_FromStringAndSize(<const char*>left_from, at - left_from))
-                    left_from = NULL
-            else:
-                numbers.append(lines)
-                if left_from == NULL:
-                    left_from = at
-            lines += 1
-            at = line_end + 1 if line_end != NULL else end
-        if left_from != NULL:
-            left.append(PyBytes_FromStringAndSize(<const char*>left_from, end - left_from))
-        return lines, b"".join(left), numbers
+        return is_plain(at, end) and self._find(at, end, texts, longs) >= 0
 
     cdef bint _take(self, Bytes at, Bytes end, Columns columns) except -1:
         """Whether the line was taken."""
         cdef Text texts[TEXTS]
         cdef int64_t longs[LONGS]
-        cdef int place, template, number
-        cdef int64_t size = 0, written = 0, timestamp, group
+        cdef int place, template
+        cdef int64_t size, group
         cdef Bytes name = NULL
         cdef Py_ssize_t length = 0
         if not self.count or not is_plain(at, end):
@@ -175,17 +148,10 @@ cdef class Lines:
             # Try the template that fitted last first.
             self.order[place], self.order[0] = self.order[0], template
         self.templates[template].taken += 1
-        timestamp = longs[self.reads + self.writes]
-        if timestamp >= 0 and day_of(timestamp) != self.day:
-            self.out_of_day.append(timestamp)
+        if not self._is_of_day(longs[self.reads + self.writes]):
             return True
-        for number in range(self.reads):
-            if longs[number] > 0:
-                size = longs[number]
-                break
-        for number in range(self.reads, self.reads + self.writes):
-            written |= longs[number] > 0
-        if written and not size:
+        size = _size_read(longs, self.reads, self.reads + self.writes)
+        if size < 0:
             self.write_only += 1
             return True
         length = self.keys.write(texts, columns, &name, &group)

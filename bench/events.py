@@ -1,0 +1,125 @@
+"""Preparation of events against Spark's higher-order functions: ``python -m bench.events`` from the top of a checkout.
+
+Made events of all classes, two local cores, each way by turns: ROOT files by the compiled pass in tasks, written as
+Parquet; and the same events, already as Parquet of arrays, by higher-order functions, written nowhere. Prints events a
+second, the ratios of the medians, the memory of the largest worker, and how far the numbers of both differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.peers import events_higher_order
+from cmsspark.events.demo_files import MODELS, make_events, write_tree
+from cmsspark.events.layout import HLF_COUNT, MATRIX
+from cmsspark.events.parts import matrix_of, sample_parts
+from cmsspark.events.prepare_task import PrepareTask, RangeResult, run_tasks
+from cmsspark.events.root_files import EntryRange
+
+CORES = 2
+
+
+def make(folder: Path, events: int) -> list[EntryRange]:
+    """The same events as a ROOT file and as Parquet for each class; the entry ranges of the ROOT files."""
+    ranges = []
+    for label, (name, model) in enumerate(MODELS.items()):
+        made = make_events(model, events, np.random.default_rng(label))
+        path = folder / f"{name}.root"
+        write_tree(path, made)
+        # As many files as tasks: neither way waits for the last one of the other's.
+        for number in range(CORES):
+            edges = (events * number // CORES, events * (number + 1) // CORES)
+            ranges.append(EntryRange(str(path), label, *edges))
+            part = {column: rows[edges[0] : edges[1]] for column, rows in made.items()}
+            events_higher_order.write_parquet(part, str(folder / f"{name}_{number}.parquet"))
+    return ranges
+
+
+def fused(spark: Any, ranges: list[EntryRange], folder: Path, *, low_level: bool) -> list[RangeResult]:
+    """Run the tasks of the preparation."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
+    task = PrepareTask(tuple(ranges), "Delphes", str(folder), low_level)
+    return [RangeResult.of(text) for text in run_tasks(spark, task, len(ranges), "preparing")]
+
+
+def higher_order(spark: Any, folder: Path, *, low_level: bool) -> None:
+    """Compute the same by expressions, and throw it away."""
+    way = events_higher_order.with_matrix if low_level else events_higher_order.with_hlf
+    names = ["hlf", "low_level"] if low_level else ["hlf"]
+    way(spark.read.parquet(str(folder / "*.parquet"))).select(*names).write.format("noop").mode("overwrite").save()
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def difference(spark: Any, folder: Path, written: Path) -> float:
+    """The largest relative difference of a value between both ways."""
+    import pyarrow.parquet as pq
+
+    rows = events_higher_order.with_matrix(spark.read.parquet(str(folder / "qcd_0.parquet"))).limit(200)
+    theirs = {
+        row["number"]: (row["hlf"], row["low_level"]) for row in rows.select("number", "hlf", "low_level").collect()
+    }
+    worst = 0.0
+    for part in sample_parts(written):
+        table = pq.read_table(part)
+        if not table["file"][0].as_py().endswith("qcd.root"):
+            continue
+        hlf, matrix = matrix_of(table["hlf"], HLF_COUNT), matrix_of(table["low_level"], MATRIX)
+        for place, entry in enumerate(table["entry"].to_pylist()):
+            if entry in theirs:
+                for ours, other in zip((hlf[place], matrix[place]), theirs[entry], strict=True):
+                    worst = max(worst, float(np.max(np.abs(ours - other) / np.maximum(1, np.abs(ours)))))
+    return worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=4_000, help="events of each class")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each, the medians count")
+    arguments = parser.parse_args()
+    from cmsspark.events.score_files import quiet_options
+    from cmsspark.runners.session import session
+
+    options = {"spark.master": f"local[{CORES}]", "spark.ui.enabled": "false", "spark.driver.memory": "2g"}
+    spark = session("bench events", **options, **quiet_options())
+    with tempfile.TemporaryDirectory(prefix="bench-events-") as name:
+        folder, written = Path(name), Path(name, "written")
+        ranges = make(folder, arguments.events)
+        total = 3 * arguments.events
+        print(f"{total:,} events, {CORES} cores, {arguments.repeats} runs")
+        for low_level, wanted in ((False, 3), (True, 5)):
+            # Compiled code is loaded, expressions are compiled.
+            fused(spark, ranges, written, low_level=low_level)
+            higher_order(spark, folder, low_level=low_level)
+            ours, theirs = [], []
+            for _ in range(arguments.repeats):
+                ours.append(timed(lambda low=low_level: fused(spark, ranges, written, low_level=low)))
+                theirs.append(timed(lambda low=low_level: higher_order(spark, folder, low_level=low)))
+            rates = [total / statistics.median(times) for times in (ours, theirs)]
+            what = "HLF + matrix" if low_level else "HLF"
+            print(
+                f"{what:<13} fused {rates[0]:>8,.0f} events/s   higher-order {rates[1]:>8,.0f} events/s   "
+                f"ratio {rates[0] / rates[1]:.1f} (wanted: {wanted})"
+            )
+        memory = max(result.memory for result in fused(spark, ranges, written, low_level=True))
+        print(f"memory of the largest worker: {memory / 1e9:.2f} GB (wanted: 1.5 at most)")
+        print(f"largest relative difference: {difference(spark, folder, written):.1e}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

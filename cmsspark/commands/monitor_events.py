@@ -1,0 +1,39 @@
+"""``cmsspark monitor events``: what an event log of Spark says, whoever wrote it."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from cmsspark.file_systems import files_for
+from cmsspark.readable import json_text, readable
+from cmsspark.reports.terminal import terminal_width
+from cmsspark.storage import is_local
+
+
+@click.command("events")
+@click.argument("location", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def events_command(location: str, as_json: bool, debug: bool) -> None:
+    """Read an event log of Spark 3.5 or 4.x: a file, compressed or not, or a rolling folder (eventlog_v2_…).
+
+    Shows sums over tasks, stages, peaks of memory, findings. FILE may be on HDFS (which takes a JVM).
+    """
+    from cmsspark.monitor import findings
+    from cmsspark.monitor.event_log import read_event_log
+    from cmsspark.monitor.event_log_files import find_log
+    from cmsspark.monitor.run_report import report
+
+    files = None
+    if not is_local(location):
+        from cmsspark.runners.session import small_session
+
+        files = files_for(location, small_session("cmsspark monitor events"))
+    metrics = read_event_log(find_log(location, files)).metrics()
+    metrics.findings = findings.find(metrics)
+    if as_json:
+        click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
+        return
+    for line in report(metrics, terminal_width()):
+        click.echo(readable(line))

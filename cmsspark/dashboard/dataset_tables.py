@@ -1,0 +1,217 @@
+"""What a snapshot knows of datasets: the sums and people of each, mapped from files, and where its rows are.
+
+Datasets have one number over all segments, in the order of their names; each segment has numbers of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cmsspark.dashboard import segment_arrays
+from cmsspark.dashboard.coded_rows import part_of
+from cmsspark.dashboard.rollups import Segment
+from cmsspark.dashboard.segment_arrays import NULL, About
+from cmsspark.dashboard.segment_build import LOOKUP_FILES, SUMS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+Numbers = npt.NDArray[np.int64]
+#: Sums by dataset: the values, and whether there are any; values of 64 bits, or Python's where sums may be larger.
+Sums = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
+_WIDE: Final = 1 << 63
+
+
+@dataclass
+class Lookup:
+    """A Parquet file sorted by dataset, and the datasets of each of its row groups."""
+
+    path: str
+    first: npt.NDArray[np.uint32]
+    last: npt.NDArray[np.uint32]
+    _metadata: pq.FileMetaData | None = None
+
+    def rows(self, place: int, name: str, columns: Sequence[str]) -> pa.Table:
+        """The rows of a dataset; ``place``: its number in the segment. Raises OSError where the file is gone."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        groups = np.flatnonzero((self.first <= place) & (place <= self.last)).tolist()
+        texts = ["dataset_name", *(one for one in columns if one in ("stream", "site_name", "app", "site_tier"))]
+        file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
+        self._metadata = file.metadata
+        with file:
+            rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
+        found = np.flatnonzero(pc.equal(rows["dataset_name"], name).to_numpy())
+        rows = rows.drop_columns("dataset_name")
+        if len(found) and found[-1] - found[0] + 1 == len(found):
+            return rows.slice(int(found[0]), len(found))
+        return rows.take(found)
+
+
+@dataclass
+class SegmentDatasets:
+    """The datasets of one segment.
+
+    ``codes``: the number of each over all segments; ``places``: for each number over all, its own one here, or -1.
+    """
+
+    about: About
+    codes: npt.NDArray[np.int32]
+    places: npt.NDArray[np.int32]
+    rows: pa.RecordBatch
+    people: pa.RecordBatch
+    pairs: list[tuple[int, int]]
+    lookups: Mapping[str, Lookup]
+
+    @cached_property
+    def dataset(self) -> npt.NDArray[Any]:
+        """The dataset's number of each row of sums."""
+        return self.column("dataset")
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of the sums; nulls are ``NULL``."""
+        found: npt.NDArray[Any] = segment_arrays.numbers(self.rows.column(name))
+        return found
+
+    def chosen(self, filters: Mapping[str, str], subset: Numbers | None) -> Any:
+        """The rows whose stream and site tier are the wanted ones, and whose dataset is in the subset: all, or their
+        positions.
+        """
+        masks = []
+        for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers)):
+            if column in filters:
+                value = filters[column]
+                masks.append(self.column(column) == (names.index(value) if value in names else len(names)))
+        if subset is not None:
+            own = np.zeros(len(self.codes), np.bool_)
+            places = self.places[subset]
+            own[places[places >= 0]] = True
+            masks.append(own[self.dataset])
+        if not masks:
+            return slice(None)
+        return np.flatnonzero(np.logical_and.reduce(masks))
+
+    def wanted_pairs(self, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.bool_]:
+        """Whether each pair (stream, site tier) is one of those of the filters."""
+        names = {"stream": self.about.streams, "site_tier": self.about.site_tiers}
+        wanted = [
+            all(names[column][pair[n]] in filters.get(column, names[column]) for n, column in enumerate(names))
+            for pair in self.pairs
+        ]
+        return np.array(wanted, np.bool_)
+
+    def users(self, place: int, is_wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+        """The people of a dataset in the wanted pairs of stream and site tier; one may be there several times."""
+        offsets, users, pairs = self._people
+        begin, end = offsets[place], offsets[place + 1]
+        return users[begin:end][is_wanted[pairs[begin:end]]]
+
+    @cached_property
+    def _people(self) -> tuple[Numbers, npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
+        users, pairs = self.people.column("users"), self.people.column("pairs")
+        return users.offsets.to_numpy(), users.values.to_numpy(), pairs.values.to_numpy()
+
+
+@dataclass
+class DatasetTables:
+    """The datasets of all segments. ``names``: of all, in order; a dataset's number is its position."""
+
+    names: list[str]
+    segments: list[SegmentDatasets]
+    _facts: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Name → number."""
+        return {name: number for number, name in enumerate(self.names)}
+
+    @cached_property
+    def wide(self) -> set[str]:
+        """The sums that may exceed 64 bits."""
+        totals = {name: sum(int(one.about.totals[name]) for one in self.segments) for name in SUMS}
+        return {name for name, total in totals.items() if total >= _WIDE}
+
+    def is_of(self, column: str, value: str) -> npt.NDArray[np.bool_]:
+        """Whether a derived column of each dataset's name has a value."""
+        with self._lock:
+            if column not in self._facts:
+                self._facts[column] = np.array([part_of(column, name) for name in self.names], dtype=object)
+        found: npt.NDArray[np.bool_] = self._facts[column] == value
+        return found
+
+    def sums(
+        self, segments: Sequence[int], columns: Sequence[str], filters: Mapping[str, str], subset: Numbers | None = None
+    ) -> dict[str, Sums]:
+        """Sums of whole segments by dataset: column → values and whether there are any, by the dataset's number."""
+        found = {name: self.empty(name) for name in columns}
+        for one in (self.segments[number] for number in segments):
+            rows = one.chosen(filters, subset)
+            datasets = one.dataset[rows]
+            if not len(datasets):
+                continue
+            starts = np.flatnonzero(np.concatenate(([True], datasets[1:] != datasets[:-1])))
+            codes = one.codes[datasets[starts]]
+            for name in columns:
+                values = one.column(name)[rows]
+                has_value = values != NULL
+                sums, is_there = found[name]
+                kept = np.where(has_value, values, 0)
+                sums[codes] += np.add.reduceat(kept if sums.dtype != object else kept.astype(object), starts)
+                is_there[codes] |= np.logical_or.reduceat(has_value, starts)
+        return found
+
+    def empty(self, column: str) -> Sums:
+        """No sums."""
+        kind: Any = object if column in self.wide else np.int64
+        values = np.zeros(len(self.names), kind)
+        return values, np.zeros(len(self.names), np.bool_)
+
+    def last_day(self, code: int) -> int | None:
+        """The last day on which an access or a job read a dataset, as days since 1970; None where none did."""
+        newest = NULL
+        for one in self.segments:
+            place = int(one.places[code])
+            if place >= 0:
+                begin, end = np.searchsorted(one.dataset, [place, place + 1])
+                newest = max(newest, int(one.column("last_day")[begin:end].max(initial=NULL)))
+        return None if newest == NULL else newest
+
+
+def load(segments: Sequence[Segment]) -> DatasetTables:
+    """The datasets of some segments. Raises OSError or DataError where a file is gone or damaged."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    own = [
+        pq.read_table(one.folder / segment_arrays.NAMES_FILE).column(0).combine_chunks().cast(pa.string())
+        for one in segments
+    ]
+    names = sorted({name for column in own for name in column.to_pylist()})
+    every = pa.array(names, pa.string())
+    tables = []
+    for one, column in zip(segments, own, strict=True):
+        codes = pc.index_in(column, value_set=every).to_numpy().astype(np.int32)
+        places = np.full(len(names), -1, np.int32)
+        places[codes] = np.arange(len(codes), dtype=np.int32)
+        rows, about = segment_arrays.read(one.folder / segment_arrays.SUMS_FILE)
+        people, of_people = segment_arrays.read(one.folder / segment_arrays.PEOPLE_FILE)
+        lookups = {name: _lookup(one, name) for name in LOOKUP_FILES}
+        tables.append(SegmentDatasets(about, codes, places, rows, people, of_people.pairs, lookups))
+    return DatasetTables(names, tables)
+
+
+def _lookup(segment: Segment, name: str) -> Lookup:
+    path = segment.folder / f"{name}.parquet"
+    groups, _ = segment_arrays.read(segment_arrays.groups_path(path))
+    return Lookup(str(path), groups.column("first").to_numpy(), groups.column("last").to_numpy())

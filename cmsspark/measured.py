@@ -1,0 +1,76 @@
+"""What a job says of itself to the measurement that it runs in, so that bytes read by path are not missing from it.
+
+``run_spark`` names the folder of the measured run in ``CMSSPARK_MEASURED``; without it nothing is written. A job on
+another host, in cluster mode, has no such folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from array import array
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from cmsspark import clock
+
+VARIABLE: Final = "CMSSPARK_MEASURED"
+FILE: Final = "reported.jsonl"
+
+
+def measured_run() -> str | None:
+    """The id of the measured run that this process belongs to, or None."""
+    folder = os.environ.get(VARIABLE)
+    return Path(folder).name if folder else None
+
+
+def report_read(run: str, job: str, day: str, sizes: Iterable[int]) -> None:
+    """Report the files that the run ``run`` of the run history read, by their bytes."""
+    if os.environ.get(VARIABLE):
+        files = list(sizes)
+        read = {"run": run, "job": job, "day": day, "input_bytes": sum(files), "input_files": len(files)}
+        _report({"read": read})
+
+
+class StageTimes:
+    """A piece of work that many processes share, measured like a stage of Spark: call ``task_done`` for each task, and
+    ``end``.
+    """
+
+    _count = 0
+
+    def __init__(self, name: str, tasks: int) -> None:
+        self.name, self.tasks = name, tasks
+        self._submitted = clock.now_ms()
+        self._durations: array[int] = array("q")
+
+    @staticmethod
+    def now() -> float:
+        """The time that ``task_done`` takes as a begin: seconds by a clock that does not jump."""
+        return time.monotonic()
+
+    def task_done(self, began: float) -> None:
+        """A task that began at ``began`` is done."""
+        self._durations.append(round(1000 * (time.monotonic() - began)))
+
+    def end(self) -> None:
+        """Report the stage, if this process belongs to a measured run."""
+        if not os.environ.get(VARIABLE):
+            return
+        times = sorted(self._durations) or [0]
+        totals = {"tasks": len(self._durations), "task_ms": sum(times), "run_ms": sum(times)}
+        spread = {"min": times[0], "median": times[(len(times) - 1) // 2], "max": times[-1]}
+        stage = {"stage": StageTimes._count, "name": self.name, "task_count": self.tasks, "totals": totals}
+        StageTimes._count += 1
+        ended = clock.now_ms()
+        _report({"stage": {**stage, "submitted_ms": self._submitted, "completed_ms": ended, "task_ms": spread}})
+
+
+def _report(values: Mapping[str, Any]) -> None:
+    """Add a line to the measured run. What cannot be written is left out: a measurement never fails a job."""
+    folder = os.environ.get(VARIABLE, "")
+    with suppress(OSError), Path(folder, FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")

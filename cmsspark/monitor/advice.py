@@ -1,0 +1,281 @@
+"""Advice on memory, cores and partitions from the last measured runs of a job: formulas on peaks of the worst executor.
+
+The formulas are in ``docs/monitoring.md``. Advice is never applied by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from cmsspark.monitor import memory_sizes as sizes
+from cmsspark.monitor.memory_sizes import MIB
+from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
+from cmsspark.reports.terminal import volume
+
+#: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.
+GROW_ABOVE: Final = 0.95
+SHRINK_BELOW: Final = 0.70
+GC_GROW: Final = 0.10
+GC_SHRINK: Final = 0.05
+GROW_BY: Final = 1.25
+MOST_STEP: Final = 0.30
+_HEADROOM: Final = 1.2
+_KILLED_FACTOR: Final = 1.5
+LEAST_HEAP: Final = 512 * MIB
+#: memory.fraction may be 0.7 from this heap on, with less storage than this share of the unified memory.
+_LARGE_HEAP: Final = 8 << 30
+_LITTLE_STORAGE: Final = 0.05
+_PARTITION_BYTES: Final = 128 * MIB
+_ENOUGH_RUNS: Final = 3
+_SHORT_MS: Final = 10_000
+
+
+class Advice(Struct, frozen=True):
+    """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
+
+    subject: str
+    #: What the option is now and what it should be, or why nothing can be said.
+    text: str
+    conf: str | None = None
+    inputs: str = ""
+    formula: str = ""
+    #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
+    confidence: str = "none"
+
+
+class Worst(Struct):
+    """The largest value of each figure over runs and executors; bytes."""
+
+    heap: int = 0
+    unified: int = 0
+    storage: int = 0
+    jvm_rss: int = 0
+    python: int = 0
+    other: int = 0
+    off_heap_used: int = 0
+    direct: int = 0
+    gc_share: float = 0.0
+    spilled: int = 0
+    killed: bool = False
+
+
+def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
+    """Advice from runs of one job, the latest first: for its executors, or for the driver where that does the work."""
+    spark = [run for run in runs if run.engine == "spark" and run.executors]
+    if not spark:
+        return [Advice("memory", _why_nothing(runs))]
+    latest = spark[0]
+    role = "driver" if latest.master.startswith("local") else "executor"
+    # Other options make other peaks: only runs with today's are compared.
+    same = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
+    worst = worst_of(same, role)
+    confidence = _confidence(same)
+    found = [_heap(worst, latest, role, confidence)]
+    found += [_overhead(worst, latest, role, confidence), _fraction(worst, latest, role, confidence)]
+    found += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest)]
+    found.append(_partitions(same, latest))
+    return found
+
+
+def _why_nothing(runs: Sequence[RunMetrics]) -> str:
+    if runs and all(run.engine == "processes" for run in runs):
+        return (
+            "not known: the job runs by processes of this host, without a JVM; run it with --engine spark to measure it"
+        )
+    reasons = {note for run in runs for note in run.notes}
+    return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
+
+
+def worst_of(runs: Sequence[RunMetrics], role: str) -> Worst:
+    """The worst of the role's executors over runs."""
+    worst = Worst()
+    for run in runs:
+        totals = run.totals
+        if totals.run_ms:
+            worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
+        worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
+        worst.killed = worst.killed or any(finding.code == "container_killed" for finding in run.findings)
+        worst.heap = max([worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")])
+        for entry in run.executors:
+            if (entry.executor == "driver") == (role == "driver"):
+                _take(worst, entry)
+    return worst
+
+
+def _take(worst: Worst, entry: ExecutorEntry) -> None:
+    peaks = entry.peaks
+    worst.heap = max(worst.heap, peaks.get("JVMHeapMemory", 0))
+    worst.unified = max(worst.unified, peaks.get("OnHeapUnifiedMemory", 0))
+    worst.storage = max(worst.storage, peaks.get("OnHeapStorageMemory", 0))
+    worst.jvm_rss = max(worst.jvm_rss, peaks.get("ProcessTreeJVMRSSMemory", 0))
+    worst.python = max(worst.python, peaks.get("ProcessTreePythonRSSMemory", 0))
+    worst.off_heap_used = max(worst.off_heap_used, peaks.get("OffHeapUnifiedMemory", 0))
+    worst.direct = max(worst.direct, peaks.get("DirectPoolMemory", 0))
+    # Spark runs pgrep to see its children: for a moment such a child is a copy of the JVM, as large in addresses.
+    is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
+    if not is_copy:
+        worst.other = max(worst.other, peaks.get("ProcessTreeOtherRSSMemory", 0))
+
+
+def _confidence(runs: Sequence[RunMetrics]) -> str:
+    """More runs, all of which lasted, say more; one that was killed only a lower bound."""
+    long = [run for run in runs if run.totals.run_ms >= _SHORT_MS and run.state == "DONE"]
+    if len(long) >= _ENOUGH_RUNS:
+        return "high"
+    return "medium" if long else "low"
+
+
+def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
+    """(heap, of that by execution and storage): the larger of unified / fraction + 300 MB and 1.2 × the heap's peak."""
+    unified = int(worst.unified / fraction) + sizes.RESERVED if worst.unified else 0
+    return max(unified, int(_HEADROOM * worst.heap)), unified
+
+
+def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    subject, now = f"{role} heap", sizes.heap(run.options, role)
+    if not worst.heap:
+        return Advice(subject, "not known: no peak of the heap was measured (runs too short, or processes too young)")
+    fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    need, unified = needed_heap(worst, fraction)
+    share = worst.heap / now
+    inputs = (
+        f"heap peak {volume(worst.heap)} = {share:.0%} of {volume(now)}, unified peak {volume(worst.unified)}, "
+        f"GC {worst.gc_share:.1%}, spilled {volume(worst.spilled)}"
+    )
+    by_peak = volume(_HEADROOM * worst.heap)
+    formula = f"max(unified / {fraction:g} + 300 MB = {volume(unified)}, 1.2 × heap peak = {by_peak})"
+    reasons = [
+        text
+        for text, holds in (
+            (f"the peak is above {GROW_ABOVE:.0%}", share > GROW_ABOVE),
+            (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
+            ("tasks spilled", worst.spilled > 0),
+        )
+        if holds
+    ]
+    if reasons:
+        goal = min(max(need, int(GROW_BY * now)), int((1 + MOST_STEP) * now))
+        return _sized(subject, f"spark.{role}.memory", now, goal, " and ".join(reasons), inputs, formula, confidence)
+    if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and need < now:
+        goal = max(need, int((1 - MOST_STEP) * now), LEAST_HEAP)
+        why = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
+        # The garbage of a large heap is collected late: its peak says more than is needed.
+        return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence)
+    return Advice(subject, f"{volume(now)} fits; keep it", None, inputs, formula, confidence)
+
+
+def _sized(
+    subject: str, option: str, now: int, goal: int, why: str, inputs: str, formula: str, confidence: str
+) -> Advice:
+    value = sizes.as_option(goal)
+    if abs((sizes.size(value) or 0) - now) < 0.05 * now:
+        return Advice(subject, f"{volume(now)} fits; keep it", None, inputs, formula, confidence)
+    step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
+    text = f"{volume(now)} → {value}: {why}"
+    return Advice(subject, text, f"{option}={value}", inputs, formula + step, confidence)
+
+
+def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    subject = f"{role} overhead"
+    now, heap = sizes.overhead(run.options, role), sizes.heap(run.options, role)
+    if role == "driver" and run.deploy_mode != "cluster":
+        return Advice(subject, "of no effect: the driver runs on this host, in no container")
+    if not (worst.jvm_rss or worst.python):
+        why = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
+        return Advice(subject, f"not known: no memory of processes was measured ({why})")
+    beyond = max(0, worst.jvm_rss - heap)
+    need = max(sizes.LEAST_OVERHEAD, int(_HEADROOM * (beyond + worst.python + worst.other)))
+    formula = "max(384 MB, 1.2 × (max(0, JVM RSS − heap) + Python + other))"
+    if worst.killed:
+        need, formula = max(need, int(_KILLED_FACTOR * now)), f"max({formula}, 1.5 × {volume(now)}: it was killed)"
+    inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other)}"
+    if need > now or need < SHRINK_BELOW * now:
+        goal = max(need, int((1 - MOST_STEP) * now))
+        option = f"spark.{role}.memoryOverhead"
+        return _sized(subject, option, now, goal, "what is outside of the heap", inputs, formula, confidence)
+    return Advice(subject, f"{volume(now)} fits; keep it", None, inputs, formula, confidence)
+
+
+def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    heap = sizes.heap(run.options, role)
+    inputs = f"heap {volume(heap)}, storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
+    formula = "0.7 only for heaps of 8 GB and more with almost no storage; else 0.6"
+    full = worst.unified > 0.9 * now * (heap - sizes.RESERVED)
+    if heap >= _LARGE_HEAP and worst.storage < _LITTLE_STORAGE * max(worst.unified, 1) and full and now < 0.7:
+        text = f"{now:g} → 0.7: execution fills its part of a large heap"
+        return Advice("memory fraction", text, "spark.memory.fraction=0.7", inputs, formula, confidence)
+    return Advice("memory fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+
+
+def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
+    now = sizes.share(run.options.get("spark.memory.storageFraction"), 0.5)
+    inputs = (
+        f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}, spilled {volume(worst.spilled)}"
+    )
+    formula = "0.3 where tasks spill and storage is below a tenth of the unified peak; else as it is"
+    if worst.spilled and worst.storage < 0.1 * worst.unified and now > 0.3:
+        text = f"{now:g} → 0.3: tasks spill and little is cached"
+        return Advice("storage fraction", text, "spark.memory.storageFraction=0.3", inputs, formula, confidence)
+    return Advice("storage fraction", f"{now:g} fits; keep it", None, inputs, formula, confidence)
+
+
+def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
+    now = sizes.off_heap(run.options)
+    inputs = f"off-heap peak {volume(worst.off_heap_used)}, direct buffers {volume(worst.direct)}"
+    if not now:
+        text = "off; what it would gain cannot be known from runs without it"
+        return Advice("off-heap memory", text, None, inputs)
+    goal = max(256 * MIB, int(_HEADROOM * worst.off_heap_used))
+    formula = "max(256 MB, 1.2 × off-heap peak)"
+    if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
+        return _sized("off-heap memory", "spark.memory.offHeap.size", now, goal, "its peak", inputs, formula, "medium")
+    return Advice("off-heap memory", f"{volume(now)} fits; keep it", None, inputs, formula, "medium")
+
+
+def _cores(worst: Worst, run: RunMetrics) -> Advice:
+    if run.master.startswith("local"):
+        return Advice("cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')")
+    text = run.options.get("spark.executor.cores", "1")
+    now = int(text) if text.isdigit() else 1
+    inputs, formula = f"{now} cores, GC {worst.gc_share:.1%}", "one less where GC takes more than 10 %, not below 2"
+    if worst.gc_share > GC_GROW and now > 2:
+        advice = f"{now} → {now - 1}: fewer tasks share the heap"
+        return Advice("cores", advice, f"spark.executor.cores={now - 1}", inputs, formula, "low")
+    return Advice("cores", f"{now} fit; keep them", None, inputs, formula, "low")
+
+
+def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics) -> Advice:
+    """Parts of the largest shuffle of at most 128 MB, in whole rounds of the cores."""
+    read = max((stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0)
+    now_text = latest.options.get("spark.sql.shuffle.partitions", "200")
+    now = int(now_text) if now_text.isdigit() else 200
+    if not read:
+        return Advice("partitions", "not known: no stage read a shuffle")
+    cores = max(1, sizes.parallel_tasks(latest))
+    goal = max(1, -(-read // _PARTITION_BYTES))
+    goal = -(-goal // cores) * cores
+    inputs, formula = f"largest shuffle {volume(read)}, {cores} cores", "shuffle bytes / 128 MB, in rounds of the cores"
+    if goal > now:
+        advice, conf = f"{now} → {goal}: parts of at most 128 MB", f"spark.sql.shuffle.partitions={goal}"
+        return Advice("partitions", advice, conf, inputs, formula, "medium")
+    return Advice(
+        "partitions", f"{now} fit; keep them (adaptive execution joins small ones)", None, inputs, formula, "medium"
+    )
+
+
+def lines(advice: Sequence[Advice]) -> Iterator[str]:
+    """Advice as text."""
+    for one in advice:
+        yield f"{one.subject}: {one.text}"
+        if one.conf:
+            yield f"  --conf {one.conf}"
+        if one.inputs:
+            yield f"  inputs      {one.inputs}"
+        if one.formula:
+            yield f"  formula     {one.formula}"
+        if one.confidence != "none":
+            yield f"  confidence  {one.confidence}"

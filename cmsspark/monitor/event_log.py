@@ -1,0 +1,263 @@
+"""Reads an event log of Spark, 3.5 or 4.x, line by line into a ``RunMetrics``, in memory that does not grow with it.
+
+Kept are sums, sketches of the tasks of open stages, the 1,000 stages with the most task time, and peaks by executor.
+Lines that are no events are counted; a last line that is cut is no fault of the log.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from cmsspark.monitor import event_records as records
+from cmsspark.monitor.event_log_files import LogLines
+from cmsspark.monitor.event_plans import Plans, Rdds
+from cmsspark.monitor.event_stages import OpenStage, add_task, merge_peaks
+from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics, StageEntry
+from cmsspark.monitor.spread import Spans
+
+MOST_STAGES: Final = 1000
+_MOST_FAILURES: Final = 50
+_NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
+#: Options of Spark that are kept.
+_KEPT: Final = re.compile(
+    r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|maxResultSize)"
+    r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
+    r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
+    r"|spark\.(executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
+)
+
+
+@dataclass
+class EventLogReader:
+    """Takes the lines of one event log; ``metrics`` gives the result at any time."""
+
+    run: RunMetrics = field(default_factory=lambda: RunMetrics("", "", "spark", 0))
+    lines: int = 0
+    damaged: int = 0
+    skipped: int = 0
+    last_ms: int = 0
+    ended: bool = False
+    #: The value of the system property ``cmsspark-run``: which run of run_spark wrote the log.
+    measured_run: str | None = None
+    _last_was_damaged: bool = False
+    _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
+    _kept: list[tuple[int, int, StageEntry]] = field(default_factory=list)
+    _executors: dict[str, ExecutorEntry] = field(default_factory=dict)
+    _users: dict[int, str] = field(default_factory=dict)
+    _job_stages: dict[int, list[int]] = field(default_factory=dict)
+    _plans: Plans = field(default_factory=Plans)
+    _rdds: Rdds = field(default_factory=Rdds)
+    _spans: Spans = field(default_factory=Spans)
+
+    def read(self, lines: Iterable[bytes]) -> None:
+        """Take lines."""
+        for line in lines:
+            self.take(line)
+
+    def take(self, line: bytes) -> None:
+        """Take one line."""
+        if not line.strip():
+            return
+        self.lines += 1
+        self._last_was_damaged = False
+        try:
+            match = _NAME.match(line)
+            name = match[1].decode() if match else records.NAME_DECODER.decode(line).event
+            decoder = records.DECODERS.get(name)
+            if decoder is None:
+                self.skipped += 1
+                return
+            event = decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self.damaged += 1
+            self._last_was_damaged = True
+            return
+        _HANDLERS[name](self, event)
+
+    def metrics(self) -> RunMetrics:
+        """What was read until now."""
+        run = self.run
+        for stage in self._stages.values():
+            self._keep(stage)
+        self._stages.clear()
+        run.stages = sorted((entry for _, _, entry in self._kept), key=lambda entry: (entry.stage, entry.attempt))
+        run.executors = list(self._executors.values())
+        run.queries, run.rdd_hints = self._plans.queries(), self._rdds.hints()
+        run.task_spans = self._spans.merged()
+        run.sources = [*dict.fromkeys([*run.sources, "events"])]
+        if run.ended_ms is None and self.last_ms:
+            run.ended_ms = self.last_ms
+        return run
+
+    # One method for each event.
+
+    def _log_start(self, event: records.LogStart) -> None:
+        self.run.spark_version = event.version
+
+    def _application_start(self, event: records.ApplicationStart) -> None:
+        self.run.application, self.run.application_name = event.id, event.name
+        self.run.began_ms = self.run.began_ms or event.at
+
+    def _application_end(self, event: records.Timed) -> None:
+        self.run.ended_ms, self.ended = event.at, True
+
+    def _environment(self, event: records.EnvironmentUpdate) -> None:
+        options = {name: value for name, value in event.spark.items() if _KEPT.fullmatch(name)}
+        self.run.options.update(options)
+        self.run.master = options.get("spark.master", self.run.master)
+        self.run.deploy_mode = options.get("spark.submit.deployMode", self.run.deploy_mode)
+        self.measured_run = event.system.get("cmsspark-run") or self.measured_run
+
+    def _executor(self, name: str) -> ExecutorEntry:
+        return self._executors.setdefault(name, ExecutorEntry(name))
+
+    def _executor_added(self, event: records.ExecutorAdded) -> None:
+        entry = self._executor(event.executor)
+        entry.host, entry.cores, entry.added_ms = event.info.host, event.info.cores, event.at
+
+    def _executor_removed(self, event: records.ExecutorRemoved) -> None:
+        entry = self._executor(event.executor)
+        entry.removed_ms, entry.reason = event.at, event.reason[:1000]
+
+    def _job_start(self, event: records.JobStart) -> None:
+        self.run.jobs += 1
+        execution = (event.properties or {}).get("spark.sql.execution.id")
+        user = f"sql {execution}" if execution is not None else f"job {event.job}"
+        self._job_stages[event.job] = event.stages
+        for stage in event.stages:
+            self._users[stage] = user
+
+    def _job_end(self, event: records.JobEnd) -> None:
+        self.run.failed_jobs += event.result.result not in ("", "JobSucceeded")
+        for stage in self._job_stages.pop(event.job, ()):
+            self._users.pop(stage, None)
+
+    def _stage_submitted(self, event: records.StageEvent) -> None:
+        info = event.info
+        self._stage(info.stage, info.attempt).describe(info)
+
+    def _stage_completed(self, event: records.StageEvent) -> None:
+        info = event.info
+        stage = self._stages.pop((info.stage, info.attempt), None) or OpenStage(info.stage, info.attempt)
+        stage.describe(info)
+        self.last_ms = max(self.last_ms, info.completed or 0)
+        self._plans.accumulate((one.id, one.value) for one in info.accumulables)
+        user = self._users.get(info.stage, f"stage {info.stage}")
+        self._rdds.completed(info, user, stage.entry.totals.shuffle_write_bytes)
+        self._keep(stage)
+
+    def _stage(self, stage: int, attempt: int) -> OpenStage:
+        if (stage, attempt) not in self._stages:
+            self._stages[stage, attempt] = OpenStage(stage, attempt)
+        return self._stages[stage, attempt]
+
+    def _keep(self, stage: OpenStage) -> None:
+        entry = stage.closed()
+        self.run.stage_count += 1
+        # The number only orders stages with as much task time.
+        item = (entry.totals.task_ms, -self.run.stage_count, entry)
+        if len(self._kept) < MOST_STAGES:
+            heapq.heappush(self._kept, item)
+        else:
+            heapq.heappushpop(self._kept, item)
+
+    def _task_end(self, event: records.TaskEnd) -> None:
+        info = event.info
+        self.last_ms = max(self.last_ms, info.finish)
+        executor = self._executor(info.executor)
+        executor.host = executor.host or info.host
+        add_task(self.run.totals, event)
+        add_task(executor.totals, event)
+        # A task that ends after its stage is of no open stage any more; it counts in the sums.
+        if (stage := self._stages.get((event.stage, event.attempt))) is not None:
+            stage.add(event)
+        merge_peaks(executor.peaks, event.peaks)
+        if info.launch and info.finish:
+            self._spans.add(info.launch, info.finish)
+        if info.failed:
+            self._failure(event.reason)
+
+    def _failure(self, reason: records.EndReason) -> None:
+        first = f"{reason.reason}: {reason.class_name} {_first_line(reason.description or reason.loss)}"
+        first = " ".join(first.split())[:300]
+        failures = self.run.failures
+        if first in failures or len(failures) < _MOST_FAILURES:
+            failures[first] = failures.get(first, 0) + 1
+
+    def _stage_metrics(self, event: records.StageExecutorMetrics) -> None:
+        merge_peaks(self._executor(event.executor).peaks, event.peaks)
+        if (stage := self._stages.get((event.stage, event.attempt))) is not None:
+            stage.add_peaks(event.executor, event.peaks)
+
+    def _update(self, event: records.MetricsUpdate) -> None:
+        for update in event.updates:
+            merge_peaks(self._executor(event.executor).peaks, update.peaks)
+
+    def _sql_start(self, event: records.SqlStart) -> None:
+        self._plans.start(event)
+
+    def _sql_update(self, event: records.SqlUpdate) -> None:
+        self._plans.update(event)
+
+    def _sql_end(self, event: records.SqlEnd) -> None:
+        self._plans.end(event)
+
+    def _driver_updates(self, event: records.DriverUpdates) -> None:
+        self._plans.driver_updates(event)
+
+
+def _first_line(text: str) -> str:
+    """The line that says what happened: the first one, of a Python trace the first one after it."""
+    lines = text.strip().splitlines() or [""]
+    if not lines[0].startswith("Traceback"):
+        return lines[0]
+    return next((line for line in lines[1:] if line[:1].strip()), lines[0])
+
+
+_METHODS: Final[dict[type[msgspec.Struct], Any]] = {
+    records.LogStart: EventLogReader._log_start,
+    records.ApplicationStart: EventLogReader._application_start,
+    records.Timed: EventLogReader._application_end,
+    records.EnvironmentUpdate: EventLogReader._environment,
+    records.ExecutorAdded: EventLogReader._executor_added,
+    records.ExecutorRemoved: EventLogReader._executor_removed,
+    records.JobStart: EventLogReader._job_start,
+    records.JobEnd: EventLogReader._job_end,
+    records.TaskEnd: EventLogReader._task_end,
+    records.StageExecutorMetrics: EventLogReader._stage_metrics,
+    records.MetricsUpdate: EventLogReader._update,
+    records.SqlStart: EventLogReader._sql_start,
+    records.SqlUpdate: EventLogReader._sql_update,
+    records.SqlEnd: EventLogReader._sql_end,
+    records.DriverUpdates: EventLogReader._driver_updates,
+}
+_HANDLERS: Final[dict[str, Any]] = {
+    **{name: _METHODS[kind] for name, kind in records.KINDS.items() if kind is not records.StageEvent},
+    "SparkListenerStageSubmitted": EventLogReader._stage_submitted,
+    "SparkListenerStageCompleted": EventLogReader._stage_completed,
+}
+
+
+def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogReader:
+    """Read an event log. What is missing of it, or was not understood, is in ``run.notes``."""
+    reader = EventLogReader() if run is None else EventLogReader(run)
+    reader.read(lines)
+    notes = reader.run.notes
+    damaged = reader.damaged
+    if reader._last_was_damaged:
+        damaged -= 1
+        notes.append("the last line of the event log is cut; all lines before it were read")
+    notes += [f"the event log is cut: {text}" for text in lines.cut]
+    if damaged:
+        notes.append(f"{damaged:,} lines of the event log are damaged and were left out")
+    if lines.long_lines:
+        notes.append(f"{lines.long_lines:,} lines of the event log are longer than 64 MB and were left out")
+    if not reader.ended:
+        notes.append("the event log has no end: the application runs, or was killed")
+    return reader

@@ -1,0 +1,131 @@
+"""Where an event log is: one file, or a rolling folder ``eventlog_v2_<id>`` with numbered files; and its lines.
+
+A file may be compressed, still be written (``.inprogress``), or be cut. Rolling folders that Spark compacted begin with
+their last ``.compact`` file, which replaces all before it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+from cmsspark.errors import InputMissing, NotAllowed, UsageError
+from cmsspark.monitor.event_log_codecs import CutLog, pieces
+from cmsspark.storage import Files, LocalFiles, is_local, local_path
+
+#: A longer line is skipped and counted: plans of generated queries have reached some MB.
+MOST_LINE: Final = 64 << 20
+_ROLLED: Final = re.compile(r"events_(?P<number>\d+)_(?P<rest>.+)")
+#: What lies beside event logs and is none.
+_OTHER: Final = ("appstatus_", ".", "_")
+_SHOWN: Final = 10
+
+
+@dataclass
+class LogLines:
+    """The lines of an event log, in order, as bytes without newlines. What is wrong with it is counted on the way."""
+
+    parts: list[str]
+    open: Callable[[str], IO[bytes]]
+    #: Parts whose end is missing, with the reason.
+    cut: list[str] = field(default_factory=list)
+    long_lines: int = 0
+    bytes: int = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self.parts:
+            with self.open(part) as stream:
+                yield from self._lines(part, stream)
+
+    def _lines(self, part: str, stream: IO[bytes]) -> Iterator[bytes]:
+        held: list[bytes] = []
+        size = 0
+        for piece in self._pieces(part, stream):
+            self.bytes += len(piece)
+            *ended, rest = piece.split(b"\n")
+            if ended:
+                held.append(ended[0])
+                if size + len(ended[0]) <= MOST_LINE:
+                    yield b"".join(held)
+                else:
+                    self.long_lines += 1
+                yield from ended[1:]
+                held, size = [], 0
+            size += len(rest)
+            # Of a line that is too long nothing is kept.
+            held = [*held, rest] if size <= MOST_LINE else []
+        if size > MOST_LINE:
+            self.long_lines += 1
+        elif last := b"".join(held):
+            yield last
+
+    def _pieces(self, part: str, stream: IO[bytes]) -> Iterator[bytes]:
+        try:
+            yield from pieces(stream, part)
+        except CutLog as error:
+            self.cut.append(f"{part.rpartition('/')[2]}: {error}")
+
+
+def find_log(location: str, files: Files | None = None) -> LogLines:
+    """The event log at a path or URI: a file, a rolling folder, or a folder with one of both.
+
+    ``files`` serves what is not on this host's disks. Raises InputMissing (66), UsageError (2) for a folder of several
+    logs, which it names.
+    """
+    local = is_local(location)
+    path = local_path(location) if local else location
+    files = files or LocalFiles()
+    entry = files.stat(path)
+    if entry is None:
+        raise InputMissing("an event log is wanted", where=location, found="no such file or folder")
+    opener = _open_local if local else (lambda part: io.BufferedReader(_Remote(files, part), 1 << 20))
+    return LogLines(_parts(path, files) if entry.is_dir else [path], opener)
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a file or folder of this name may be an event log."""
+    return not name.startswith(_OTHER)
+
+
+def _open_local(path: str) -> IO[bytes]:
+    try:
+        return Path(path).open("rb", buffering=0)
+    except OSError as error:
+        raise NotAllowed("the event log cannot be read", where=path, found=error.strerror) from None
+
+
+def _parts(folder: str, files: Files) -> list[str]:
+    entries = files.list_dir(folder)
+    rolled = [(match, entry.path) for entry in entries if (match := _ROLLED.fullmatch(entry.name))]
+    if rolled:
+        rolled.sort(key=lambda one: (int(one[0]["number"]), one[0]["rest"].endswith(".compact")))
+        compacted = [position for position, (match, _) in enumerate(rolled) if match["rest"].endswith(".compact")]
+        return [path for _, path in rolled[compacted[-1] if compacted else 0 :]]
+    logs = [entry for entry in entries if is_log_name(entry.name)]
+    if len(logs) == 1:
+        return _parts(logs[0].path, files) if logs[0].is_dir else [logs[0].path]
+    names = ", ".join(sorted(entry.name for entry in logs)[:_SHOWN])
+    more = f" and {len(logs) - _SHOWN} more" if len(logs) > _SHOWN else ""
+    if not logs:
+        raise InputMissing("an event log is wanted", where=folder, found="an empty folder")
+    raise UsageError("one event log is wanted", where=folder, found=names + more, next_step="name one of them")
+
+
+class _Remote(io.RawIOBase):
+    """A file of another file system, read piece by piece."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path, self._position = files, path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._files.read_range(self._path, self._position, len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)

@@ -1,0 +1,247 @@
+"""The events of Spark's event log that are read, as structs; all other events and fields are skipped undecoded.
+
+The names are those of Spark's ``JsonProtocol``, 3.5 to 4.x. Fields that a version or another program leaves out have a
+neutral value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+
+class EventName(Struct):
+    event: str = field(name="Event")
+
+
+class LogStart(Struct):
+    version: str = field(name="Spark Version", default="")
+
+
+class ApplicationStart(Struct):
+    name: str = field(name="App Name", default="")
+    id: str | None = field(name="App ID", default=None)
+    at: int = field(name="Timestamp", default=0)
+
+
+class Timed(Struct):
+    """An event that has only a time that matters."""
+
+    at: int = field(name="Timestamp", default=0)
+
+
+class EnvironmentUpdate(Struct):
+    spark: dict[str, str] = field(name="Spark Properties", default_factory=dict)
+    system: dict[str, str] = field(name="System Properties", default_factory=dict)
+
+
+class ExecutorInfo(Struct):
+    host: str = field(name="Host", default="")
+    cores: int = field(name="Total Cores", default=0)
+
+
+class ExecutorAdded(Struct):
+    executor: str = field(name="Executor ID")
+    at: int = field(name="Timestamp", default=0)
+    info: ExecutorInfo = field(name="Executor Info", default_factory=ExecutorInfo)
+
+
+class ExecutorRemoved(Struct):
+    executor: str = field(name="Executor ID")
+    at: int = field(name="Timestamp", default=0)
+    reason: str = field(name="Removed Reason", default="")
+
+
+class StorageLevel(Struct):
+    disk: bool = field(name="Use Disk", default=False)
+    memory: bool = field(name="Use Memory", default=False)
+
+
+class Rdd(Struct):
+    id: int = field(name="RDD ID")
+    name: str = field(name="Name", default="")
+    callsite: str = field(name="Callsite", default="")
+    level: StorageLevel = field(name="Storage Level", default_factory=StorageLevel)
+
+
+class Accumulable(Struct):
+    id: int = field(name="ID")
+    value: Any = field(name="Value", default=None)
+
+
+class StageInfo(Struct):
+    stage: int = field(name="Stage ID")
+    attempt: int = field(name="Stage Attempt ID", default=0)
+    name: str = field(name="Stage Name", default="")
+    tasks: int = field(name="Number of Tasks", default=0)
+    rdds: list[Rdd] = field(name="RDD Info", default_factory=list)
+    parents: list[int] = field(name="Parent IDs", default_factory=list)
+    submitted: int | None = field(name="Submission Time", default=None)
+    completed: int | None = field(name="Completion Time", default=None)
+    failure: str | None = field(name="Failure Reason", default=None)
+    accumulables: list[Accumulable] = field(name="Accumulables", default_factory=list)
+
+
+class StageEvent(Struct):
+    info: StageInfo = field(name="Stage Info")
+
+
+class JobStart(Struct):
+    job: int = field(name="Job ID")
+    stages: list[int] = field(name="Stage IDs", default_factory=list)
+    properties: dict[str, Any] | None = field(name="Properties", default=None)
+
+
+class JobResult(Struct):
+    result: str = field(name="Result", default="")
+
+
+class JobEnd(Struct):
+    job: int = field(name="Job ID")
+    result: JobResult = field(name="Job Result", default_factory=JobResult)
+
+
+class TaskInfo(Struct):
+    id: int = field(name="Task ID", default=0)
+    index: int = field(name="Index", default=0)
+    launch: int = field(name="Launch Time", default=0)
+    finish: int = field(name="Finish Time", default=0)
+    executor: str = field(name="Executor ID", default="")
+    host: str = field(name="Host", default="")
+    failed: bool = field(name="Failed", default=False)
+    killed: bool = field(name="Killed", default=False)
+    speculative: bool = field(name="Speculative", default=False)
+
+
+class ShuffleRead(Struct):
+    wait: int = field(name="Fetch Wait Time", default=0)
+    remote: int = field(name="Remote Bytes Read", default=0)
+    local: int = field(name="Local Bytes Read", default=0)
+    records: int = field(name="Total Records Read", default=0)
+
+
+class ShuffleWrite(Struct):
+    bytes: int = field(name="Shuffle Bytes Written", default=0)
+    ns: int = field(name="Shuffle Write Time", default=0)
+    records: int = field(name="Shuffle Records Written", default=0)
+
+
+class Input(Struct):
+    bytes: int = field(name="Bytes Read", default=0)
+    records: int = field(name="Records Read", default=0)
+
+
+class Output(Struct):
+    bytes: int = field(name="Bytes Written", default=0)
+    records: int = field(name="Records Written", default=0)
+
+
+class TaskMetrics(Struct):
+    deserialize: int = field(name="Executor Deserialize Time", default=0)
+    run: int = field(name="Executor Run Time", default=0)
+    cpu_ns: int = field(name="Executor CPU Time", default=0)
+    result: int = field(name="Result Size", default=0)
+    gc: int = field(name="JVM GC Time", default=0)
+    serialize: int = field(name="Result Serialization Time", default=0)
+    memory_spilled: int = field(name="Memory Bytes Spilled", default=0)
+    disk_spilled: int = field(name="Disk Bytes Spilled", default=0)
+    peak: int = field(name="Peak Execution Memory", default=0)
+    shuffle_read: ShuffleRead | None = field(name="Shuffle Read Metrics", default=None)
+    shuffle_write: ShuffleWrite | None = field(name="Shuffle Write Metrics", default=None)
+    input: Input | None = field(name="Input Metrics", default=None)
+    output: Output | None = field(name="Output Metrics", default=None)
+
+
+class EndReason(Struct):
+    reason: str = field(name="Reason", default="Success")
+    class_name: str = field(name="Class Name", default="")
+    description: str = field(name="Description", default="")
+    loss: str = field(name="Loss Reason", default="")
+
+
+class TaskEnd(Struct):
+    stage: int = field(name="Stage ID")
+    attempt: int = field(name="Stage Attempt ID", default=0)
+    reason: EndReason = field(name="Task End Reason", default_factory=EndReason)
+    info: TaskInfo = field(name="Task Info", default_factory=TaskInfo)
+    metrics: TaskMetrics | None = field(name="Task Metrics", default=None)
+    peaks: dict[str, int] | None = field(name="Task Executor Metrics", default=None)
+
+
+class StageExecutorMetrics(Struct):
+    executor: str = field(name="Executor ID")
+    stage: int = field(name="Stage ID")
+    attempt: int = field(name="Stage Attempt ID", default=0)
+    peaks: dict[str, int] = field(name="Executor Metrics", default_factory=dict)
+
+
+class ExecutorUpdate(Struct):
+    peaks: dict[str, int] = field(name="Executor Metrics", default_factory=dict)
+
+
+class MetricsUpdate(Struct):
+    executor: str = field(name="Executor ID")
+    updates: list[ExecutorUpdate] = field(name="Executor Metrics Updated", default_factory=list)
+
+
+class PlanMetric(Struct):
+    name: str = ""
+    id: int = field(name="accumulatorId", default=-1)
+
+
+class PlanNode(Struct):
+    name: str = field(name="nodeName", default="")
+    text: str = field(name="simpleString", default="")
+    children: list[PlanNode] = []
+    metrics: list[PlanMetric] = []
+
+
+class SqlStart(Struct):
+    execution: int = field(name="executionId")
+    description: str = ""
+    plan: PlanNode = field(name="sparkPlanInfo", default_factory=PlanNode)
+    at: int = field(name="time", default=0)
+
+
+class SqlUpdate(Struct):
+    execution: int = field(name="executionId")
+    plan: PlanNode = field(name="sparkPlanInfo", default_factory=PlanNode)
+
+
+class SqlEnd(Struct):
+    execution: int = field(name="executionId")
+    at: int = field(name="time", default=0)
+    error: str | None = field(name="errorMessage", default=None)
+
+
+class DriverUpdates(Struct):
+    execution: int = field(name="executionId")
+    updates: list[tuple[int, Any]] = field(name="accumUpdates", default_factory=list)
+
+
+_SQL: Final = "org.apache.spark.sql.execution.ui.SparkListener"
+#: Event → its struct.
+KINDS: Final[dict[str, type[Struct]]] = {
+    "SparkListenerLogStart": LogStart,
+    "SparkListenerApplicationStart": ApplicationStart,
+    "SparkListenerApplicationEnd": Timed,
+    "SparkListenerEnvironmentUpdate": EnvironmentUpdate,
+    "SparkListenerExecutorAdded": ExecutorAdded,
+    "SparkListenerExecutorRemoved": ExecutorRemoved,
+    "SparkListenerStageSubmitted": StageEvent,
+    "SparkListenerStageCompleted": StageEvent,
+    "SparkListenerJobStart": JobStart,
+    "SparkListenerJobEnd": JobEnd,
+    "SparkListenerTaskEnd": TaskEnd,
+    "SparkListenerStageExecutorMetrics": StageExecutorMetrics,
+    "SparkListenerExecutorMetricsUpdate": MetricsUpdate,
+    f"{_SQL}SQLExecutionStart": SqlStart,
+    f"{_SQL}SQLAdaptiveExecutionUpdate": SqlUpdate,
+    f"{_SQL}SQLExecutionEnd": SqlEnd,
+    f"{_SQL}DriverAccumUpdates": DriverUpdates,
+}
+#: Event → the decoder of a line.
+DECODERS: Final = {name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()}
+NAME_DECODER: Final = msgspec.json.Decoder(EventName)

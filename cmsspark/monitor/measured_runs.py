@@ -1,0 +1,56 @@
+"""Measured runs as they are stored: the latest of a job, the one of an id, and states of runs that were killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from cmsspark.errors import InputMissing
+from cmsspark.monitor import run_metrics
+from cmsspark.monitor.run_metrics import RunMetrics
+from cmsspark.store import process_identity
+
+
+def measured_runs(state_dir: Path) -> Iterator[RunMetrics]:
+    """All measured runs, the latest first; files that are damaged are left out."""
+    folder = run_metrics.runs_folder(state_dir)
+    names = sorted((entry.name for entry in folder.iterdir()), reverse=True) if folder.is_dir() else []
+    for name in names:
+        with suppress(OSError, ValueError):
+            yield as_of_now(run_metrics.read(run_metrics.file_of(state_dir, name)))
+
+
+def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
+    """The latest ended runs of a job, or of a script by its file's name. Raises InputMissing (66) for none."""
+    name = Path(job).name
+    found = []
+    seen = set()
+    for metrics in measured_runs(state_dir):
+        seen.add(metrics.job)
+        if metrics.job == name and metrics.state != "RUNNING":
+            found.append(metrics)
+            if len(found) == count:
+                break
+    if not found:
+        raise InputMissing(
+            f"a measured run of {name} is wanted",
+            where=run_metrics.runs_folder(state_dir),
+            found=f"runs of {', '.join(sorted(seen)[:10])}" if seen else "no measured run",
+            next_step=f"run_spark {job} measures one, unless --no-monitor, the settings or CMSSPARK_MONITOR say no",
+        )
+    return found
+
+
+def find_run(state_dir: Path, name: str) -> RunMetrics | None:
+    """The measured run whose id begins with ``name``; None for none or several."""
+    found = [metrics for metrics in measured_runs(state_dir) if metrics.run.startswith(name)] if name else []
+    return found[0] if len(found) == 1 else None
+
+
+def as_of_now(metrics: RunMetrics) -> RunMetrics:
+    """The run; one whose process is gone without a word has failed."""
+    if metrics.state == "RUNNING" and process_identity.lives(metrics.process) is False:
+        metrics.state = "FAILED"
+        metrics.notes.append("run_spark was killed: what was measured until then is shown")
+    return metrics

@@ -1,0 +1,80 @@
+"""Spark's sizes: options as bytes, the container of an executor, and how many tasks run at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from cmsspark.monitor.run_metrics import RunMetrics
+
+MIB: Final = 1 << 20
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?\s*", re.IGNORECASE)
+_UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+#: Spark's defaults.
+HEAP: Final = 1 << 30
+LEAST_OVERHEAD: Final = 384 * MIB
+RESERVED: Final = 300 * MIB
+FRACTION: Final = 0.6
+OVERHEAD_FACTOR: Final = 0.1
+
+
+def size(text: str | None, unit: str = "") -> int | None:
+    """Bytes of an option such as ``4g``; a number alone is in ``unit``. None for none, or what is no size."""
+    match = _SIZE.fullmatch(text or "")
+    if match is None:
+        return None
+    return int(float(match[1]) * 1024 ** _UNITS[(match[2] or unit).lower()])
+
+
+def share(text: str | None, default: float) -> float:
+    """A number of an option, or the default."""
+    try:
+        return float(text) if text else default
+    except ValueError:
+        return default
+
+
+def heap(options: Mapping[str, str], role: str) -> int:
+    """The heap of the ``driver`` or of an ``executor``."""
+    return size(options.get(f"spark.{role}.memory")) or HEAP
+
+
+def overhead(options: Mapping[str, str], role: str) -> int:
+    """What the container of that role gets beside the heap."""
+    fixed = size(options.get(f"spark.{role}.memoryOverhead"), "m")
+    if fixed is not None:
+        return fixed
+    factor = share(options.get(f"spark.{role}.memoryOverheadFactor"), OVERHEAD_FACTOR)
+    return max(LEAST_OVERHEAD, int(heap(options, role) * factor))
+
+
+def off_heap(options: Mapping[str, str]) -> int:
+    """Spark's memory outside the heap, 0 unless it is on."""
+    is_on = options.get("spark.memory.offHeap.enabled") == "true"
+    return (size(options.get("spark.memory.offHeap.size")) or 0) if is_on else 0
+
+
+def executor_container(options: Mapping[str, str]) -> int | None:
+    """All memory of an executor's container; None where there are no executors beside the driver."""
+    if options.get("spark.master", "").startswith("local"):
+        return None
+    pyspark = size(options.get("spark.executor.pyspark.memory"), "m") or 0
+    return heap(options, "executor") + overhead(options, "executor") + off_heap(options) + pyspark
+
+
+def parallel_tasks(metrics: RunMetrics) -> int:
+    """How many tasks could run at once: cores of all executors, over the cores of a task."""
+    cores = sum(entry.cores for entry in metrics.executors if entry.executor != "driver" or _is_local(metrics))
+    each = metrics.options.get("spark.task.cpus", "1")
+    return cores // (int(each) if each.isdigit() and int(each) else 1)
+
+
+def _is_local(metrics: RunMetrics) -> bool:
+    return metrics.master.startswith("local") or metrics.engine == "processes"
+
+
+def as_option(count: int, step: int = 256 * MIB) -> str:
+    """Bytes as Spark's options have them, rounded up to a step: ``1536m`` or ``4g``."""
+    megabytes = -(-count // step) * step // MIB
+    return f"{megabytes // 1024}g" if megabytes % 1024 == 0 else f"{megabytes}m"

@@ -1,0 +1,189 @@
+"""Measures a process and all below it with psutil: memory, CPU, reads and writes, open files, by role."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cmsspark import clock
+from cmsspark.errors import UsageError
+from cmsspark.monitor.processes_redaction import redacted
+from cmsspark.monitor.processes_roles import OTHER, container_of, role_of
+from cmsspark.store.process_samples import ProcessSample
+
+#: Every so many samples the proportional and the unshared memory are measured: the kernel walks all pages for them.
+PSS_EACH: Final = 6
+_SHORT: Final = 60
+
+
+def require_psutil() -> Any:
+    """The module psutil. Raises UsageError (2) that names the extra where it is missing."""
+    try:
+        import psutil
+    except ImportError:
+        raise UsageError(
+            "watching processes needs its package",
+            found="psutil is missing",
+            next_step="pip install 'cmsspark[monitor]'",
+        ) from None
+    return psutil
+
+
+@dataclass
+class _Seen:
+    """What stays the same for a process, and its figures at the last sample."""
+
+    process: Any
+    ppid: int
+    create_ms: int
+    role: str
+    short: str
+    long: str
+    container: str | None
+    is_new: bool = True
+    cpu_seconds: float | None = None
+    at_ms: int = 0
+
+
+@dataclass
+class TreeSampler:
+    """Samples of the trees below ``roots`` for a run; each call of :meth:`sample` is a tick.
+
+    A process that was seen below a root stays watched when its parent ends. ``left_out``: PIDs, with what is below
+    them, that are not of the run: the monitor itself.
+    """
+
+    run: str
+    roots: Sequence[int]
+    left_out: Sequence[int] = ()
+    host: str = field(default_factory=socket.gethostname)
+    ticks: int = 0
+    _seen: dict[int, _Seen] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._psutil = require_psutil()
+        self._root_ids = {pid: self._created(pid) for pid in self.roots}
+
+    def sample(self) -> list[ProcessSample]:
+        """Every process of the trees now, with one time for all.
+
+        A process that ends meanwhile, or may not be read, is left out.
+        """
+        is_deep = self.ticks % PSS_EACH == 2
+        self.ticks += 1
+        parents: dict[int, int] = self._psutil._ppid_map()
+        # A number that was given to another process is that process no longer.
+        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in parents and seen.process.is_running()}
+        below = self._below(parents)
+        samples, time_ms = [], clock.now_ms()
+        for pid in below:
+            with suppress(self._psutil.Error, OSError, ValueError):
+                samples.append(self._one(pid, parents.get(pid, 0), is_deep, time_ms))
+        return samples
+
+    def _below(self, parents: Mapping[int, int]) -> list[int]:
+        """PIDs of the trees, parents before children."""
+        children: dict[int, list[int]] = {}
+        for pid, parent in parents.items():
+            children.setdefault(parent, []).append(pid)
+        roots = [pid for pid in self.roots if pid in parents and self._created(pid) == self._root_ids[pid]]
+        below: dict[int, None] = {}
+        queue = [*roots, *self._seen]
+        while queue:
+            pid = queue.pop(0)
+            if pid not in below and pid not in self.left_out:
+                below[pid] = None
+                queue += children.get(pid, [])
+        return list(below)
+
+    def _created(self, pid: int) -> float | None:
+        with suppress(self._psutil.Error, OSError):
+            return float(self._psutil.Process(pid).create_time())
+        return None
+
+    def _one(self, pid: int, ppid: int, is_deep: bool, time_ms: int) -> ProcessSample:
+        seen = self._seen.get(pid)
+        process = seen.process if seen else self._psutil.Process(pid)
+        with process.oneshot():
+            # A fork of a daemon becomes something else when it executes a program: its role is looked at twice.
+            if seen is None or (seen.is_new and seen.at_ms):
+                seen = self._seen[pid] = self._describe(process, ppid, seen)
+            if process.status() == self._psutil.STATUS_ZOMBIE:
+                raise self._psutil.ZombieProcess(pid)
+            now = clock.now_ms()
+            memory, times = process.memory_info(), process.cpu_times()
+            cpu = float(times.user + times.system)
+            sample = ProcessSample(
+                self.run, time_ms, self.host, pid, ppid, seen.create_ms, seen.role,
+                cpu_percent=_percent(seen, cpu, now), cpu_seconds=round(cpu, 2),
+                elapsed_seconds=round((now - seen.create_ms) / 1000, 1), rss_bytes=memory.rss,
+                shared_bytes=memory.shared, virtual_bytes=memory.vms, threads=process.num_threads(),
+                container=seen.container, short_command=seen.short, long_command=None if seen.at_ms else seen.long,
+            )  # fmt: skip
+        with suppress(self._psutil.Error, OSError):
+            disk = process.io_counters()
+            sample.read_bytes, sample.write_bytes = disk.read_bytes, disk.write_bytes
+        with suppress(self._psutil.Error, OSError):
+            sample.fds = process.num_fds()
+        if is_deep:
+            self._measure_pages(process, sample)
+        seen.cpu_seconds, seen.is_new, seen.at_ms = cpu, not seen.at_ms, now
+        return sample
+
+    def _describe(self, process: Any, ppid: int, before: _Seen | None) -> _Seen:
+        words = process.cmdline()
+        above = self._seen.get(ppid)
+        is_root = process.pid in self.roots
+        parent = None if is_root else above.role if above else OTHER
+        folder = None
+        with suppress(self._psutil.Error, OSError):
+            folder = process.cwd()
+        container = container_of(words, folder) or (above.container if above and not is_root else None)
+        role = role_of(process.name(), words, parent)
+        if before is not None and before.role == role:
+            before.is_new = False
+            return before
+        long = redacted(words) or f"[{process.name()}]"
+        created = int(process.create_time() * 1000)
+        return _Seen(process, ppid, created, role, _short(words, process.name()), long, container)
+
+    def _measure_pages(self, process: Any, sample: ProcessSample) -> None:
+        with suppress(self._psutil.Error, OSError, ValueError, IndexError):
+            full = process.memory_full_info()
+            sample.pss_bytes, sample.uss_bytes = full.pss, full.uss
+            with open(f"/proc/{process.pid}/status", encoding="ascii", errors="replace") as stream:
+                sizes = [line.split()[1] for line in stream if line.startswith("RssFile:")]
+            sample.mapped_bytes = int(sizes[0]) * 1024 if sizes else None
+
+
+def _percent(seen: _Seen, cpu: float, now: int) -> float | None:
+    """Percent of one core since the last sample; in the first sample since the process began."""
+    before, since = (0.0, seen.create_ms) if seen.cpu_seconds is None else (seen.cpu_seconds, seen.at_ms)
+    return round(max(0.0, cpu - before) * 100_000 / (now - since), 1) if now > since else None
+
+
+def _short(words: Sequence[str], name: str) -> str:
+    """The program, and what it runs: a main class, a module or a script."""
+    if not words:
+        return name
+    program = words[0].rpartition("/")[2]
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-cp", "-classpath", "--class-path", "-X", "-W"):
+            next(rest, None)
+        elif word in ("-m", "-c"):
+            following = next(rest, "")
+            return f"{program} {word} {redacted([following]) if word == '-m' else '…'}"[:_SHORT]
+        elif not word.startswith("-"):
+            return redacted([f"{program} {word.rpartition('/')[2]}"])[:_SHORT]
+    return program[:_SHORT]
+
+
+def own_cpu_seconds() -> float:
+    """CPU that this process has used."""
+    times = os.times()
+    return times.user + times.system

@@ -1,0 +1,118 @@
+"""A forecast as tables: each dataset's probability for the coming week, and how good such forecasts were before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cmsspark.periods import start_ms
+from cmsspark.popularity.evaluate import strata
+from cmsspark.popularity.fitting import fit, predict
+from cmsspark.popularity.guards import check_guards
+from cmsspark.popularity.scores import metrics
+from cmsspark.popularity.series import Series
+from cmsspark.popularity.training import FIRST_DAY, Label, Weeks
+from cmsspark.schemas import stored_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Array = np.ndarray[Any, Any]
+
+PREDICTIONS: Final = "popularity_predictions"
+FORECAST: Final = "popularity_forecast"
+QUALITY: Final = "popularity_quality"
+_BASELINE: Final = "persistence"
+_METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
+
+
+def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> pl.DataFrame:
+    """``schemas/tables/popularity_predictions.yaml`` for the week from ``day`` on, the day after the series."""
+    number = len(weeks.series.days)
+    fitted = fit(weeks, number, model_name, seed=seed)
+    raw = fitted.raw(weeks.rows(number))
+    return predictions_of(weeks, day, model_name, raw, fitted.calibrated(raw))
+
+
+def predictions_of(weeks: Weeks, day: date, model_name: str, raw: Array, probability: Array) -> pl.DataFrame:
+    """The same from probabilities that there are."""
+    import polars as pl
+
+    series = weeks.series
+    number = len(series.days)
+    names = np.empty(len(series.datasets), object)
+    for stratum, where in strata(series, number).items():
+        names[where] = stratum
+    # Of equal probability the raw one decides, then the name.
+    order = np.lexsort((np.arange(len(raw)), -raw, -probability))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(1, len(order) + 1)
+    parts = [name.split("/") for name in series.datasets]
+    last_week = series.accesses[max(number - 7, 0) :].sum(0).astype(np.int64)
+    frame = pl.DataFrame({
+        "rank": rank,
+        "dataset_name": series.datasets,
+        "data_tier": [part[3] if len(part) > 3 else None for part in parts],
+        "probability": probability,
+        "raw_probability": raw,
+        "stratum": names.tolist(),
+        "last_week_nacc": last_week,
+    }, schema_overrides={"data_tier": pl.String, "stratum": pl.String, "dataset_name": pl.String})  # fmt: skip
+    return _with_day(frame, day, PREDICTIONS, model=model_name, threshold=float(weeks.label.threshold)).sort("rank")
+
+
+def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0) -> pl.DataFrame:
+    """``schemas/tables/popularity_quality.yaml``: the last ``count`` weeks of seven days that are over, for the model
+    and the baseline; none where the series is too short. Raises DataError (65) where a guard fails.
+    """
+    import polars as pl
+
+    series, label = weeks.series, weeks.label
+    starts = [len(series.days) - label.days - 7 * back for back in range(count)]
+    starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
+    rows: list[dict[str, Any]] = []
+    if starts:
+        check_guards(weeks, starts, seed=seed)
+    for start in starts:
+        labels = label.of(series, start)
+        everything = np.ones(len(labels), bool)
+        for name in dict.fromkeys((model_name, _BASELINE)):
+            scores = predict(weeks, start, name, seed=seed)
+            for stratum, where in {"all": everything, **strata(series, start)}.items():
+                found = metrics(labels[where], scores[where])
+                low, high = found["average_precision_interval"] or (None, None)
+                rows.append({
+                    "first_day": series.days[start], "model": name, "stratum": stratum,
+                    "dataset_count": found["rows"], "popular_share": found["positives"],
+                    "average_precision_low": low, "average_precision_high": high,
+                    **{metric: found[metric] for metric in _METRICS},
+                })  # fmt: skip
+    schema = {name: kind for name, kind in pl.Schema(stored_table(QUALITY).arrow()).items()}
+    frame = pl.DataFrame(rows, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")})
+    return _with_day(frame, day, QUALITY)
+
+
+def last_days(series: Series, day: date) -> Series:
+    """The series up to the day before ``day``."""
+    return series.until(max((day - series.days[0]).days, 0))
+
+
+def _with_day(frame: pl.DataFrame, day: date, table: str, **constants: Any) -> pl.DataFrame:
+    import polars as pl
+
+    added = {"day": pl.lit(day), "timestamp": pl.lit(start_ms(day), pl.Int64)}
+    texts = {name: pl.lit(value) for name, value in constants.items()}
+    return frame.with_columns(**added, **texts).select(stored_table(table).names)
+
+
+def tables_of(
+    series: Series, day: date, label: Label, model_name: str, *, weeks: int = 4, top: int = 2000, seed: int = 0
+) -> Sequence[tuple[str, pl.DataFrame]]:
+    """(name, rows) of the three tables of a forecast; ``top``: the ranks of the published one."""
+    every = Weeks(last_days(series, day), label)
+    rows = predictions(every, day, model_name, seed=seed)
+    judged = quality(every, day, model_name, weeks, seed=seed)
+    return [(FORECAST, rows.head(top)), (QUALITY, judged), (PREDICTIONS, rows)]

@@ -1,0 +1,174 @@
+"""The dashboard of Spark's live metrics for Grafana, with an InfluxDB data source that speaks InfluxQL.
+
+Names are those that ``etc/metrics/influxdb.conf`` makes of Graphite's: a measurement with the tags prefix,
+applicationid, process, namespace and, for metrics of cmsspark, role and name. Counters are shown as rates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+_SOURCE: Final = {"type": "influxdb", "uid": "${source}"}
+_TIME: Final = "$timeFilter"
+_APPLICATION: Final = '"applicationid" =~ /^$application$/'
+_COLUMNS: Final = 24
+
+
+@dataclass(frozen=True)
+class MetricPanel:
+    """A panel: queries by legend. ``unit``: of Grafana; ``stack``: whether its lines add up."""
+
+    title: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    is_stacked: bool = False
+    about: str = ""
+    width: int = 12
+    height: int = 8
+
+
+def value(measurement: str, namespace: str, by: str = "process") -> str:
+    """The largest value in each interval, by process."""
+    return (
+        f'SELECT max("value") FROM "{measurement}" WHERE {_APPLICATION} AND "namespace" = \'{namespace}\' AND {_TIME} '
+        f'GROUP BY time($__interval), "{by}" fill(none)'
+    )
+
+
+def rate(measurement: str, namespace: str = "executor", scale: str = "1s") -> str:
+    """The growth of a counter in each ``scale`` of time, by process; a counter that begins anew is no negative rate."""
+    return (
+        f'SELECT non_negative_derivative(max("value"), {scale}) FROM "{measurement}" WHERE {_APPLICATION} '
+        f'AND "namespace" = \'{namespace}\' AND {_TIME} GROUP BY time($__interval), "process" fill(none)'
+    )
+
+
+def by_role(measurement: str) -> str:
+    """A measure of the processes of runs that cmsspark watches, by role; they are found by their run."""
+    return (
+        f'SELECT max("value") FROM "{measurement}" WHERE "applicationid" =~ /^$run$/ AND "namespace" = \'processes\' '
+        f'AND {_TIME} GROUP BY time($__interval), "role" fill(none)'
+    )
+
+
+_AREAS: Final = {
+    "JVMHeapMemory": "JVM heap", "JVMOffHeapMemory": "JVM off-heap", "OnHeapExecutionMemory": "execution, on heap",
+    "OffHeapExecutionMemory": "execution, off heap", "OnHeapStorageMemory": "storage, on heap",
+    "OffHeapStorageMemory": "storage, off heap", "DirectPoolMemory": "direct pool", "MappedPoolMemory": "mapped pool",
+}  # fmt: skip
+_TREES: Final = {
+    "ProcessTreeJVMRSSMemory": "JVM", "ProcessTreePythonRSSMemory": "Python", "ProcessTreeOtherRSSMemory": "other",
+}  # fmt: skip
+PANELS: Final = (
+    MetricPanel("Active and waiting stages", (
+        ("running", value("runningStages", "DAGScheduler.stage")),
+        ("waiting", value("waitingStages", "DAGScheduler.stage")),
+        ("failed", value("failedStages", "DAGScheduler.stage")),
+        ("active jobs", value("activeJobs", "DAGScheduler.job")),
+    )),
+    MetricPanel("Active tasks", (("tasks", value("threadpool.activeTasks", "executor")),)),
+    MetricPanel("Memory by area", tuple((label, value(name, "ExecutorMetrics")) for name, label in _AREAS.items()),
+                "bytes", about="As Spark's executors report it"),
+    MetricPanel("Resident memory of process trees", tuple((label, value(name, "ExecutorMetrics"))
+                for name, label in _TREES.items()), "bytes",
+                about="Below each executor; the Python driver in client mode is in the next panel only"),
+    MetricPanel("Resident memory of the run by role", (("", by_role("rss_bytes")),), "bytes", True,
+                "As cmsspark watches it: also the Python driver"),
+    MetricPanel("CPU of the run by role", (("", by_role("cpu_percent")),), "percent", True, "Of one core"),
+    MetricPanel("CPU of tasks and of the JVM, cores", (
+        ("tasks (JVM part)", rate("cpuTime.count", scale="1ns")),
+        ("JVM", rate("jvmCpuTime", "JVMCPU", "1ns")),
+    ), about="Nanoseconds of CPU for each nanosecond"),
+    MetricPanel("Garbage collection, share of task time", (("", rate("jvmGCTime.count", scale="1ms")),),
+                "percentunit"),
+    MetricPanel("Bytes read and written by tasks", (
+        ("read", rate("bytesRead.count")), ("written", rate("bytesWritten.count")),
+    ), "Bps"),
+    MetricPanel("Shuffle", (
+        ("read, remote", rate("shuffleRemoteBytesRead.count")), ("read, local", rate("shuffleLocalBytesRead.count")),
+        ("written", rate("shuffleBytesWritten.count")),
+    ), "Bps"),
+    MetricPanel("Spill", (
+        ("memory", rate("memoryBytesSpilled.count")), ("disk", rate("diskBytesSpilled.count")),
+    ), "Bps"),
+    MetricPanel("Records read", (("", rate("recordsRead.count")),), "short"),
+)  # fmt: skip
+
+
+def spark_dashboard() -> dict[str, Any]:
+    """The dashboard as Grafana imports it."""
+    panels = []
+    x = y = 0
+    for number, panel in enumerate(PANELS, 1):
+        if x + panel.width > _COLUMNS:
+            x, y = 0, y + panel.height
+        panels.append(_panel(panel, number, {"h": panel.height, "w": panel.width, "x": x, "y": y}))
+        x += panel.width
+    return {
+        "uid": "cmsspark-spark",
+        "title": "Spark applications",
+        "description": "Live metrics of Spark and of the processes of runs, by Graphite in an InfluxDB.",
+        "tags": ["spark", "cmsspark"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "timezone": "utc",
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {"list": [
+            {"name": "source", "label": "data source", "type": "datasource", "query": "influxdb", "hide": 0},
+            _variable("application", 'SHOW TAG VALUES FROM "JVMHeapMemory" WITH KEY = "applicationid"'),
+            _variable("run", 'SHOW TAG VALUES FROM "rss_bytes" WITH KEY = "applicationid"'),
+        ]},
+        "annotations": {"list": [_annotation("begin", "green"), _annotation("end", "orange")]},
+        "panels": panels,
+    }  # fmt: skip
+
+
+def _panel(panel: MetricPanel, number: int, place: dict[str, int]) -> dict[str, Any]:
+    custom = {"drawStyle": "line", "fillOpacity": 60 if panel.is_stacked else 5, "spanNulls": 60_000,
+              "stacking": {"mode": "normal" if panel.is_stacked else "none"}}  # fmt: skip
+    return {
+        "id": number,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": dict(_SOURCE),
+        "gridPos": place,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": custom}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": dict(_SOURCE),
+                "rawQuery": True,
+                "query": query,
+                "resultFormat": "time_series",
+                "alias": f"{legend} $tag_process".strip() if '"process"' in query else "$tag_role",
+            }
+            for index, (legend, query) in enumerate(panel.queries)
+        ],
+    }
+
+
+def _variable(name: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name, "type": "query", "datasource": dict(_SOURCE), "query": query, "refresh": 2, "includeAll": True,
+        "allValue": ".*", "multi": False, "sort": 2, "current": {"text": "All", "value": "$__all"},
+    }  # fmt: skip
+
+
+def _annotation(measurement: str, colour: str) -> dict[str, Any]:
+    """Stages and queries on the time axis; ``cmsspark monitor annotate`` sends them."""
+    query = f'SELECT "value", "name" FROM "{measurement}" WHERE {_APPLICATION} AND "namespace" = \'events\' AND {_TIME}'
+    return {
+        "name": f"{measurement} of stages and queries",
+        "datasource": dict(_SOURCE),
+        "enable": True,
+        "iconColor": colour,
+        "query": query,
+        "textColumn": "name",
+        "tagsColumn": "",
+        "titleColumn": "",
+    }

@@ -1,0 +1,62 @@
+"""Whether and how run_spark watches what it runs: what the run used, and its processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cmsspark.monitor import spark_watch
+from cmsspark.pipeline.job_index import Job
+from cmsspark.settings import Settings
+from cmsspark.submit.arguments import Request
+from cmsspark.submit.command import Command
+from cmsspark.submit.run_command import RunWatch
+
+
+def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether the run is watched: unless the command line, the settings or the environment say no."""
+    is_off = environ.get("CMSSPARK_MONITOR", "").lower() in ("0", "no", "off", "false")
+    return settings.monitor and not is_off and not request.has("--no-monitor")
+
+
+def events_folder(request: Request, settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """The URI of the folder for the event log of the run; None where it is not watched, or cannot be stored."""
+    return spark_watch.usable_events_folder(settings.state_dir) if is_watched(request, settings, environ) else None
+
+
+def measuring(
+    command: Command, request: Request, job: Job | None, settings: Settings, environ: Mapping[str, str]
+) -> spark_watch.RunMeasure | None:
+    """The measurement of the run; None where it is off, or cannot be stored."""
+    if not is_watched(request, settings, environ):
+        return None
+    name = job.name if job is not None else Path(request.job or "").name
+    options = {option: chosen.value for option, chosen in command.options.chosen.items()}
+    return spark_watch.begin(settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log)
+
+
+def watching_processes(
+    request: Request, settings: Settings, environ: Mapping[str, str]
+) -> Callable[[int], RunWatch | None] | None:
+    """What starts to watch the processes of the run below a PID; None where that is switched off or has no psutil."""
+    if not is_watched(request, settings, environ) or importlib.util.find_spec("psutil") is None:
+        return None
+
+    def start(root: int) -> RunWatch | None:
+        from cmsspark.monitor import processes_watch
+
+        name, on_samples = Path(request.job or "").name, None
+        if settings.metrics.host is not None:
+            from cmsspark.monitor.metrics_graphite import GraphiteSender
+
+            on_samples = GraphiteSender(settings.metrics).send_samples
+        options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples)
+        return processes_watch.start(root, options)
+
+    return start
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"run_spark: {text}\n")

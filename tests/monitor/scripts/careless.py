@@ -1,0 +1,29 @@
+"""Everything that cmsspark lint finds, once each. It is never run."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import *  # SPK103
+from pyspark.sql.functions import udf
+
+spark = SparkSession.builder.getOrCreate()
+accesses = spark.read.parquet("/data/accesses")
+
+for site in ["T1_US_FNAL", "T2_CH_CERN"]:
+    rows = accesses.filter(accesses.site_name == site).collect()  # SPK101
+
+
+@udf("string")  # SPK102
+def tier(name):
+    return name.split("_")[0]
+
+
+if accesses.count() == 0:  # SPK104
+    raise SystemExit("nothing was read")
+
+few = accesses.repartition(1)  # SPK105
+few.write.parquet("/data/few")
+
+table = (
+    accesses.select("site_name", tier("site_name")).toPandas()  # SPK106
+)
+largest = accesses.orderBy("read_bytes").collect()[:10]  # SPK107
+print(max([1, 2, 3]), rows, table, largest)

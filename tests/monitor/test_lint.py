@@ -1,0 +1,105 @@
+"""``cmsspark lint``: each rule on its place, none where the work is done well, silence, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cmsspark.cli import command
+from cmsspark.monitor.lint import RULES, lint
+
+SCRIPTS = Path(__file__).parent / "scripts"
+HEAD = "from pyspark.sql import functions as F\n"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(command, ["lint", *words], standalone_mode=False)
+
+
+def codes(text: str) -> list[str]:
+    return [problem.code for problem in lint((HEAD + text).encode())]
+
+
+def test_each_rule_is_met_once_at_its_line() -> None:
+    source = (SCRIPTS / "careless.py").read_bytes()
+    marked = {
+        (number, code)
+        for number, line in enumerate(source.decode().splitlines(), start=1)
+        for code in re.findall(r"# (SPK\d+)", line)
+    }
+    assert {(problem.line, problem.code) for problem in lint(source)} == marked
+    assert {code for _, code in marked} == set(RULES)
+
+
+def test_a_careful_script_has_no_problem() -> None:
+    assert lint((SCRIPTS / "careful.py").read_bytes()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("while df.count() > 5:\n    df = step(df)\n", ["SPK101"]),
+        ("x = [spark.table(name).count() for name in names]\n", ["SPK101"]),
+        ("for row in df.collect():\n    print(row)\n", []),
+        ("for word in words:\n    print(word.count('a'))\n", []),
+        ("for n in names:\n    def f(df):\n        return df.collect()\n", []),
+        ("g = F.udf(lambda x: x + 1)\n", ["SPK102"]),
+        ("spark.udf.register('g', lambda x: x)\n", ["SPK102"]),
+        ("@F.pandas_udf('long')\ndef g(x):\n    return x\n", []),
+        ("@udf\ndef g(x):\n    return x\n", ["SPK102"]),
+        ("x = 0 == df.count()\n", ["SPK104"]),
+        ("x = 0 < df.count()\n", ["SPK104"]),
+        ("x = df.count() >= 1\n", ["SPK104"]),
+        ("x = df.count() > 1\n", []),
+        ("x = df.count() == 1\n", []),
+        ("x = 1 >= df.count()\n", []),
+        ("if not df.count():\n    pass\n", ["SPK104"]),
+        ("if df.groupBy('a').count():\n    pass\n", []),
+        ("df.repartition(4).write.csv('x')\n", ["SPK105"]),
+        ("df.repartition(numPartitions=4).write.csv('x')\n", ["SPK105"]),
+        ("df.repartition(400).write.csv('x')\n", []),
+        ("df.repartition(4, 'key').write.csv('x')\n", []),
+        ("df.coalesce(4).write.csv('x')\n", []),
+        ("x = df.toPandas()\n", ["SPK106"]),
+        ("small = df.limit(5)\nx = small.toPandas()\n", []),
+        ("x = df.groupBy('a').agg(F.max('b')).orderBy('a').toPandas()\n", []),
+        ("x = rdd.sortBy(f).take(3)\n", ["SPK107"]),
+        ("x = df.orderBy('a').collect()[0]\n", ["SPK107"]),
+        ("x = df.orderBy('a').limit(3).collect()[0]\n", []),
+    ],
+)
+def test_a_rule_knows_what_it_means(text: str, expected: list[str]) -> None:
+    assert codes(text) == expected
+
+
+def test_a_line_is_silenced_by_its_code_or_altogether() -> None:
+    text = "x = df.toPandas()"
+    assert codes(f"{text}  # noqa: SPK106\n") == codes(f"{text}  # noqa\n") == []
+    assert codes(f"{text}  # noqa: SPK101\n") == codes(f"{text}  # a noqa in a text: '# noqa'\n") == ["SPK106"]
+
+
+def test_a_script_without_spark_is_left_alone() -> None:
+    assert lint(b"import pandas\nfor f in frames:\n    f.count()\n") == []
+
+
+def test_the_command_names_place_why_and_cure_and_ends_with_65() -> None:
+    done = run(str(SCRIPTS / "careless.py"))
+    assert done.return_value == 65
+    assert "careless.py:19:4: SPK104 count() to test emptiness" in done.stdout
+    assert "    why:  it reads all rows" in done.stdout and "    cure: df.isEmpty()" in done.stdout
+    problems = [json.loads(line) for line in run(str(SCRIPTS / "careless.py"), "--json").stdout.splitlines()]
+    assert {problem["code"] for problem in problems} == set(RULES)
+
+
+def test_exit_codes_of_what_is_well_missing_and_no_python(tmp_path: Path) -> None:
+    assert run(str(SCRIPTS / "careful.py")).return_value == 0
+    missing = run(str(tmp_path / "none.py"))
+    assert getattr(missing.exception, "exit_code", None) == 66
+    (tmp_path / "broken.py").write_text("import pyspark\nif True\n")
+    broken = run(str(tmp_path))
+    assert getattr(broken.exception, "exit_code", None) == 65
+    assert "broken.py:2" in str(broken.exception)

@@ -1,0 +1,178 @@
+"""A watch beside a run: what it stores of real processes, and that it ends and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cmsspark.monitor import processes_watch
+from cmsspark.monitor.processes_sampler import TreeSampler
+from cmsspark.monitor.processes_watch import WatchOptions, next_interval
+from cmsspark.store.process_samples import FILE, ProcessDatabase, open_processes
+
+#: A Python driver that grows by 60 MB while nothing else runs, and a worker of it that stays as it is.
+GROWS = """
+import subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+kept = []
+for _ in range(6):
+    kept.append(bytearray(b"x") * 10_000_000)
+    time.sleep(0.2)
+print("grown", flush=True)
+sys.stdin.read()
+worker.kill()
+"""
+
+
+def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def started(tmp_path: Path, script: str = GROWS, *words: str) -> tuple[subprocess.Popen[str], processes_watch.Watch]:
+    root = subprocess.Popen(
+        [sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    watch = processes_watch.start(root.pid, WatchOptions(tmp_path, "grows", interval=0.1))
+    assert watch is not None
+    return root, watch
+
+
+def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
+    """Rows of the database; none while its tables are being made."""
+    with closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as db, suppress(sqlite3.OperationalError):
+        return db.execute(query).fetchall()
+    return []
+
+
+def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_path: Path) -> None:
+    root, watch = started(tmp_path)
+    assert root.stdout is not None and root.stdout.readline() == "grown\n"
+    grown = "SELECT 1 FROM ProcessMonitor WHERE rss_bytes > 68000000"
+    until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, grown) != [])
+    root.communicate("", timeout=60)
+    watch.end(root.returncode)
+    until(lambda: not psutil.pid_exists(watch.pid))
+    (run,) = rows(tmp_path, "SELECT run, status, exit_code, root_pid, job FROM Runs WHERE end_ms > start_ms")
+    assert run == (watch.run, "DONE", 0, root.pid, "grows")
+    first, last = rows(
+        tmp_path,
+        "SELECT min(rss_bytes), max(rss_bytes) FROM ProcessMonitor WHERE role = 'python_driver' "
+        "UNION ALL SELECT min(rss_bytes), max(rss_bytes) FROM ProcessMonitor WHERE role = 'python_worker'",
+    )
+    assert first[1] - first[0] >= 50_000_000  # type: ignore[operator]
+    assert last[1] - last[0] < 30_000_000  # type: ignore[operator]
+    (measured,) = rows(
+        tmp_path, "SELECT count(*), count(pss_bytes), count(fds), count(cpu_percent) FROM ProcessMonitor"
+    )
+    assert 0 < measured[1] < measured[0] == measured[2] == measured[3]  # type: ignore[operator]
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_monitor_of_a_killed_run_ends_and_leaves_no_process(tmp_path: Path, number: int) -> None:
+    root, watch = started(tmp_path)
+    assert root.stdout is not None and root.stdout.readline() == "grown\n"
+    until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, "SELECT 1 FROM ProcessMonitor") != [])
+    worker = psutil.Process(root.pid).children()[0]
+    root.send_signal(number)
+    root.wait(60)
+    until(lambda: not psutil.pid_exists(watch.pid))
+    worker.kill()
+    root.communicate(timeout=60)
+    # Nobody told an exit code: the process that waits for the run was killed, too.
+    os.close(watch.channel)
+    assert rows(tmp_path, "SELECT status, exit_code FROM Runs") == [("ENDED", None)]
+
+
+def test_a_run_that_ends_in_a_moment_is_not_watched_and_nothing_is_written(tmp_path: Path) -> None:
+    root, watch = started(tmp_path, "pass")
+    root.communicate(timeout=60)
+    watch.end(0)
+    until(lambda: not psutil.pid_exists(watch.pid))
+    assert not (tmp_path / FILE).exists() or rows(tmp_path, "SELECT count(*) FROM Runs")[0][0] <= 1
+
+
+def test_a_watch_that_cannot_write_does_not_concern_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "no-folder"
+    file.write_text("")
+    root, watch = started(file, "import time; time.sleep(0.5)")
+    root.communicate(timeout=60)
+    watch.end(root.returncode)
+    assert root.returncode == 0
+    until(lambda: not psutil.pid_exists(watch.pid))
+
+
+def test_command_lines_are_stored_once_and_without_secrets(tmp_path: Path) -> None:
+    root, watch = started(tmp_path, "import time; time.sleep(1)", "--password", "hunter2")
+    root.communicate(timeout=60)
+    watch.end(0)
+    until(lambda: not psutil.pid_exists(watch.pid))
+    lines = rows(tmp_path, "SELECT long_command FROM ProcessMonitor")
+    assert len(lines) > 2
+    assert [line for (line,) in lines if line] == [f"{sys.executable} -c import time; time.sleep(1) --password ***"]
+    assert b"hunter2" not in (tmp_path / FILE).read_bytes()
+
+
+def test_a_worker_stays_in_the_tree_when_its_parent_ends() -> None:
+    start = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {!r}], stdin=0); {}input()"
+    script = start.format("input()", "print(p.pid); ")
+    child = start.format(script, "")
+    with subprocess.Popen(
+        [sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as root:
+        assert root.stdout is not None
+        grandchild = int(root.stdout.readline())
+        sampler = TreeSampler("x", [root.pid])
+        assert {sample.pid for sample in sampler.sample()} >= {root.pid, grandchild}
+        psutil.Process(grandchild).parent().kill()  # type: ignore[union-attr]
+        until(
+            lambda: grandchild in {sample.pid for sample in sampler.sample()} and psutil.Process(grandchild).ppid() == 1
+        )
+        assert sampler.sample()[-1].pid == grandchild
+        psutil.Process(grandchild).kill()
+        root.kill()
+
+
+def test_samples_come_each_second_in_the_first_minute_and_cost_one_percent_at_most() -> None:
+    assert next_interval(5, 0.001) == 1
+    assert next_interval(61, 0.001) == 10
+    assert next_interval(5, 0.05) == pytest.approx(5)
+    assert next_interval(61, 0.05, fixed=2) == 2
+
+
+def test_the_oldest_runs_go_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cmsspark.store import process_samples
+    from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun
+
+    monkeypatch.setattr(process_samples, "MOST_ROWS", 25)
+    with open_processes(tmp_path) as database:
+        for number in range(5):
+            database.put_run(WatchedRun(f"r{number}", number, "h"))
+            samples = [ProcessSample(f"r{number}", tick, "h", 1, 0, 0, "java") for tick in range(10)]
+            database.add(samples, [LogEntry(f"r{number}", 1, "info", "x")])
+            database.add(samples)  # sent twice, stored once
+        assert database.prune() == 3
+        assert [run.run for run in database.runs()] == ["r4", "r3"]
+        assert [len(database.samples(f"r{number}")) for number in range(5)] == [0, 0, 0, 10, 10]
+        assert database.log("r0") == []
+
+
+def test_a_damaged_database_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"no database" * 100)
+    with open_processes(tmp_path) as database:
+        assert isinstance(database, ProcessDatabase) and database.runs() == []
+    assert len(list(tmp_path.glob(f"{FILE}.damaged-*"))) == 1
