@@ -95,7 +95,8 @@ def test_the_api_server_refuses_what_a_manifest_may_not_have(
 def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(cluster: Cluster, tmp_path: Path) -> None:
     text = (
         "import os, pathlib, sys\nout = pathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'])\n"
-        "(out / 'events').mkdir()\n(out / 'events/log').write_text('e')\n(out / 'model').write_bytes(bytes(range(256)) * 4000)\n"
+        "(out / 'events').mkdir()\n(out / 'events/log').write_text('e')\n"
+        "(out / 'model').write_bytes(bytes(range(256)) * 4000)\n"
         "print('argv', sys.argv[1:], os.environ['RANK'], os.environ['JAX_COORDINATOR_ADDRESS'])\n"
         "print('token', os.environ['TOKEN'], len(os.environ['TOKEN']))"
     )
@@ -114,7 +115,10 @@ def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(cluster: Cluste
 def test_a_script_that_fails_in_its_pod_is_told_with_its_last_lines_and_its_output(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    text = "import os, pathlib, sys\npathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'], 'part').write_text('p')\nprint('it breaks')\nsys.exit(3)"
+    text = (
+        "import os, pathlib, sys\npathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'], 'part').write_text('p')\n"
+        "print('it breaks')\nsys.exit(3)"
+    )
     cluster.fate = really_runs(tmp_path / "pod")
     with cluster, pytest.raises(WorkerFailed, match="worker 0 of test-run ended with exit code 3") as error:
         run_to_end(cluster, tmp_path, text)
@@ -141,14 +145,18 @@ def ends(phase: str = "Failed", **status: Any) -> Fate:
     return fate
 
 
+OOM_KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+NO_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+
+
 @pytest.mark.parametrize(
     ("fate", "reason"),
     [
         (ends(containerStatuses=container({"terminated": {"exitCode": 3}})), "ended with exit code 3"),
         (ends(containerStatuses=container({"terminated": {"exitCode": 137}})), "was killed by SIGKILL"),
-        (ends(containerStatuses=container({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})), "more than its --memory"),
-        (ends(reason="Evicted", message="The node was low on resource: memory."), "Evicted: The node was low on resource"),
-        (ends("Pending", containerStatuses=container({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})), "ImagePullBackOff: no such image"),
+        (ends(containerStatuses=container(OOM_KILLED)), "more than its --memory"),
+        (ends(reason="Evicted", message="The node was low on resource: memory."), "Evicted: The node was low"),
+        (ends("Pending", containerStatuses=container(NO_IMAGE)), "ImagePullBackOff: no such image"),
     ],
 )  # fmt: skip
 def test_a_worker_that_the_cluster_ends_is_told_at_once(
@@ -189,8 +197,10 @@ def test_pods_that_the_quota_does_not_allow_are_told(cluster: Cluster, tmp_path:
         job = cluster.jobs[0]
         cluster.core.create_namespaced_event(cluster.namespace, {
             "metadata": {"name": "e1"}, "reason": "FailedCreate", "type": "Warning",
-            "message": 'Error creating: pods "x" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=4, limited: cpu=4',
-            "involvedObject": {"kind": "Job", "name": job.metadata.name, "namespace": cluster.namespace, "uid": job.metadata.uid},
+            "message": 'Error creating: pods "x" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=4',
+            "involvedObject": {
+                "kind": "Job", "name": job.metadata.name, "namespace": cluster.namespace, "uid": job.metadata.uid,
+            },
         })  # fmt: skip
 
     import threading

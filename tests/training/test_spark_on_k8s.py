@@ -66,15 +66,13 @@ def test_spark_submits_a_driver_with_our_pod_template(kube: KubeServer, tmp_path
         "spark.kubernetes.container.image": "registry/x:1",
         "spark.kubernetes.file.upload.path": f"file://{tmp_path}/upload",
         "spark.kubernetes.namespace": "default",
-        "spark.kubernetes.authenticate.submission.oauthToken": ADMIN,
-        "spark.kubernetes.authenticate.submission.caCertFile": str(kube.certificate),
         "spark.kubernetes.submission.waitAppCompletion": "false",
     }
     words = ("dbs_eos", "--k8s", "--master", f"k8s://{kube.url}", "--name", "two words", "--date", "20260115")
     options = [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
     settings = Settings(root=None, store=None, state_dir=tmp_path, cache_dir=tmp_path)
     built = command(*words, *options, host=this_host({}), places=places, settings=settings)
-    environ = {**os.environ, **built.env, "SPARK_SUBMIT_OPTS": ""}
+    environ = {**os.environ, **built.env, "SPARK_SUBMIT_OPTS": "", "KUBECONFIG": str(kube.kubeconfig())}
     run = subprocess.run(built.argv, capture_output=True, text=True, env=environ, check=False, timeout=500)
     assert run.returncode == 0, run.stderr[-3000:]
     core = kube.core()
