@@ -43,9 +43,7 @@ _SCRIPT: Final = "etc/training/train_events.py"
 @click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of trees, such as depth=6.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Networks: workers at once.")
 @click.option("--epochs", type=click.IntRange(1), default=6, show_default=True, help="Networks: epochs at most.")
-@click.option(
-    "--batch", type=click.IntRange(1), default=128, show_default=True, help="Networks: events of a step."
-)
+@click.option("--batch", type=click.IntRange(1), default=128, show_default=True, help="Networks: events of a step.")
 @click.option(
     "--learning-rate", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True,
     help="Networks: that of one worker.",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from cmsspark.errors import CmssparkError, NotReady, UsageError
+from cmsspark.errors import CmssparkError, InputMissing, NotReady, UsageError
 from cmsspark.training import k8s_manifests as manifests
 from cmsspark.training.backend import Attempt, WorkerFailure, reason_of
 from cmsspark.training.k8s_errors import ApiAway, api_errors, require_client, translated
@@ -76,6 +76,23 @@ class K8sBackend:
             manifests.config_map(run, cluster, number, source, owners),
             manifests.service(run, cluster, number, owners),
         ]
+
+    def connect(self) -> None:
+        """Read the kubeconfig: afterwards ``namespace`` is known. The cluster is not asked."""
+        require_client()
+        self.api = self._connected()
+
+    def remove(self, names: list[str]) -> None:
+        """Delete the Jobs of these names, with all that they own; those that are gone already are no error."""
+        from kubernetes import client
+
+        self.connect()
+        for name in names:
+            with suppress(InputMissing), api_errors(f"deleting the Job {name}", str(self.api.configuration.host)):
+                options = client.V1DeleteOptions(propagation_policy="Background")
+                client.BatchV1Api(self.api).delete_namespaced_job(
+                    name, self.namespace, body=options, _request_timeout=_TIMEOUT
+                )
 
     def _connected(self) -> Any:
         """A client of the cluster. Raises UsageError (2) without a kubeconfig."""

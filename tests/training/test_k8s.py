@@ -312,6 +312,29 @@ def test_an_interrupted_run_leaves_nothing_and_all_it_made_was_the_jobs(cluster:
     assert "a-secret-value" not in json.dumps(without_secrets)
 
 
+def test_stop_removes_what_a_lost_launcher_left(
+    kube: KubeServer, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    from click.testing import CliRunner
+    from kubernetes import client
+
+    from cmsspark.commands.train import command
+
+    run = run_of(tmp_path, "pass", backend="k8s")
+    job = manifests.job(run, manifests.Cluster("x", cluster.namespace), 1)
+    client.BatchV1Api(kube.api()).create_namespaced_job(cluster.namespace, job)
+    folder = RunFolder.create(tmp_path / "state/training", run, cluster.namespace)
+    record = json.loads((folder.path / "run.json").read_text())
+    (folder.path / "run.json").write_text(json.dumps(record | {"process": os.getpid(), "process_began": 1}))
+    monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig()))
+    monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
+    said = CliRunner().invoke(command, ["stop", "test-run"], catch_exceptions=False).stdout
+    assert said == f"test-run: stopped; removed from {cluster.namespace}: test-run\n"
+    assert cluster.left() == []
+
+
 def test_workers_go_on_while_the_api_server_is_away(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
