@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -108,7 +109,9 @@ class K8sBackend:
                     config.load_incluster_config()
                     self.namespace = self.namespace or _own_namespace()
                     return client.ApiClient()
-            contexts, active = config.list_kube_config_contexts()
+            # The client reads the variable only when it is imported.
+            file = os.environ.get("KUBECONFIG")
+            contexts, active = config.list_kube_config_contexts(file)
             chosen = next((each for each in contexts if each["name"] == self.context), active)
             if self.context is not None and chosen["name"] != self.context:
                 names = ", ".join(each["name"] for each in contexts)
@@ -116,7 +119,7 @@ class K8sBackend:
                     "--context is one of the kubeconfig", found=self.context, next_step=f"use one of: {names}"
                 )
             self.namespace = self.namespace or chosen["context"].get("namespace") or "default"
-            return config.new_client_from_config(context=chosen["name"])
+            return config.new_client_from_config(file, chosen["name"])
         except (ConfigException, OSError, KeyError, TypeError) as error:
             raise UsageError(
                 "a kubeconfig is wanted, as kubectl uses it",
