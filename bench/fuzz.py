@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.corpus import hostile
 from tests.sources.both_ways import SHORT, TIMES, VALUE, VALUES, Both, decoder_of, examples
-from tests.sources.test_decoders import DECODERS, UNSEEN, by_the_letter, told
+from tests.sources.test_decoders import DECODERS, UNSEEN, by_the_letter, result_of
 
 NAMES = sorted(DECODERS)
 #: Of names and of people.
@@ -34,7 +34,7 @@ def check(name: str, chunk: bytes) -> None:
     if UNSEEN.search(chunk):
         return  # a known gap: a mark of a form without any field that is needed
     fast, strict = DECODERS[name][1](), DECODERS[name][1]()
-    found, wanted = told(fast, fast.decode(chunk, "f")), told(strict, by_the_letter(strict, chunk))
+    found, wanted = result_of(fast, fast.decode(chunk, "f")), result_of(strict, by_the_letter(strict, chunk))
     assert found == wanted, f"{name}: {chunk!r}\nfast:   {found}\nstrict: {wanted}"
 
 

@@ -22,6 +22,12 @@ _REFUSED: Final = re.compile(
     r"|Client cannot authenticate via: ?\[[^\]]*KERBEROS[^\]]*\]|SIMPLE authentication is not enabled"
     r"|Integrity check on decrypted field failed|Unable to obtain password from user|Clock skew too great"
 )
+#: What kinit says where the realm does not accept a keytab. Anything else, such as a KDC that does not answer, is left
+#: to Java, which may be configured to ask another one.
+_KEYTAB_REFUSED: Final = re.compile(
+    r"Preauthentication failed|Client '[^']*' not found[^\n]*|Keytab contains no suitable keys[^\n]*"
+    r"|Password has expired|Client's (?:credentials|entry)[^\n]*(?:revoked|expired)[^\n]*|Password incorrect"
+)
 _NEXT: Final = "kinit, or give --principal NAME@REALM and --keytab FILE; then run it again"
 
 
@@ -46,9 +52,11 @@ def is_needed(environ: Mapping[str, str]) -> bool:
 
 
 def check(environ: Mapping[str, str], principal: str | None = None, keytab: str | None = None) -> None:
-    """Raises NotAllowed (77) without a ticket or a private keytab, SettingsError (78) for one option without the other.
+    """Raises NotAllowed (77) without a ticket, or a private keytab that the realm accepts; SettingsError (78) for one
+    option without the other.
 
-    Does nothing for clusters without Kerberos. Where ``klist`` is not installed, tickets are left to Java.
+    Does nothing for clusters without Kerberos. Where ``klist`` and ``kinit`` are not installed, tickets and keytabs are
+    left to Java.
     """
     if not is_needed(environ):
         return
@@ -59,18 +67,12 @@ def check(environ: Mapping[str, str], principal: str | None = None, keytab: str 
             next_step="give both --principal NAME@REALM and --keytab FILE",
         )
     if keytab is not None:
-        _check_keytab(Path(keytab))
-        return
-    klist = shutil.which("klist", path=environ.get("PATH"))
-    if klist is None:
+        assert principal is not None
+        _check_keytab(Path(keytab), principal, environ)
         return
     # Exit code 1: no cache, no ticket of the realm's, or an expired one.
-    words = {name: environ[name] for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG") if name in environ}
-    try:
-        has_ticket = not subprocess.run([klist, "-s"], env=words, check=False, timeout=30).returncode
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    if not has_ticket:
+    done = _run(environ, "klist", "-s")
+    if done is not None and done.returncode:
         raise NotAllowed(
             "a valid Kerberos ticket is needed",
             where=environ.get("KRB5CCNAME") or f"the default cache of user {os.getuid()}",
@@ -79,9 +81,35 @@ def check(environ: Mapping[str, str], principal: str | None = None, keytab: str 
         )
 
 
-def _check_keytab(path: Path) -> None:
+def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> None:
     try:
         open_private(path, "a keytab").close()
     except OSError as error:
         found = error.strerror
         raise NotAllowed("the keytab cannot be read", where=path, found=found, next_step="check --keytab") from None
+    # Its key may be older than the realm's: Java would say so in a trace, after some seconds.
+    done = _run(environ, "kinit", "-k", "-t", str(path), "-c", "MEMORY:cmsspark", principal)
+    refusal = _KEYTAB_REFUSED.search(done.stderr) if done is not None and done.returncode else None
+    if refusal is not None:
+        raise NotAllowed(
+            f"a keytab is wanted that gives {principal} a valid Kerberos ticket",
+            where=path,
+            found=refusal[0],
+            next_step=f"klist -k {path} lists its principals; make it anew if the password changed, or kinit and leave "
+            "out --principal and --keytab",
+        )
+
+
+def _run(environ: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str] | None:
+    """What a command of Kerberos ended with; None where it is not installed or does not end in time."""
+    program = shutil.which(words[0], path=environ.get("PATH"))
+    if program is None:
+        return None
+    kept = {name: environ[name] for name in ("PATH", "HOME", "KRB5CCNAME", "KRB5_CONFIG") if name in environ}
+    command = [program, *words[1:]]
+    try:
+        return subprocess.run(
+            command, env={**kept, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -93,6 +93,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         values = {name: document[name] for name in cls.__struct_fields__ if document.get(name) is not None}
         return msgspec.convert({**values, "document": dict(document)}, cls)
 
-    def input_of(self, stream: str) -> InputEntry | None:
-        """What the run read of a stream."""
-        return next((entry for entry in self.inputs if entry.stream == stream), None)
+    def input_of(self, source: str) -> InputEntry | None:
+        """What the run read of a stream, or of a dump's table or another feed by its name."""
+        return next((entry for entry in self.inputs if source in (entry.stream, entry.table)), None)

@@ -168,6 +168,10 @@ def test_without_one_of_the_libraries_the_others_are_not_used(there: None, tmp_p
         "sources/formats/packed.pxd",
         "sources/values.pxd",
         "source_digest.pxi",
+        "object_memory.pxi",
+        "sources/formats/avro_values.pxd",
+        "sources/formats/json_values.pxd",
+        "sources/formats/line_reader.pxi",
         "sources/formats/plain_csv.pyx",
     ],
 )

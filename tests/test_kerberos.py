@@ -64,6 +64,35 @@ def test_a_keytab_is_private_and_comes_with_its_principal(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        ("kinit: Preauthentication failed while getting initial credentials", True),
+        ("kinit: Client 'me@REALM' not found in Kerberos database while getting initial credentials", True),
+        ("kinit: Keytab contains no suitable keys for me@REALM while getting initial credentials", True),
+        ("kinit: Cannot contact any KDC for realm 'REALM' while getting initial credentials", False),
+    ],
+)
+def test_a_keytab_that_the_realm_refuses_is_77_and_a_kdc_that_is_away_is_left_to_java(
+    tmp_path: Path, words: str, is_refused: bool
+) -> None:
+    environ = cluster(tmp_path, 0)
+    kinit = tmp_path / "bin" / "kinit"
+    kinit.write_text(
+        f'#!/bin/sh\n[ "$1 $2 $4 $5" = "-k -t -c MEMORY:cmsspark" ] || exit 0\necho "{words}" >&2\nexit 1\n'
+    )
+    kinit.chmod(0o755)
+    keytab = tmp_path / "me.keytab"
+    keytab.write_bytes(b"\x05\x02planted-key")
+    keytab.chmod(0o600)
+    if not is_refused:
+        kerberos.check(environ, "me@REALM", str(keytab))
+        return
+    with pytest.raises(NotAllowed, match=r"klist -k .*me\.keytab") as error:
+        kerberos.check(environ, "me@REALM", str(keytab))
+    assert words.removeprefix("kinit: ").split(" while")[0][:24] in str(error.value)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "GSS initiate failed [Caused by GSSException: No valid credentials provided (Mechanism level: Failed to "

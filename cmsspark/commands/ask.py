@@ -188,8 +188,9 @@ def replicate(
 
 
 def _open_store(fout: str | None, settings_file: str | None) -> tuple[str, Files]:
-    store = store_of(fout, settings_of(settings_file))
-    return store, files_of(store, "cmsspark ask")
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    return store, files_of(store, "cmsspark ask", settings)
 
 
 def _show(answer: Answer, top: int, as_json: bool) -> None:

@@ -40,7 +40,7 @@ def command(
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
     jobs = (find_job(job_name).name,) if job_name else ()
-    compact(files_of(store, "cmsspark compact"), store, jobs, day or period, dry_run=dry_run)
+    compact(files_of(store, "cmsspark compact", settings), store, jobs, day or period, dry_run=dry_run)
 
 
 def compact(

@@ -213,7 +213,7 @@ def _files(settings: Settings, root: str | None, fout: str) -> Files:
         return LocalFiles()
     from cmsspark.runners.session import small_session
 
-    return files_for("hdfs://", small_session("cmsspark daily"))
+    return files_for("hdfs://", small_session("cmsspark daily", settings))
 
 
 def _show(daily: Daily, tasks: Sequence[PlannedTask]) -> int:

@@ -23,8 +23,9 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> None:
     """List the stored weeks, months and ranges: their days and rows, and whether days were run again since."""
     from cmsspark.reports.terminal import echo_table
 
-    store = store_of(fout, settings_of(settings_file))
-    files = files_of(store, "cmsspark periods")
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark periods", settings)
     runs = CurrentRuns(files, store)
     periods = [_as_dict(files, store, period, runs) for period in stored_periods(files, store, "period")]
     if as_json:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import glob
-from typing import Any
 
 import click
 
-from cmsspark.file_systems import files_for
 from cmsspark.periods import Interval
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import when_options
+from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.readable import json_text
-from cmsspark.storage import Files, LocalFiles, is_local
+from cmsspark.storage import Files, is_local
 from cmsspark.store.results import CurrentTable, current
 
 
 def find(table: str, day: Interval, fout: str | None, settings_file: str | None) -> tuple[Files, CurrentTable]:
     """The file system and the current result of ``table``. Local stores need no JVM; others start one."""
     job = job_of_table(table)
-    store = store_of(fout, settings_of(settings_file))
-    files = LocalFiles() if is_local(store) else files_for(store, _session())
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark path", settings)
     return files, current(files, store, job.name, job.name if table in job.aliases else table, day)
-
-
-def _session() -> Any:
-    from cmsspark.runners.session import small_session
-
-    return small_session("cmsspark path")
 
 
 @click.command("path")

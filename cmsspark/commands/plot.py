@@ -37,8 +37,9 @@ def command(
 
     PICTURE is one of datasets, sites, trend, heat, remote, cpu. Default: all of them.
     """
-    store = store_of(fout, settings_of(settings_file))
-    files = files_of(store, "cmsspark plot")
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark plot", settings)
     job = job_of_table(table or ("period_aggregation" if isinstance(when, Period) else "data_aggregation"))
     if not use_pictures.has_use(job):
         raise UsageError(f"{job.name} counts no accesses", next_step="give a table such as data_aggregation or dbs_aaa")

@@ -7,11 +7,11 @@ import click
 from cmsspark import clock
 from cmsspark.days import DAY_MS
 from cmsspark.errors import NotReady, UsageError
-from cmsspark.file_systems import files_for
 from cmsspark.pipeline.options import quiet_option, settings_of, store_of, store_options
+from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.progress_line import counted
 from cmsspark.settings import Settings
-from cmsspark.storage import Files, LocalFiles, is_local, join
+from cmsspark.storage import Files, join
 from cmsspark.store import lease, leftovers, retention
 from cmsspark.store.retention import OldRun
 
@@ -32,11 +32,7 @@ def command(age: int, yes: bool, dry_run: bool, fout: str | None, settings_file:
         raise UsageError("--yes and --dry-run exclude each other", next_step="give only one of them")
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
-    files: Files = LocalFiles()
-    if not is_local(store):
-        from cmsspark.runners.session import small_session
-
-        files = files_for(store, small_session("cmsspark prune"))
+    files = files_of(store, "cmsspark prune", settings)
     before_ms = clock.now_ms() - age * DAY_MS
     count = prune(files, store, before_ms, remove=yes) + _prune_rest(files, store, settings, before_ms, remove=yes)
     if not count:

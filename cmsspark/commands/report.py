@@ -8,16 +8,14 @@ import click
 
 from cmsspark.daily.state import DailyState
 from cmsspark.errors import Exit, InputMissing, OutputError
-from cmsspark.file_systems import files_for
 from cmsspark.periods import Interval, Period, first_day
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import when_options
 from cmsspark.pipeline.run_report import of_run, page_of_run
+from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.readable import encodable, json_text
 from cmsspark.reports.text import text
-from cmsspark.runners.session import small_session
-from cmsspark.storage import Files, LocalFiles, is_local
 from cmsspark.store import results
 
 
@@ -47,7 +45,7 @@ def command(
     job = job_of_table(table)
     settings = settings_of(settings_file)
     store = store_of(fout, settings)
-    files = _files(store)
+    files = files_of(store, "cmsspark report", settings)
     name = job.name if table in job.aliases else table
     try:
         stored = (
@@ -71,10 +69,6 @@ def command(
     elif html is None:
         click.echo(text(contents))
     return 0 if all(join["is_right"] for join in contents["joins"]) else int(Exit.DATA)
-
-
-def _files(store: str) -> Files:
-    return LocalFiles() if is_local(store) else files_for(store, small_session("cmsspark report"))
 
 
 def _write(path: Path, content: str) -> None:

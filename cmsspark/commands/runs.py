@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from cmsspark import clock
 from cmsspark.commands.show_measured import echo_measured, only_measured
 from cmsspark.errors import UsageError
-from cmsspark.file_systems import files_for
 from cmsspark.manifests import Manifest
 from cmsspark.pipeline import failure_report
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.run_context import from_manifest
 from cmsspark.pipeline.run_report import PAGE
+from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.readable import json_text
 from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
 from cmsspark.settings import Settings
-from cmsspark.storage import LocalFiles, is_local, local_path
+from cmsspark.storage import is_local, local_path
 from cmsspark.store import contents, run_history
 from cmsspark.store.run_history import Run, RunHistory, State
 
@@ -45,7 +45,7 @@ def history_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -
         if rebuild:
             store = store_of(fout, settings)
         if store and (rebuild or (is_local(store) and not history.knows_store(store))):
-            added = history.rebuild(store, stored_runs(store))
+            added = history.rebuild(store, stored_runs(store, settings))
             if rebuild or added:
                 notes.append(f"{added} runs were added from the manifests in {store}")
         for note in notes:
@@ -53,14 +53,9 @@ def history_of(settings: Settings, fout: str | None, *, rebuild: bool = False) -
         yield history
 
 
-def stored_runs(store: str) -> Iterator[Run]:
+def stored_runs(store: str, settings: Settings | None = None) -> Iterator[Run]:
     """The runs in the manifests of a store."""
-    if is_local(store):
-        files: Any = LocalFiles()
-    else:
-        from cmsspark.runners.session import small_session
-
-        files = files_for(store, small_session("cmsspark runs"))
+    files = files_of(store, "cmsspark runs", settings)
     for manifest in contents.manifests(files, store):
         try:
             yield from_manifest(Manifest.of(manifest), store)

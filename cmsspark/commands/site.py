@@ -46,8 +46,9 @@ def command(out: str, fout: str | None, settings_file: str | None) -> None:
 
     A page is written again only where its run is another one. The site needs no server program: any web folder does.
     """
-    store = store_of(fout, settings_of(settings_file))
-    files = files_of(store, "cmsspark site")
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    files = files_of(store, "cmsspark site", settings)
     pages = [page for job in _FOLDERS for page in _job_pages(files, store, JOBS[job], Path(out))]
     if not pages:
         next_step = "run_spark data_aggregation --date DAY"

@@ -14,6 +14,7 @@ from cmsspark.query import output
 
 if TYPE_CHECKING:
     from cmsspark.query.database import Database
+    from cmsspark.settings import Settings
 
 #: Rows that are printed as a table unless --rows says otherwise.
 _SHOWN = 100
@@ -44,7 +45,7 @@ def command(
     text = _query_text(query, file)
     if out:
         output.check_target(out, fmt)
-    with _open(store, memory) as database:
+    with _open(store, memory, settings) as database:
         if text is None:
             from cmsspark.query.prompt import Prompt
 
@@ -61,11 +62,11 @@ def command(
             click.echo(output.summary(result), err=True)
 
 
-def _open(store: str, memory: str | None) -> Database:
+def _open(store: str, memory: str | None, settings: Settings) -> Database:
     from cmsspark.pipeline.stored_columns import files_of
     from cmsspark.query.database import Database
 
-    files = files_of(store, "cmsspark sql")
+    files = files_of(store, "cmsspark sql", settings)
     if files.stat(store) is None:
         next_step = "check --fout, or make a first day: run_spark data_aggregation --date DAY"
         raise InputMissing("a store is wanted", where=store, found="nothing of that name", next_step=next_step)

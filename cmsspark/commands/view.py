@@ -59,7 +59,7 @@ def command(
     if out and Path(out).suffix not in _WRITERS:
         raise UsageError(f"--out must end in {', '.join(_WRITERS)}", found=out)
     store = store_of(fout, settings)
-    files = files_of(store, "cmsspark view")
+    files = files_of(store, "cmsspark view", settings)
     chosen = period or view.last(days.today())
     stored = stored_days.find_days(files, store, chosen)
     if run_missing and stored.missing:

@@ -88,17 +88,20 @@ def learning_curves(history: Sequence[Mapping[str, float]]) -> Chart:
     finite = np.concatenate([series[np.isfinite(series)] for series in values.values()])
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     span = high - low or 1.0
-    parts = [_axes("epochs or rounds", "loss", [f"{low + span * tick / 4:.3g}" for tick in range(5)])]
+    parts = [_axes("epochs or rounds", "loss", [f"{low + span * tick / 4:.3g}" for tick in range(5)], len(history))]
     for place, (name, series) in enumerate(values.items()):
         known = np.isfinite(series)
         if known.any():
-            across = np.linspace(0, 1, len(series)) if len(series) > 1 else np.zeros(1)
+            across = np.arange(1, len(series) + 1) / len(series)
             parts.append(_line(across[known], (series[known] - low) / span, place))
             parts.append(_legend_line(name.replace("_", " "), place, _LEFT + 12 + 150 * place, _TOP + 14))
     return Chart("".join(parts), _HEIGHT + 52, f"Loss over {len(history)} epochs or rounds: {high:.3g} to {low:.3g}")
 
 
-def _axes(across: str, up: str, ticks: Sequence[str] = ("0", "25 %", "50 %", "75 %", "100 %")) -> str:
+def _axes(
+    across: str, up: str, ticks: Sequence[str] = ("0", "25 %", "50 %", "75 %", "100 %"), last: float = 1.0
+) -> str:
+    """The frame with its ticks; ``last``: the number at the right end, where the left one is 0."""
     bottom = _TOP + _HEIGHT
     parts = [f'<rect x="{_LEFT}" y="{_TOP}" width="{_PLOT}" height="{_HEIGHT}" fill="none" stroke="#9aa5b1"/>']
     for place, text in enumerate(ticks):
@@ -109,7 +112,7 @@ def _axes(across: str, up: str, ticks: Sequence[str] = ("0", "25 %", "50 %", "75
         )
     for place in range(5):
         x = _LEFT + _PLOT * place / 4
-        parts.append(f'<text class="soft mid" x="{x:.1f}" y="{bottom + 16}">{place / 4:g}</text>')
+        parts.append(f'<text class="soft mid" x="{x:.1f}" y="{bottom + 16}">{last * place / 4:g}</text>')
     parts.append(f'<text class="soft mid" x="{_LEFT + _PLOT / 2:.0f}" y="{bottom + 36}">{escape(across)}</text>')
     middle = _TOP + _HEIGHT / 2
     parts.append(f'<text class="soft mid" transform="translate(9 {middle:.0f}) rotate(-90)">{escape(up)}</text>')

@@ -25,6 +25,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = {
 }
 #: Share of the events to learn from that decides when boosting stops, and which of several models is the best.
 VALIDATION: Final = 0.15
+_SMALL_EVENTS: Final = 20_000
 _WHOLE: Final = ("trees", "depth", "patience")
 
 
@@ -88,9 +89,13 @@ def fit_xgboost(
 ) -> tuple[XgboostModel, list[dict[str, float]]]:
     """Fit XGBoost to events in memory: the model, and the loss by round.
 
-    Boosting stops when the loss of the validation part, the last events, no longer falls. ``threads``: 0 for all cores.
+    Boosting stops when the loss of the validation part, the last events, no longer falls. ``threads``: 0 for
+    all cores, or one where events are few.
     """
     xgboost = require_xgboost()
+    if not threads and len(labels) < _SMALL_EVENTS:
+        # Threads that wait for each other cost more than they save.
+        threads = 1
     count = validation_start(len(labels))
     train = xgboost.DMatrix(hlf[:count], labels[:count])
     held_out = xgboost.DMatrix(hlf[count:], labels[count:])

@@ -78,6 +78,7 @@ class BarrierTrainer:
     def __call__(self, spark: SparkSession, sample: Path, kind: str, seed: int, target: Path) -> None:
         """Train a network and move its model to ``target``. Raises what the launcher raises."""
         from cmsspark.events.networks import require_jax
+        from cmsspark.events.result_files import write_history
         from cmsspark.training.launch import check, launch
         from cmsspark.training.spark_backend import SparkBackend
         from cmsspark.training.spec import TrainingRun
@@ -93,7 +94,19 @@ class BarrierTrainer:
         launch(run, backend, folder, progress_line.log)
         model = next(folder.output.glob("*/model"))
         shutil.move(model, target)
+        write_history(target, _losses(folder.output))
         folder.remove()
+
+
+def _losses(output: Path) -> list[dict[str, float]]:
+    """The losses by epoch from the log of the training that worker 0 leaves."""
+    log = next(output.glob("*/training_log.jsonl"), None)
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log else []
+    return [
+        {"train_loss": row["loss"], "validation_loss": row["validation_loss"]}
+        for row in rows
+        if "loss" in row and "validation_loss" in row
+    ]
 
 
 def _continued(base: Path, run: TrainingRun) -> RunFolder:

@@ -60,7 +60,7 @@ def run(
         if not all(is_local(location) for location in (*locations, fout)):
             from cmsspark.runners.session import small_session
 
-            files = files_for("hdfs://", small_session(f"cmsspark {NAME}"))
+            files = files_for("hdfs://", small_session(f"cmsspark {NAME}", settings))
         run_context.lock(files)
         source = resolve_day(files, layout, NAME, day, allow_tmp=allow_tmp)
         decoder, bins = _read(files, source, day, settings)

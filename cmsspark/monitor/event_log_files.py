@@ -34,7 +34,7 @@ class LogLines:
     #: Parts whose end is missing, with the reason.
     cut: list[str] = field(default_factory=list)
     long_lines: int = 0
-    bytes: int = 0
+    plain_bytes: int = 0
 
     def __iter__(self) -> Iterator[bytes]:
         for part in self.parts:
@@ -45,7 +45,7 @@ class LogLines:
         held: list[bytes] = []
         size = 0
         for piece in self._pieces(part, stream):
-            self.bytes += len(piece)
+            self.plain_bytes += len(piece)
             *ended, rest = piece.split(b"\n")
             if ended:
                 held.append(ended[0])

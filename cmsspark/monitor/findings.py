@@ -162,14 +162,17 @@ def _of_plans(metrics: RunMetrics) -> Iterator[Finding]:
                     yield from _small_files(count, volume_of, verb, where)
     for entry in metrics.reported:
         yield from _small_files(entry.input_files, entry.input_bytes, "read", f"{entry.job} of {entry.day}")
-    for kind, text, size in metrics.rdd_hints:
+    for kind, callsite, shuffled in metrics.rdd_hints:
         if kind == plans.CACHED_ONCE:
             cure = "leave cache() or persist() out, or unpersist() when it is read: it takes memory from others"
-            yield Finding("cached_unused", "cached, and read by one action only", text, cure)
-        elif kind == plans.SORTED_FOR_FIRST and (size or 0) >= MB:
+            yield Finding("cached_unused", "cached, and read by one action only", callsite, cure)
+        elif kind == plans.SORTED_FOR_FIRST and (shuffled or 0) >= MB:
             cure = "takeOrdered(n) or top(n) instead of sortBy(…).take(n)"
             yield Finding(
-                "sort_for_first_rows", f"{volume(size)} were shuffled to sort an RDD for its first rows", text, cure
+                "sort_for_first_rows",
+                f"{volume(shuffled)} were shuffled to sort an RDD for its first rows",
+                callsite,
+                cure,
             )
 
 

@@ -63,11 +63,11 @@ def _of_logs(metrics: RunMetrics) -> Iterator[Finding]:
         yield Finding("py4j_object", title, "the driver's log", _ARROW, "error")
     yield from _full_heap(metrics)
     for where, texts in (("the driver's log", metrics.log_lines), ("tasks", [*metrics.failures])):
-        line = next((text for text in texts if _HEAP.search(text)), None)
-        if line is not None:
+        telling = next((text for text in texts if _HEAP.search(text)), None)
+        if telling is not None:
             role = "executor" if where == "tasks" and not metrics.master.startswith("local") else "driver"
             cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark advise has figures"
-            yield Finding("heap_space", f"no heap was left: {line[:160]}", where, cure, "error")
+            yield Finding("heap_space", f"no heap was left: {telling[:160]}", where, cure, "error")
 
 
 def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from cmsspark.monitor import findings
 from cmsspark.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.monitor.event_log_files import find_log, is_log_name
 from cmsspark.monitor.event_stages import merge_peaks
-from cmsspark.monitor.run_metrics import RunMetrics
+from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.monitor.spark_reported import add_reported
 from cmsspark.storage import is_local, local_path
 
@@ -23,10 +23,20 @@ _HEAD: Final = 30
 _EARLIER_S: Final = 5.0
 
 
-def finish(metrics: RunMetrics, folder: Path, options: Mapping[str, str]) -> RunMetrics:
-    """The run with everything that is known after its end. ``folder``: that of the measured run."""
+def finish(
+    metrics: RunMetrics, folder: Path, options: Mapping[str, str], driver_peaks: Mapping[str, int]
+) -> RunMetrics:
+    """The run with everything that is known after its end. ``folder``: that of the measured run; ``driver_peaks``: of
+    the driver's process tree, as it was sampled.
+    """
     add_reported(metrics, folder / measured.FILE)
     metrics = _with_events(metrics, options)
+    if metrics.deploy_mode != "cluster" and driver_peaks:
+        driver = next((entry for entry in metrics.executors if entry.executor == "driver"), None)
+        if driver is None:
+            driver = ExecutorEntry("driver", metrics.host)
+            metrics.executors.append(driver)
+        merge_peaks(driver.peaks, driver_peaks)
     metrics.findings = findings.find(metrics)
     return metrics
 

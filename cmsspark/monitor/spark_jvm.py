@@ -33,7 +33,7 @@ class JvmCounters:
             self._open()
         if self._map is None:
             return None
-        return sum(struct.unpack_from("<q", self._map, offset)[0] for offset in self._used)
+        return sum(int(struct.unpack_from("<q", self._map, offset)[0]) for offset in self._used)
 
     def _open(self) -> None:
         for path in self._folder.glob(f"hsperfdata_*/{self._pid}"):

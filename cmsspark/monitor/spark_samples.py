@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,10 @@ class TreeReader:
         self._daemons: dict[int, bool] = {}
         self._cpu: dict[int, int] = {}
         self._looks = 0
+        self._virtual: dict[int, int] = {}
+        #: The largest memory of the JVM, of all Pythons, and of other children of the JVM, in the names of Spark. It
+        #: would start ``pgrep`` for each process and each look, which costs several percent of a core.
+        self.peaks: dict[str, int] = {}
 
     def sample(self) -> Sample | None:
         """A look at the processes; None where the root is gone."""
@@ -47,8 +51,8 @@ class TreeReader:
         sample = Sample(clock.now_ms())
         sample.driver_jvm_rss, sample.heap_bytes = root_rss, self._counters.heap()
         pythons, daemons = self._children_of_jvm()
-        python_rss = [rss for pid in pythons if (rss := self._rss(pid)) is not None]
-        sample.driver_python_rss = max(python_rss, default=None)
+        python_rss = {pid: rss for pid in [*pythons, *daemons] if (rss := self._rss(pid)) is not None}
+        sample.driver_python_rss = max((python_rss[pid] for pid in pythons if pid in python_rss), default=None)
         workers = {
             pid: rss for daemon in daemons for pid in self._children(daemon) if (rss := self._rss(pid)) is not None
         }
@@ -56,6 +60,8 @@ class TreeReader:
         if workers:
             sample.largest_worker = max(workers, key=lambda pid: workers[pid])
             sample.largest_worker_rss = workers[sample.largest_worker]
+        self._note_peaks("JVM", {self._root: root_rss})
+        self._note_peaks("Python", {**python_rss, **workers})
         sample.cpu_ms = sum(self._cpu.values()) * 1000 // _TICKS
         return sample
 
@@ -70,9 +76,12 @@ class TreeReader:
                     words = (self._proc / str(pid) / "cmdline").read_bytes()
                     self._daemons[pid] = any(name in words for name in _DAEMONS)
         daemons = [pid for pid in self._below_jvm if self._daemons.get(pid)]
-        for pid in daemons:
-            self._rss(pid)
         return [pid for pid in self._below_jvm if not self._daemons.get(pid)], daemons
+
+    def _note_peaks(self, kind: str, rss: Mapping[int, int]) -> None:
+        virtual = sum(self._virtual.get(pid, 0) for pid in rss)
+        for name, value in ((f"ProcessTree{kind}VMemory", virtual), (f"ProcessTree{kind}RSSMemory", sum(rss.values()))):
+            self.peaks[name] = max(value, self.peaks.get(name, 0))
 
     def _children(self, pid: int) -> list[int]:
         found: list[int] = []
@@ -91,6 +100,7 @@ class TreeReader:
                 return None
             # Children that were waited for are in it: workers that ended count.
             self._cpu[pid] = sum(int(fields[number]) for number in (11, 12, 13, 14))
+            self._virtual[pid] = int(fields[20])
             return int(fields[21]) * _PAGE
         except (OSError, ValueError, IndexError):
             return None
@@ -128,6 +138,11 @@ class Sampler(threading.Thread):
                 self.samples = thinned(self.samples)
             if self._also is not None:
                 self._also(sample)
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """Peaks of the process trees, in the names of Spark."""
+        return self._reader.peaks
 
     def stop(self) -> list[Sample]:
         """End, and return the samples."""

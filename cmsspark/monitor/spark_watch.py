@@ -95,7 +95,8 @@ class RunMeasure:
             # Not before: a short run needs none of it while it starts.
             from cmsspark.monitor.spark_finish import finish
 
-            self.metrics = finish(metrics, self.folder, self.options)
+            peaks = self._sampler.peaks if self._sampler is not None else {}
+            self.metrics = finish(metrics, self.folder, self.options, peaks)
             self._write()
         with suppress(Exception):
             prune(self.state_dir)
@@ -131,7 +132,7 @@ def begin(
     metrics.master, metrics.deploy_mode = options.get("spark.master", ""), options.get("spark.submit.deployMode", "")
     if not has_jvm:
         # This process becomes that of the job.
-        metrics.root_pid = os.getpid()
+        metrics.root_pid, metrics.master, metrics.deploy_mode = os.getpid(), "", ""
     measure = RunMeasure(state_dir, metrics, options, has_jvm)
     try:
         measure._write()

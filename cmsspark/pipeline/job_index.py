@@ -28,6 +28,8 @@ class Job:
     runs_in_processes: bool = False
     #: The log streams that it reads by default.
     streams: tuple[str, ...] = ()
+    #: A feed with folders of days that is no stream, by its name in ``etc/sources.yaml``.
+    feed: str = ""
     #: The file in ``cmsspark/jobs/`` that holds its command, where it is not the job's name.
     file: str = ""
     #: Its results are of weeks, months or other ranges, not of days.
@@ -98,7 +100,7 @@ def _jobs() -> Iterator[Job]:
     about = "What caches of several sizes would have missed at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
-    yield Job("xcache", about, ("xcache",), needs_spark=False)
+    yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache")
     for name, about, table in (
         ("events_prepare", "Features of collision events from ROOT files, with a cutflow", "event_cutflow"),
         ("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,15 +13,18 @@ import numpy as np
 
 from cmsspark.errors import CmssparkError, DataError
 from cmsspark.kernel.catalogue import NOT_THERE, Catalogue
+from cmsspark.pipeline.catalogue_snapshots import open_snapshots
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.outsized import largest
 from cmsspark.sources.reader import Reader
 from cmsspark.sources.registry import STREAMS_OF_JOBS
-from cmsspark.storage import is_local, local_path
+from cmsspark.storage import Files, is_local, local_path
 
 #: Marks errors about sums beyond 64 bits.
 _MARK = "beyond 2^63-1"
+#: Files of a stream that lie elsewhere are copied here one by one, up to so many bytes in all.
+MOST_COPIED_BYTES = 20_000_000_000
 
 
 class Largest(NamedTuple):
@@ -39,7 +45,7 @@ def reader_of(request: DayRequest) -> Any:
 def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: Path | None) -> Exception:
     """The error; for a sum beyond 64 bits, one that names stream, dataset, file and line of the largest record.
 
-    The logs are read again for that, where they lie on a local disk.
+    The logs are read again for that, where they lie on a local disk or are no larger than MOST_COPIED_BYTES.
     """
     if not isinstance(error, DataError) or _MARK not in error.wanted:
         return error
@@ -60,24 +66,49 @@ def explained(error: Exception, request: DayRequest, inputs: Inputs, catalogue: 
 
 
 def _largest(request: DayRequest, inputs: Inputs, catalogue: Path | None) -> list[Largest]:
-    files = None if catalogue is None else Catalogue(catalogue)
-    # Jobs name their dataset: no file is looked up.
-    records = [
-        _of_stream(request, source, inputs.accepted, None if source.stream in STREAMS_OF_JOBS else files)
-        for source in inputs.streams
-    ]
+    with _opened(inputs, catalogue) as in_dbs:
+        # Jobs name their dataset: no file is looked up.
+        records = [
+            _of_stream(
+                request, source, inputs.files, inputs.accepted, None if source.stream in STREAMS_OF_JOBS else in_dbs
+            )
+            for source in inputs.streams
+        ]
     return [record for record in records if record is not None]
 
 
+@contextmanager
+def _opened(inputs: Inputs, catalogue: Path | None) -> Iterator[Catalogue | None]:
+    """The catalogue; with Spark's shuffle join, which needs none, it is built for this question alone."""
+    if catalogue is not None or not inputs.has_accesses:
+        yield None if catalogue is None else Catalogue(catalogue)
+        return
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
+        built = open_snapshots(inputs.files, inputs.dbs, None, Path(folder)).catalogue
+        yield None if built is None else Catalogue(built)
+
+
+@contextmanager
+def _copied(files: Files, path: str) -> Iterator[Path]:
+    """A file's local path; of one that lies elsewhere, that of a copy, which is removed at the end."""
+    if is_local(path):
+        yield Path(local_path(path))
+        return
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as folder:
+        target = Path(folder, "copy")
+        files.fetch(path, target)
+        yield target
+
+
 def _of_stream(
-    request: DayRequest, source: DayInput, accepted: frozenset[str], catalogue: Catalogue | None
+    request: DayRequest, source: DayInput, files: Files, accepted: frozenset[str], catalogue: Catalogue | None
 ) -> Largest | None:
     most, file = 0, ""
+    if sum(listed.size for listed in source.files if not is_local(listed.path)) > MOST_COPIED_BYTES:
+        return None
     for listed in source.files:
-        if not is_local(listed.path):
-            return None
         reader = reader_of(request)(source.stream, source.format_name, request.day)
-        with open(local_path(listed.path), "rb") as stream:
+        with _copied(files, listed.path) as local, open(local, "rb") as stream:
             for batch in reader.file(stream, listed.path, accept_damaged=listed.path in accepted):
                 value = largest(batch) if largest(batch) > most else 0
                 if value and (catalogue is None or (value := _matched(batch, catalogue)) > most):
@@ -87,7 +118,7 @@ def _of_stream(
     # Read once more for its position: the reader names records above one less.
     limit = (most - 1) // 1000 if source.stream == "crab" else most - 1
     reader = Reader(source.stream, source.format_name, request.day, request.settings.max_line_bytes, limit)
-    with open(local_path(file), "rb") as stream:
+    with _copied(files, file) as local, open(local, "rb") as stream:
         for _ in reader.file(stream, file, accept_damaged=file in accepted):
             pass
     for lfn, value, where, position in reader.outsized:

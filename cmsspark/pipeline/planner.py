@@ -91,7 +91,7 @@ class Planner:
         for table, entry in manifest.tables.items():
             if table in job.tables and entry.schema not in ("", stored_table(table).fingerprint()):
                 return f"stale: the schema of {table} has changed"
-        for stream in self.layout.epochs.streams_of_day(day, job.streams):
+        for stream in self._sources(job, day):
             try:
                 now = self._resolve(stream, day)
             except (InputMissing, NotReady):
@@ -108,7 +108,7 @@ class Planner:
     def _fingerprint(self, job: Job, day: date, options: tuple[str, ...]) -> str:
         """A digest of what a run would read: the same inputs fail in the same way."""
         streams, inputs = [], []
-        for stream in self.layout.epochs.streams_of_day(day, job.streams):
+        for stream in self._sources(job, day):
             with suppress(InputMissing, NotReady):
                 inputs.append(_file_keys([[f.path, f.size, f.mtime_ms] for f in self._resolve(stream, day).files]))
                 streams.append(stream)
@@ -117,6 +117,10 @@ class Planner:
             dumps = [(dump.kind, str(dump.day)) for dump in self._dumps(job, day, streams)]
         return hashlib.sha256(repr((__version__, options, streams, inputs, dumps)).encode()).hexdigest()[:16]
 
+    def _sources(self, job: Job, day: date) -> tuple[str, ...]:
+        """The streams that the job reads of a day, or its feed."""
+        return (job.feed,) if job.feed else self.layout.epochs.streams_of_day(day, job.streams)
+
     def _resolve(self, stream: str, day: date) -> DayInput:
         is_allowed = self.policies.get(stream) == "tmp"
         return folders.resolve_day(self.files, self.layout, stream, day, allow_tmp=is_allowed)
@@ -124,8 +128,9 @@ class Planner:
     def _ready(self, job: Job, day: date, manifest: Manifest | None) -> tuple[Readiness, tuple[str, ...]]:
         parts, options = [], set()
         sources = []
-        before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if job.streams else []
-        for stream in self.layout.epochs.streams_of_day(day, job.streams):
+        has_days = bool(job.streams or job.feed)
+        before = results.history(self.files, self.fout, job.name, day, TRAILING_DAYS) if has_days else []
+        for stream in self._sources(job, day):
             try:
                 source = self._resolve(stream, day)
             except (InputMissing, NotReady) as error:
@@ -167,8 +172,12 @@ class Planner:
         return parts
 
     def _dumps(self, job: Job, day: date, streams: Sequence[str]) -> list[Dump]:
+        if job.feed:
+            return []
         if not job.streams:
-            chosen: list[Dump] = importlib.import_module(job.module).JOB.choose(self.files, self.layout, day)
+            # A job on stored results reads no dump, and says itself which result it needs.
+            of_dumps = getattr(importlib.import_module(job.module), "JOB", None)
+            chosen: list[Dump] = of_dumps.choose(self.files, self.layout, day) if of_dumps is not None else []
             return chosen
         dumps = [folders.choose_dbs_dump(self.files, self.layout, day, DUMPS["dbs"].for_streams)]
         if set(streams) & set(STREAMS_NEEDING_REPLICAS):

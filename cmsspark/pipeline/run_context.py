@@ -130,8 +130,8 @@ def _begun(run_context: RunContext) -> Run:
     run = Run(name, run_context.job, first_day(interval), State.RUNNING, run_context.fout, int(began * 1000))
     details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}
     process = process_identity.identity()
-    if (name := measured.measured_run()) is not None:
-        process["measured"] = name
+    if (measured_run := measured.measured_run()) is not None:
+        process["measured"] = measured_run
     return replace(run, process=process, details=Manifest.of(details))
 
 

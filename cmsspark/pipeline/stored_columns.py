@@ -13,6 +13,7 @@ from cmsspark.memory import is_shortage
 from cmsspark.periods import Period
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.schemas import Table, stored_table
+from cmsspark.settings import Settings
 from cmsspark.storage import Files, LocalFiles, is_local, join
 from cmsspark.store import contents, part_files, results
 from cmsspark.store.results import CurrentTable
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def files_of(fout: str, app: str) -> Files:
-    """The file system of a store; one that is not on the local disk takes a small Spark session."""
+def files_of(fout: str, app: str, settings: Settings | None = None) -> Files:
+    """The file system of a store; one that is not on the local disk takes a small Spark session with the options of
+    ``settings`` (by default those of the environment) for file systems and Kerberos.
+    """
     if is_local(fout):
         return LocalFiles()
     from cmsspark.runners.session import small_session
 
-    return files_for(fout, small_session(app))
+    return files_for(fout, small_session(app, settings))
 
 
 def parts_of(files: Files, current: CurrentTable, table: str) -> list[str | CurrentTable]:

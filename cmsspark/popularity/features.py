@@ -22,6 +22,8 @@ BASE_COLUMNS: Final = (
 )
 #: Parts of the name that have columns of their own where at least so many datasets share them.
 _COMMON: Final = 5
+#: The most common tiers, and campaigns, that have a column: all columns of many datasets fit into memory.
+_MOST_FLAGS: Final = 19
 
 
 class Names:
@@ -37,7 +39,8 @@ class Names:
         flags = []
         for name in ("tier", "campaign"):
             values, counts = np.unique(groups[name], return_counts=True)
-            for value in values[counts >= _COMMON].tolist():
+            common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_FLAGS])
+            for value in values[common[counts[common] >= _COMMON]].tolist():
                 self.columns.append(f"is_{name}_{value}")
                 flags.append(groups[name] == value)
         self.flags = np.stack(flags, axis=1).astype(float) if flags else np.zeros((len(datasets), 0))

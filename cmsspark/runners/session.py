@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cmsspark import errors, kerberos
 from cmsspark.resources import resource
+from cmsspark.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,14 +208,21 @@ def static_plans(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(name, before or "true")
 
 
-def small_session(app: str) -> SparkSession:
+def small_session(app: str, settings: Settings | None = None) -> SparkSession:
     """A session for looking at a file system only: quiet, and quickly there.
 
-    In a job that spark-submit started it is that job's: YARN ends a driver of its own that has another master.
+    It takes the options for file systems and Kerberos (``spark.hadoop.*``, ``spark.kerberos.*``) from ``settings``, by
+    default those of the environment. In a job that spark-submit started it is that job's: YARN ends a driver of its
+    own that has another master. Raises NotAllowed (77) where the cluster wants Kerberos and there is neither a ticket
+    nor a keytab, before a JVM starts.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return session(app)
+    values = (settings or load_settings()).spark
+    access = {name: value for name, value in values.items() if name.startswith(("spark.hadoop.", "spark.kerberos."))}
+    if not has_session():
+        kerberos.check(os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab")))
     quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     options = {"spark.ui.enabled": "false", "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
-    return session(app, **{"spark.master": "local[1]", **options})
+    return session(app, **{"spark.master": "local[1]", **options, **access})

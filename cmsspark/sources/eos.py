@@ -127,8 +127,13 @@ _REQUIRED: Final = {
 }
 
 
-def _required_of(data: Mapping[str, Any]) -> RequiredFields | None:
-    """The required fields of a struct; None where its keys do not identify the format version."""
+_REQUIRED_OF_TEXT: Final = RequiredFields("path", ("sec.info", "sec.app"), ("rb",), ("wb",), True, "G1", True)
+
+
+def _required_of(data: Mapping[str, Any] | str) -> RequiredFields | None:
+    """The required fields of a record; None where the keys of its ``data`` do not identify the format version."""
+    if isinstance(data, str):
+        return _REQUIRED_OF_TEXT
     prefixed = "eos.path" in data
     if prefixed != any(key.startswith("eos.") for key in data):
         return None

@@ -39,7 +39,6 @@ MEASURED: Final[Mapping[str, tuple[str, str]]] = {
     "spark.eventLog.enabled": ("true", "stages, tasks and memory of each run are stored (docs/monitoring.md)"),
     "spark.eventLog.dir": ("{events}", "a private folder of this host; another one, or --no-monitor, replaces it"),
     "spark.eventLog.logStageExecutorMetrics": ("true", "peaks of memory by stage"),
-    "spark.executor.processTreeMetrics.enabled": ("true", "the memory of Python, which the heap's figures leave out"),
     "spark.executor.metrics.pollingInterval": ("1s", "peaks between two heartbeats are seen"),
 }
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"

@@ -6,17 +6,15 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from cmsspark import __version__
+from cmsspark import __version__, kerberos
 from cmsspark.compiled import OFF, unavailable_reason
 from cmsspark.errors import CmssparkError, Exit
 from cmsspark.pipeline.options import SETTINGS_HELP
@@ -241,15 +239,14 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Finding:
     lacking = [name for name in ("core-site.xml", "yarn-site.xml") if not Path(folder, name).is_file()]
     if lacking:
         return Finding("cluster", WRONG, f"{folder} lacks {' and '.join(lacking)}", "fetch them from the cluster")
-    if "kerberos" in Path(folder, "core-site.xml").read_text(encoding="utf-8", errors="replace") and not _has_ticket():
-        return Finding("cluster", WRONG, f"{folder} wants Kerberos; there is no valid ticket", "kinit")
+    names = ("spark.kerberos.principal", "spark.kerberos.keytab")
+    try:
+        kerberos.check(environ, *map(settings.spark.get, names))
+    except CmssparkError as error:
+        return Finding(
+            "cluster", WRONG, f"{folder} wants Kerberos: {error.wanted}; {error.found}", error.next_step or ""
+        )
     return Finding("cluster", OK, folder)
-
-
-def _has_ticket() -> bool:
-    with suppress(OSError):
-        return subprocess.run(["klist", "-s"], check=False, capture_output=True).returncode == 0
-    return True  # nobody can tell
 
 
 def _existing(folder: Path) -> Path:

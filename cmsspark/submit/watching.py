@@ -10,6 +10,7 @@ from pathlib import Path
 from cmsspark.monitor import spark_watch
 from cmsspark.pipeline.job_index import Job
 from cmsspark.settings import Settings
+from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import RunWatch
@@ -34,7 +35,10 @@ def measuring(
         return None
     name = job.name if job is not None else Path(request.job or "").name
     options = {option: chosen.value for option, chosen in command.options.chosen.items()}
-    return spark_watch.begin(settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log)
+    measure = spark_watch.begin(settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log)
+    if measure is not None and command.is_on_yarn:
+        measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
+    return measure
 
 
 def watching_processes(

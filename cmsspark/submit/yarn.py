@@ -83,6 +83,20 @@ def active_nodes(environ: Mapping[str, str]) -> int | None:
     return None
 
 
+def smallest_node(environ: Mapping[str, str]) -> int | None:
+    """Bytes of memory that YARN gives on its smallest node; None where its pages do not tell."""
+    import urllib.request
+
+    for page in pages(settings(environ)):
+        try:
+            with urllib.request.urlopen(f"{page}/ws/v1/cluster/nodes?states=RUNNING", timeout=5) as answer:  # noqa: S310  # http only
+                nodes = (json.load(answer)["nodes"] or {}).get("node", [])
+                return min(int(node["usedMemoryMB"]) + int(node["availMemoryMB"]) for node in nodes) << 20
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
 def check_nodes(environ: Mapping[str, str]) -> None:
     """Raises NotReady (75) where no node works: what is submitted then would wait for ever."""
     if active_nodes(environ) == 0:

@@ -48,13 +48,23 @@ def free_ports() -> dict[str, int]:
             one.close()
 
 
-def write_all(folder: Path, jars: Path, spark_home: Path, ports: Mapping[str, int], names: Iterable[str]) -> None:
-    """``conf/`` for clients, ``conf-NAME/`` for each daemon, ``spark-conf/``, and ``env`` to source."""
-    _write(folder / "conf", folder, jars, ports, "nodemanager", "namenode", names)
+def write_all(
+    folder: Path,
+    jars: Path,
+    spark_home: Path,
+    ports: Mapping[str, int],
+    names: Iterable[str],
+    security: Mapping[str, Mapping[str, str]],
+) -> None:
+    """``conf/`` for clients, ``conf-NAME/`` for each daemon, ``spark-conf/``, and ``env`` to source.
+
+    ``security`` holds further properties by the name of the file.
+    """
+    _write(folder / "conf", folder, jars, ports, "nodemanager", "namenode", names, security)
     for name in names:
         node = name if name in HOSTS else "nodemanager"
         namenode = name if name.startswith("namenode") else "namenode"
-        _write(folder / f"conf-{name}", folder, jars, ports, node, namenode, names)
+        _write(folder / f"conf-{name}", folder, jars, ports, node, namenode, names, security)
     settings = spark_defaults(ports)
     (folder / "spark-conf").mkdir(exist_ok=True)
     lines = "".join(f"{name} {value}\n" for name, value in settings.items())
@@ -92,7 +102,14 @@ def _commands(folder: Path, jars: Path) -> None:
 
 
 def _write(
-    conf: Path, folder: Path, jars: Path, ports: Mapping[str, int], node: str, namenode: str, names: Iterable[str]
+    conf: Path,
+    folder: Path,
+    jars: Path,
+    ports: Mapping[str, int],
+    node: str,
+    namenode: str,
+    names: Iterable[str],
+    security: Mapping[str, Mapping[str, str]],
 ) -> None:
     conf.mkdir(parents=True, exist_ok=True)
     core = {
@@ -102,9 +119,13 @@ def _write(
         "ipc.client.connect.max.retries": "5",
         "ipc.client.connect.retry.interval": "1000",
     }
-    _xml(conf / "core-site.xml", core)
-    _xml(conf / "hdfs-site.xml", _hdfs(folder, ports, namenode, names))
-    _xml(conf / "yarn-site.xml", _yarn(folder, jars, ports, node))
+    sites = {
+        "core-site.xml": core,
+        "hdfs-site.xml": _hdfs(folder, ports, namenode, names),
+        "yarn-site.xml": _yarn(folder, jars, ports, node),
+    }
+    for name, values in sites.items():
+        _xml(conf / name, {**values, **security.get(name, {})})
     queues = {"root.queues": "default,cms", "root.default.capacity": "50", "root.cms.capacity": "50"}
     queues |= {f"root.{name}.maximum-capacity": "100" for name in ("default", "cms")}
     queues |= {"maximum-am-resource-percent": "0.9"}

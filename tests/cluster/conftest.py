@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -21,6 +22,7 @@ from cmsspark.demo import LogLayout, make
 from cmsspark.submit.host import find_spark
 from tests.cluster import environment
 from tests.cluster.daemons import Cluster, until
+from tests.cluster.kdc import Realm
 
 #: The checkout: the nodes of the cluster do not see it, nor what else only the user's host has.
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +81,7 @@ class World:
         return {
             **kept,
             **self.cluster.env,
+            **(self.cluster.realm.environment if self.cluster.realm else {}),
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.folder / "tmp"),
             "CMSSPARK_STATE_DIR": str(self.folder / "state"),
@@ -227,21 +230,21 @@ def executors(world: World) -> list[int]:
     return containers(world, b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend")
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The cluster with a node and two namespaces, the day's logs and dumps on the first, ended after the tests."""
-    folder = tmp_path_factory.mktemp("cluster")
+@contextmanager
+def a_world(folder: Path, further: tuple[str, ...] = (), realm: Realm | None = None) -> Iterator[World]:
+    """A cluster with a node, the day's logs and dumps on its first namespace; ended after the block."""
     packed = environment.packed()
     large = [folder / name for name in ("cms", "cache", "local", "home", "tmp")]
     hidden = [ROOT, folder / "state", *large]
     for place in hidden:
         place.mkdir(exist_ok=True)
     java = shutil.which("java") or "java"
-    cluster = Cluster(folder / "daemons", find_spark({}).home, java, hidden=tuple(hidden))
+    cluster = Cluster(folder / "daemons", find_spark({}).home, java, hidden=tuple(hidden), realm=realm)
     there = World(cluster, folder)
+    options = f"{JAVA} {realm.java_option}" if realm else JAVA
     try:
-        cluster.up(("namenode-2",))
-        (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=JAVA))
+        cluster.up(further)
+        (folder / "settings.yaml").write_text(SETTINGS.format(port=cluster.ports["nodemanager-shuffle"], java=options))
         (folder / "empty.yaml").write_text("{}")
         layout = LogLayout(per_part=500)
         make(there.local, DAY, days=len(DAYS), records=8_000, files=2_000, datasets=60, people=40, layout=layout)
@@ -256,6 +259,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         # Gigabytes that pytest would keep of three runs; what the daemons and containers wrote to their logs stays.
         for place in (*large, folder / "fetched", cluster.folder / "data"):
             shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The cluster with a node and two namespaces, for all tests that need it."""
+    with a_world(tmp_path_factory.mktemp("cluster"), ("namenode-2",)) as there:
+        yield there
 
 
 @pytest.fixture()

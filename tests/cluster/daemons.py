@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import artifacts, configuration
+from tests.cluster import artifacts, configuration, kdc
 from tests.cluster.webhdfs import WebHdfs
 
 CLASSES = {
@@ -47,6 +47,8 @@ class Cluster:
 
     #: Folders of this host that its nodes do not see, where this account may hide them.
     hidden: tuple[Path, ...] = ()
+    #: The Kerberos realm of a secured cluster; its KDC runs.
+    realm: kdc.Realm | None = None
     #: Those that this process started.
     own: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -73,7 +75,8 @@ class Cluster:
 
     def hdfs_of(self, name: str) -> WebHdfs:
         """The namespace of that NameNode."""
-        return WebHdfs(f"http://127.0.0.1:{self.ports[f'{name}-http']}", configuration.user())
+        base = f"http://{'localhost' if self.realm else '127.0.0.1'}:{self.ports[f'{name}-http']}"
+        return WebHdfs(base, configuration.user(), self.realm.delegation(base) if self.realm else None)
 
     def uri(self, name: str = "namenode") -> str:
         """``hdfs://HOST:PORT`` of a namespace."""
@@ -87,7 +90,8 @@ class Cluster:
         self.state["names"] = names
         for part in ("logs", "data/tmp", *(f"webroot/webapps/{name}" for name in WEBAPPS)):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
-        configuration.write_all(self.folder, jars, self.spark_home, self.ports, self.state["names"])
+        security = kdc.properties(self.realm) if self.realm else {}
+        configuration.write_all(self.folder, jars, self.spark_home, self.ports, self.state["names"], security)
         self._save()
         for name in names:
             if name.startswith("namenode") and not (self.folder / "data" / name / "current").is_dir():
@@ -199,6 +203,8 @@ class Cluster:
 
     def _get(self, port: str, path: str) -> dict[str, Any]:
         try:
+            if self.realm:
+                return dict(json.loads(self.realm.get(f"http://localhost:{self.ports[port]}{path}")))
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[port]}{path}", timeout=5) as answer:
                 return dict(json.load(answer))
         except (OSError, ValueError):
@@ -235,7 +241,7 @@ class Cluster:
         logs = self.folder / "logs"
         own = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dyarn.log.dir={logs}"]
         own += [f"-Dhadoop.log.dir={logs}", "-Dcluster.level=INFO", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
-        own += [f"-Dcmsspark.cluster={name}"]
+        own += [f"-Dcmsspark.cluster={name}", *([self.realm.java_option] if self.realm else [])]
         conf, root = self.folder / f"conf-{name}", self.folder / "webroot"
         if name == "history":
             defaults = configuration.spark_defaults(self.ports)

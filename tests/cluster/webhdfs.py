@@ -24,6 +24,8 @@ class WebHdfs:
 
     base: str
     user: str
+    #: Stands for the user where the cluster is secured.
+    delegation: str | None = None
 
     def call(self, method: str, path: str, operation: str, **values: str) -> dict[str, Any]:
         """One operation without data."""
@@ -95,5 +97,6 @@ class WebHdfs:
         self.call("DELETE", path, "DELETE", recursive="true")
 
     def _url(self, path: str, operation: str, **values: str) -> str:
-        query = urlencode({"op": operation, "user.name": self.user, **values})
+        who = {"delegation": self.delegation} if self.delegation else {"user.name": self.user}
+        query = urlencode({"op": operation, **who, **values})
         return f"{self.base}/webhdfs/v1{quote(path)}?{query}"

@@ -11,7 +11,7 @@ from cmsspark.errors import InputMissing, UsageError
 from cmsspark.jobs import period as period_job
 from cmsspark.periods import between
 from cmsspark.settings import load_settings
-from tests.commands.test_diff import diff, fails, said
+from tests.commands.test_diff import diff, fails, output_of
 from tests.pipeline.partial_days import partial, store_partials, user
 
 FIRST = between(date(2026, 1, 1), date(2026, 1, 3))
@@ -59,7 +59,7 @@ def found_run(store: Path) -> str:
 
 
 def test_people_see_the_names_of_the_periods(store: Path) -> None:
-    shown = said(store, FIRST.isoformat(), SECOND.isoformat())
+    shown = output_of(store, FIRST.isoformat(), SECOND.isoformat())
     assert shown.startswith(f"A {FIRST.isoformat()}@") and f"\nB {SECOND.isoformat()}@" in shown
 
 

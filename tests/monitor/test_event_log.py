@@ -185,7 +185,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 lines = LogLines(["made"], lambda _: made)
 metrics = read_event_log(lines).metrics()
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(metrics.totals.tasks - made.count, lines.bytes, after - before)
+print(metrics.totals.tasks - made.count, lines.plain_bytes, after - before)
 """
 
 

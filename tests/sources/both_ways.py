@@ -16,13 +16,13 @@ from cmsspark.errors import DataError
 from cmsspark.sources.formats import lines
 from cmsspark.sources.formats.fast_json import COMPILED
 from cmsspark.sources.formats.json_lines import JsonDecoder
-from tests.sources.test_decoders import DECODERS, told
+from tests.sources.test_decoders import DECODERS, result_of
 
 #: For tests of the compiled module; in CI a skipped test is a failed one.
 needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled module: python setup.py build_ext --inplace")
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
-#: A short line of each form that is told apart, with all that it needs.
+#: A short line of each form that is result_of apart, with all that it needs.
 SHORT = {
     "aaa enr": b'{"data":{"file_lfn":"/store/a","read_bytes":3,"read_bytes_at_close":5,"write_bytes":7,"user_dn":"B",'
     b'"app_info":"crab","src_experiment_site":"T1","dst_experiment_site":"T2"},"metadata":{"timestamp":1560600000}}',
@@ -87,8 +87,8 @@ class Both:
     def same(self, chunk: bytes | memoryview, first_line: int = 1) -> dict[str, Any]:
         """What both make of a chunk. Raises AssertionError where that is not the same."""
         before = self.taken
-        found = told(self.fast, self._read(self.fast, chunk, first_line))
-        wanted = told(self.slow, self._read(self.slow, chunk, first_line))
+        found = result_of(self.fast, self._read(self.fast, chunk, first_line))
+        wanted = result_of(self.slow, self._read(self.slow, chunk, first_line))
         assert found == wanted, f"{bytes(chunk)[:2000]!r}\ncompiled: {found}\nplain:    {wanted}"
         assert self.taken - before <= found["read"]
         return found
@@ -110,13 +110,13 @@ class Both:
         for decoder in (self.fast, self.slow):
             try:
                 batches = [batch.unpack() for batch in lines.decode_file(decoder, io.BytesIO(content), name)]
-                found.append([told(decoder, batch) for batch in batches])
+                found.append([result_of(decoder, batch) for batch in batches])
             except DataError as error:
                 found.append(str(error))
         assert found[0] == found[1]
 
     def each(self, records: Sequence[bytes], at_once: int = 500) -> None:
-        """Compare many lines, some hundreds at once; the line that differs is told."""
+        """Compare many lines, some hundreds at once; the line that differs is result_of."""
         for begin in range(0, len(records), at_once):
             some = records[begin : begin + at_once]
             try:
@@ -151,16 +151,25 @@ def damaged(line: bytes) -> Iterator[bytes]:
 VALUE = re.compile(rb'(?<=[:\[,])(?:"[^"]*"(?!:)|[^"\[\]{},]+)')
 
 
+#: A value in a text ``key=value&...``.
+PART = re.compile(rb'(?<==)[^&"]*')
+
+
 def revalued(line: bytes) -> Iterator[bytes]:
     """The line with each of its values changed to each odd one."""
     for found in VALUE.finditer(line):
         for value in (*VALUES, *TIMES):
             yield line[: found.start()] + value + line[found.end() :]
+    for found in PART.finditer(line):
+        for value in VALUES:
+            yield line[: found.start()] + value.removeprefix(b'"').removesuffix(b'"') + line[found.end() :]
 
 
 def rekeyed(line: bytes) -> Iterator[bytes]:
     """The line with each member of its objects gone, first, last, twice, in another object, or under another key."""
     record = json.loads(line)
+    if isinstance(record["data"], str):
+        yield from _reparted(line, record["data"].encode())
     objects: list[tuple[str, ...]] = [(), *((key,) for key, value in record.items() if isinstance(value, dict))]
     for place in objects:
         for key, value in (record[place[0]] if place else record).items():
@@ -180,6 +189,32 @@ def rekeyed(line: bytes) -> Iterator[bytes]:
             for name in (b'""', b'"Data"', b'"timestamp"', b'"raw"', b'"eos.rb"', b'"eos.x"', b'"eos_path"', b'"path"'):
                 yield line.replace(member, name + b":" + member.partition(b":")[2])
                 yield line.replace(member, name + b":null," + member)
+
+
+def _reparted(line: bytes, text: bytes) -> Iterator[bytes]:
+    """The line with each part of its text gone, first, last, twice, cut, or under another key."""
+    parts = text.split(b"&")
+    for place, part in enumerate(parts):
+        key, _, value = part.partition(b"=")
+        rest = parts[:place] + parts[place + 1 :]
+        others = [
+            key,
+            key + b"=",
+            key + b"=7",
+            key + b"=/store/b",
+            key + b"==" + value,
+            b"=" + value,
+            b"",
+            b"=",
+            b"x=y",
+        ]
+        for other in (part, *others, b"log=" + value, b"path=" + value, b"rb=" + value):
+            for changed in (
+                [other, *rest], [*rest, other], [other, *parts], [*parts, other],
+                [*parts[:place], other, *parts[place + 1 :]], [*parts[:place], other, *parts[place:]],
+            ):  # fmt: skip
+                yield line.replace(text, b"&".join(changed))
+        yield line.replace(text, b"&".join(rest))
 
 
 _FEW = (b"null", b"1", b'"1"', b"{}", b"[]", b"true", b'"/store/b"')

@@ -89,6 +89,25 @@ def test_a_cluster_that_the_settings_name_needs_its_configuration(tmp_path: Path
     assert findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"].state == OK
 
 
+def test_a_cluster_with_kerberos_needs_a_ticket_or_a_keytab(tmp_path: Path) -> None:
+    for name in ("conf", "bin"):
+        (tmp_path / name).mkdir()
+    wanted = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
+    (tmp_path / "conf" / "core-site.xml").write_text(wanted)
+    (tmp_path / "conf" / "yarn-site.xml").write_text("<configuration/>")
+    klist = tmp_path / "bin" / "klist"
+    klist.write_text("#!/bin/sh\nexit 1\n")
+    klist.chmod(0o755)
+    environ = {"HADOOP_CONF_DIR": str(tmp_path / "conf"), "PATH": str(tmp_path / "bin")}
+    lacking = findings(tmp_path, environ=environ)["cluster"]
+    assert lacking.state == WRONG and "no ticket" in lacking.text and "kinit" in lacking.mend
+    keytab = tmp_path / "me.keytab"
+    keytab.write_bytes(b"\x05\x02")
+    keytab.chmod(0o600)
+    text = f"spark:\n  spark.kerberos.principal: me@REALM\n  spark.kerberos.keytab: {keytab}\n"
+    assert findings(tmp_path, text, environ)["cluster"].state == OK
+
+
 def test_the_command_prints_lines_or_json_and_ends_with_78_where_something_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ _QUALITY: Final = (
 
 def view(request: PageRequest) -> Content:
     """The page of a stored forecast and a stratum. Raises InputMissing (66) for a day without one."""
-    days = request.database.days("popularity_predictions")
+    days = request.database.days("popularity_forecast")
     if not days:
         note = Note("No forecast is stored. Run: run_spark popularity_forecast --date DAY")
         return Content("Forecasts", [], notes=[note])
@@ -75,24 +75,24 @@ def _datasets(request: PageRequest, day: date, stratum: str) -> Section:
     values = {"day": day, "stratum": stratum}
     names = ", ".join(column.name for column in _DATASETS)
     found = request.database.query(
-        f"SELECT {names} FROM popularity_predictions {where} ORDER BY rank LIMIT {_SHOWN}", values
+        f"SELECT {names} FROM popularity_forecast {where} ORDER BY rank LIMIT {_SHOWN}", values
     )
     count, likely, threshold, model = request.database.query(
         "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(model) "
-        f"FROM popularity_predictions {where}",
+        f"FROM popularity_forecast {where}",
         values,
     ).rows[0]
     if not count:
         return Section("Most probable datasets", [Note("The forecast has no such dataset.")])
     figures = Figures([
-        Figure("Probably popular", f"{likely:,}", f"of {count:,} datasets"),
+        Figure("Probably popular", f"{likely:,}", f"of the first {count:,} datasets by rank"),
         Figure("Popular means", f"> {threshold:g}", "accesses in the week"),
         Figure("Model", shown(model)),
     ])  # fmt: skip
     rows = [(row[0], Cell(row[1], request.link("dataset", name=row[1])), *row[2:]) for row in found.rows]
 
     def everything() -> Any:
-        return request.database.query(f"SELECT {names} FROM popularity_predictions {where} ORDER BY rank", values).table
+        return request.database.query(f"SELECT {names} FROM popularity_forecast {where} ORDER BY rank", values).table
 
     caption = "Datasets by the probability to be popular"
     table = Table("forecast", _DATASETS, rows, caption, everything, row_count=count, bars=2, limit=_SHOWN)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 LONGEST: Final = 64 * 1024
 
 _TOKEN: Final = re.compile(r' *(?:([{}\[\],:])|("[^"]*")|([^ {}\[\],:"]+))')
+_PART: Final = re.compile(r"([^=&]*)=([^&]*)")
 _PLAIN_TEXT: Final = re.compile(rb"[\x20-\x5b\x5d-\xff]*")
 
 
@@ -30,19 +31,23 @@ class RequiredFields(NamedTuple):
     read: tuple[str, ...]
     #: Sizes written.
     written: tuple[str, ...] = ()
-    #: Sizes are texts (EOS, G2).
+    #: Sizes are texts (EOS, G1 and G2).
     sizes_are_texts: bool = False
     #: The format version (EOS), else empty.
     format_version: str = ""
+    #: ``data`` is a text ``key=value&...`` (EOS, G1).
+    data_is_text: bool = False
 
 
-#: The required fields of a record, by the keys of its ``data``; None where they do not identify the format version.
-RequiredFieldsOf = Callable[[Mapping[str, Any]], RequiredFields | None]
+#: The required fields of a record, by its ``data``; None where that does not identify the format version.
+RequiredFieldsOf = Callable[[Mapping[str, Any] | str], RequiredFields | None]
 
 
 class LineTemplate(NamedTuple):
     """``literals[i]`` comes before value ``i``, the last one after the last value. ``slots[i]`` is the slot of a
     required value, -1 for others: the name, the shared texts, sizes read, sizes written, the timestamp.
+
+    A literal that ends in ``=`` comes before a part of a text, which ends at ``&`` or a quote.
     """
 
     literals: tuple[bytes, ...]
@@ -58,7 +63,8 @@ def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
     """The template of a line (without its newline); None where it has none that other lines could fit.
 
     It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes, tabs and duplicate keys. Its
-    required values must not be objects or arrays, which are ill-typed there.
+    required values must not be objects or arrays, which are ill-typed there. Where ``data`` is a text, all its
+    parts must be ``key=value``.
     """
     if len(line) > LONGEST or _PLAIN_TEXT.fullmatch(line) is None:
         return None
@@ -67,22 +73,30 @@ def learn(line: bytes, required_of: RequiredFieldsOf) -> LineTemplate | None:
         record = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
     except (ValueError, RecursionError, _DuplicateKey):
         return None
-    if not isinstance(record, dict) or not isinstance(record.get("data"), dict):
+    if not isinstance(record, dict) or not isinstance(record.get("data"), dict | str):
         return None
     if not isinstance(record.get("metadata", {}), dict):
         return None
     required = required_of(record["data"])
-    if required is None or required.name not in record["data"]:
+    data = _parts(record["data"]) if isinstance(record["data"], str) else record["data"]
+    if required is None or required.data_is_text != isinstance(record["data"], str) or required.name not in data:
         return None
     names = (required.name, *required.shared, *required.read, *required.written)
     places: dict[tuple[str | None, ...], int] = {("data", name): position for position, name in enumerate(names)}
     places["metadata", "timestamp"] = len(names)
-    values = [record["data"].get(name) for name in names]
+    values = [data.get(name) for name in names]
     values.append(record.get("metadata", {}).get("timestamp"))
     if any(isinstance(value, dict | list) for value in values):
         return None
-    literals, paths = _cut(text)
+    literals, paths = _cut(text, required.data_is_text)
     return LineTemplate(literals, tuple(places.get(path, -1) for path in paths), required)
+
+
+def _parts(text: str) -> dict[str, str]:
+    """The parts of ``key=value&...`` by their keys; empty where another part is there, or a key twice."""
+    parts = [part.partition("=") for part in text.split("&")]
+    by_key = {key: value for key, _, value in parts}
+    return by_key if len(by_key) == len(parts) and all(equals for _, equals, _ in parts) else {}
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -96,8 +110,11 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _cut(text: str) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
-    """The literals around the values of valid JSON, and the path of each value, with None for an array."""
+def _cut(text: str, data_is_text: bool) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
+    """The literals around the values of valid JSON, and the path of each value, with None for an array.
+
+    ``data_is_text``: each part of the text ``data`` is a value.
+    """
     literals: list[bytes] = []
     paths: list[tuple[str | None, ...]] = []
     # One entry for each open container: its key, None in an array.
@@ -112,9 +129,15 @@ def _cut(text: str) -> tuple[tuple[bytes, ...], list[tuple[str | None, ...]]]:
                 path[-1] = quoted[1:-1]
                 continue
             at = token.end() - len(token[0].lstrip(" "))
-            literals.append(text[begin:at].encode())
-            paths.append(tuple(path))
-            begin = token.end()
+            if data_is_text and path == ["data"]:
+                for part in _PART.finditer(text, at + 1, token.end() - 1):
+                    literals.append(text[begin : part.start(2)].encode())
+                    paths.append(("data", part[1]))
+                    begin = part.end()
+            else:
+                literals.append(text[begin:at].encode())
+                paths.append(tuple(path))
+                begin = token.end()
         elif mark in "{[":
             in_object.append(mark == "{")
             path.append(None)

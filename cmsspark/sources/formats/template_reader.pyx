@@ -29,7 +29,7 @@ cdef struct LineTemplate:
     Bytes* literals
     Py_ssize_t* sizes
     int* slots
-    bint sizes_are_texts
+    bint sizes_are_texts, has_parts
     int64_t taken
 
 
@@ -91,7 +91,7 @@ cdef class Lines(LineReader):
         new.literals = <Bytes*>more(NULL, (new.count + 1) * sizeof(Bytes))
         new.sizes = <Py_ssize_t*>more(NULL, (new.count + 1) * sizeof(Py_ssize_t))
         new.slots = <int*>more(NULL, (new.count + 1) * sizeof(int))
-        new.sizes_are_texts = template.required.sizes_are_texts
+        new.sizes_are_texts, new.has_parts = template.required.sizes_are_texts, template.required.data_is_text
         new.taken = 0
         for place, literal in enumerate(template.literals):
             new.literals[place] = <Bytes><char*>literal
@@ -203,7 +203,7 @@ cdef class Lines(LineReader):
         cdef Py_ssize_t* sizes = template.sizes
         cdef int* slots = template.slots
         cdef int texts_end = self.texts, timestamp = self.texts + self.reads + self.writes
-        cdef bint sizes_are_texts = template.sizes_are_texts
+        cdef bint sizes_are_texts = template.sizes_are_texts, has_parts = template.has_parts
         cdef Bytes at = begins[first]
         for place in range(first, template.count):
             begins[place] = at
@@ -212,7 +212,16 @@ cdef class Lines(LineReader):
                 return place
             at += size
             slot = slots[place]
-            if at[0] == b'"':
+            if has_parts and (at - 1)[0] == b"=":
+                begin = at
+                while at < end and at[0] != b"&" and at[0] != b'"':
+                    at += 1
+                if slot >= texts_end:
+                    if not is_long_text(begin, at, &longs[slot - texts_end]):
+                        return place
+                elif slot >= 0:
+                    texts[slot].at, texts[slot].size = begin, at - begin
+            elif at[0] == b'"':
                 begin = at + 1
                 at = <Bytes>memchr(begin, b'"', end - begin)
                 if at == NULL:

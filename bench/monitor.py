@@ -1,0 +1,83 @@
+"""``python -m bench.monitor``: what measuring a run costs, in pairs of the same run with and without it.
+
+Each pair runs back to back, in turns of which comes first, on the same CPUs; CPU seconds are those of the whole process
+tree, what the tree leaves behind included. Wall times of a busy host say little; CPU seconds do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.meter import Cost, measure
+from cmsspark.monitor.event_log import read_event_log
+from cmsspark.monitor.event_log_files import find_log
+
+_WORK = """
+from pyspark.sql import SparkSession, functions as F
+spark = SparkSession.builder.appName("bench").getOrCreate()
+for turn in range({turns}):
+    rows = spark.range(0, {rows}, 1, 16).select((F.xxhash64("id") % 1000).alias("key"), F.rand(1).alias("value"))
+    rows.groupBy("key").agg(F.sum("value")).write.format("noop").mode("overwrite").save()
+spark.stop()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=40, help="queries of a run: its length")
+    parser.add_argument("--rows", type=float, default=20, help="million rows of a query")
+    parser.add_argument("--cpus", type=int, default=2)
+    parser.add_argument("--words", default="", help="more options of run_spark for the measured run, such as --conf …")
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cmsspark-bench-") as name:
+        folder = Path(name)
+        script = folder / "work.py"
+        script.write_text(_WORK.format(turns=words.turns, rows=int(words.rows * 1e6)))
+        ratios = []
+        for pair in range(words.pairs):
+            costs: dict[str, Cost] = {}
+            for kind in ("without", "with") if pair % 2 else ("with", "without"):
+                costs[kind] = _run(folder, script, kind, words.cpus, words.words.split())
+            ratios.append(costs["with"].cpu_s / costs["without"].cpu_s - 1)
+            print(
+                f"pair {pair + 1}: {costs['without'].cpu_s:7.2f} s CPU without, {costs['with'].cpu_s:7.2f} s with: "
+                f"{ratios[-1]:+.2%} CPU, wall {costs['with'].wall_s / costs['without'].wall_s - 1:+.2%} "
+                f"(load {costs['with'].load:.1f})",
+                flush=True,
+            )
+        print(f"median {statistics.median(ratios):+.2%} CPU, {min(ratios):+.2%} to {max(ratios):+.2%}")
+        _reading(folder)
+
+
+def _run(folder: Path, script: Path, kind: str, cpus: int, more: list[str]) -> Cost:
+    environ = {**os.environ, "CMSSPARK_STATE_DIR": str(folder / "state"), "CMSSPARK_CACHE_DIR": str(folder / "cache")}
+    options = ["--no-monitor"] if kind == "without" else more
+    main = "from cmsspark.submit import main; main()"
+    # As many cores as the run may use, and no class archive, which comes with time.
+    local = ["--master", f"local[{cpus}]", "--driver-memory", "2g"]
+    command = [sys.executable, "-c", main, str(script), *local, *options]
+    cost = measure(command, {**environ, "CMSSPARK_WARM_UP": "0"}, folder / f"{kind}.log", cpus)
+    if cost.code:
+        sys.exit((folder / f"{kind}.log").read_text())
+    return cost
+
+
+def _reading(folder: Path) -> None:
+    """How fast the event log of the last run is read."""
+    logs = sorted((folder / "state" / "monitor" / "events").iterdir())
+    lines = find_log(str(logs[-1]))
+    began = time.process_time()
+    read_event_log(lines)
+    seconds = time.process_time() - began
+    print(f"its event log: {lines.plain_bytes / 1e6:.1f} MB of text read in {seconds:.2f} s CPU")
+
+
+if __name__ == "__main__":
+    main()
