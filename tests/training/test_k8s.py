@@ -338,9 +338,9 @@ def test_stop_removes_what_a_lost_launcher_left(
 def test_workers_go_on_while_the_api_server_is_away(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cmsspark.training import k8s_backend
+    from cmsspark.training import k8s_attempt
 
-    monkeypatch.setattr(k8s_backend, "_TIMEOUT", (1, 1))
+    monkeypatch.setattr(k8s_attempt, "_TIMEOUT", (1, 1))
 
     def fate(inner: Cluster, pod: Any, rank: int) -> None:
         runs(inner, pod, rank)
