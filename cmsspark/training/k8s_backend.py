@@ -84,7 +84,7 @@ class K8sBackend:
             with suppress(InputMissing), api_errors(f"deleting the Job {name}", str(self.api.configuration.host)):
                 options = client.V1DeleteOptions(propagation_policy="Background")
                 client.BatchV1Api(self.api).delete_namespaced_job(
-                    name, self.namespace, body=options, _request_timeout=_TIMEOUT
+                    name, str(self.namespace), body=options, _request_timeout=_TIMEOUT
                 )
 
     def _connected(self) -> Any:
