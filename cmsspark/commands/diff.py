@@ -103,8 +103,10 @@ def command(
     sums = differences.totals(*apart, [name for name in MEASURES if name in apart[0].columns])
     if measure not in apart[0].columns:
         raise UsageError(f"no jobs are beside accesses in {job.name}", next_step="give --measure nacc")
-    chosen = [_with_measure(frame, measure) for frame in apart]
-    groups = [differences.grouped(*chosen, COLUMNS[name], measure, top) for name in by or ("dataset", "site", "stream")]
+    left, right = (_with_measure(frame, measure) for frame in apart)
+    groups = [
+        differences.grouped(left, right, COLUMNS[name], measure, top) for name in by or ("dataset", "site", "stream")
+    ]
     impact = _impact(rows, schema) if publish_impact else None
     if as_json:
         click.echo(json.dumps(_as_dict(names, sums, groups, measure, impact), indent=1, ensure_ascii=False))

@@ -258,7 +258,7 @@ def datasets(snapshot: Snapshot, chosen: Selection, measure: str) -> DatasetRank
         values, has_value = (part[codes] for part in found[measure])
         # Names are in order, so their numbers decide between equal values.
         order = (
-            codes[np.lexsort((codes, -np.where(has_value, values, -1)))]
+            codes[np.lexsort((codes, np.negative(np.where(has_value, values, -1))))]
             if values.dtype != object
             else codes[sorted(range(len(codes)), key=lambda n: (not has_value[n], -values[n], codes[n]))]
         )

@@ -55,8 +55,12 @@ def command(
     settings, wanted = settings_of(settings_file), needed(period)
     store = store_of(fout, settings)
     spark = session(f"cmsspark {NAME}")
-    options = {"sites": sites, "policies": policies or _POLICIES, "shares": shares or _SHARES, "seed": seed}
-    print_outcome(NAME, wanted, as_json, lambda: run(wanted, store, settings, spark, **options))
+
+    def compare() -> results.CurrentTable:
+        chosen, sizes = policies or _POLICIES, shares or _SHARES
+        return run(wanted, store, settings, spark, sites=sites, policies=chosen, shares=sizes, seed=seed)
+
+    print_outcome(NAME, wanted, as_json, compare)
 
 
 def run(

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 import click
 
@@ -148,6 +148,12 @@ def middle(text: str, width: int) -> str:
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
+@overload
+def volume(count: float) -> str: ...
+@overload
+def volume(count: None) -> None: ...
+@overload
+def volume(count: float | None) -> str | None: ...
 def volume(count: float | None) -> str | None:
     """Bytes with a unit, in powers of 1000; None stays None."""
     if count is None:
