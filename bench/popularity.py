@@ -25,7 +25,7 @@ from cmsspark.pipeline import stored_days
 from cmsspark.popularity.fitting import fit, predict
 from cmsspark.popularity.scores import average_precision
 from cmsspark.popularity.series import Series, stored_series
-from cmsspark.popularity.training import Label, Weeks
+from cmsspark.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.storage import LocalFiles
 
@@ -82,7 +82,11 @@ def windows(series: Series, model: str, count: int) -> None:
     for horizon in (1, 2, 3):
         label, began = Label(10, weeks=horizon), time.perf_counter()
         weeks, rows = Weeks(series, label), []
-        for day in series.mondays(horizon)[-count:]:
+        mondays = [day for day in series.mondays(horizon) if day - label.days >= FIRST_DAY + 7]
+        if not mondays:
+            print(f"{horizon:>8} too few days")
+            continue
+        for day in mondays[-count:]:
             labels = label.of(series, day)
             scores, baseline = predict(weeks, day, model), predict(weeks, day, "persistence")
             rows.append((labels.mean(), average_precision(labels, scores), average_precision(labels, baseline),

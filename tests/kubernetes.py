@@ -138,9 +138,10 @@ class KubeServer:
     def kubeconfig(self, token: str = ADMIN, namespace: str = "default") -> Path:
         """A kubeconfig file of the user with this token."""
         path = self.folder / f"kubeconfig-{token}-{namespace}"
+        server = {"server": self.url, "certificate-authority": str(self.certificate)}
         document = {
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "c", "cluster": {"server": self.url, "certificate-authority": str(self.certificate)}}],
+            "clusters": [{"name": "c", "cluster": server}],
             "users": [{"name": "u", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
         }  # fmt: skip
@@ -163,7 +164,10 @@ class KubeServer:
 
 
 class Kubelet:
-    """What the API server asks of a node: the logs of pods. ``logs``: namespace/pod → lines; a log goes on until it ends."""
+    """What the API server asks of a node: the logs of pods.
+
+    ``logs``: namespace/pod → lines. A log goes on until the pod is in ``ended``.
+    """
 
     def __init__(self, server: KubeServer) -> None:
         self.logs: dict[str, list[str]] = {}

@@ -55,4 +55,5 @@ def evict(following: Ints, preceding: Ints, marks: Marks, sizes: Longs, item: in
     """Take an object out of its list and clear its mark; its bytes."""
     unlink(following, preceding, item)
     marks[item] = 0
-    return sizes[item]
+    freed: int = sizes[item]
+    return freed

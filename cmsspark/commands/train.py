@@ -71,6 +71,7 @@ def run_command(
 
     Ctrl-C stops all workers and removes what was made. Ends with 65 and the last lines of a worker that failed.
     """
+    from cmsspark.training.k8s_backend import K8sBackend
     from cmsspark.training.launch import check, described_files, launch
     from cmsspark.training.run_folder import RunFolder
 
@@ -81,7 +82,11 @@ def run_command(
     if dry_run:
         _show_plan(run, backend, source)
         return
-    folder = RunFolder.create(state_dir / "training", run, getattr(backend, "namespace", None))
+    place: tuple[str | None, ...] = ()
+    if isinstance(backend, K8sBackend):
+        backend.connect()
+        place = (backend.namespace, backend.context)
+    folder = RunFolder.create(state_dir / "training", run, *place)
     click.echo(f"{run.name}: {run.workers} workers on {run.backend}; logs in {folder.path / 'logs'}", err=True)
     launch(run, backend, folder, click.echo)
     click.echo(f"{run.name}: done; in {folder.output}: {described_files(folder)}", err=True)
@@ -225,6 +230,9 @@ def stop_command(name: str, settings_file: str | None) -> None:
 
     folder = RunFolder.find(settings_of(settings_file).state_dir / "training", name)
     state = folder.state()
+    if state.state == "lost" and folder.record.backend == "k8s":
+        _remove_lost(folder)
+        return
     if state.state != "running":
         click.echo(f"{name}: {state.state}; nothing to stop")
         return
@@ -236,6 +244,18 @@ def stop_command(name: str, settings_file: str | None) -> None:
             raise NotReady(f"the launcher of {name} has not ended yet", next_step=f"cmsspark train status {name}")
         time.sleep(0.1)
     click.echo(f"{name}: {folder.state().state}")
+
+
+def _remove_lost(folder: RunFolder) -> None:
+    """Delete what a launcher that is gone left in its cluster: its Jobs, which own all else."""
+    from cmsspark.training.k8s_backend import K8sBackend
+
+    record, state = folder.record, folder.state()
+    names = [record.name, *(f"{record.name}-r{number}" for number in range(2, state.attempt + 1))]
+    K8sBackend("", record.namespace, record.context).remove(names)
+    state.state, state.reason = "stopped", "its launcher was gone"
+    folder.write_state(state)
+    click.echo(f"{record.name}: stopped; removed from {record.namespace}: {', '.join(names)}")
 
 
 @command.command("fetch")

@@ -161,6 +161,7 @@ class Rollups:
             index = segment_build.read_index(folder)
             is_whole = index.version == segment_build.VERSION
             is_whole = is_whole and index.runs == {str(one.interval): one.run for one in days}
+            is_whole = is_whole and index.files.keys() == segment_build.FILES
             is_whole = is_whole and self._is_intact(folder, index)
         except (OSError, ValueError):
             is_whole = False

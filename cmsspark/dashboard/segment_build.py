@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Version of the files below; segments of another version are built anew.
-VERSION: Final = 2
+VERSION: Final = 3
 INDEX: Final = "segment.json"
 _ROW_GROUP: Final = 30_720
 #: Files in which pages look up single datasets, with the rows of a group: a few are read for each.
@@ -69,6 +69,15 @@ BIT_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "campaign_users": ("day", "stream", "campaign"),
     "site_users": ("day", "stream", "site_name"),
 }
+
+#: All files of a segment beside its index.
+FILES: Final = frozenset(
+    (
+        *(f"{name}.parquet" for name in (*SUM_FILES, *USER_FILES, *LIST_FILES, *BIT_FILES, "users")),
+        *(f"{name}.groups.arrow" for name in LOOKUP_FILES),
+        *(segment_arrays.SUMS_FILE, segment_arrays.PEOPLE_FILE, segment_arrays.NAMES_FILE),
+    )
+)
 
 
 class SegmentIndex(msgspec.Struct, frozen=True):

@@ -20,12 +20,12 @@ from isal import isal_zlib
 from cmsspark.access import UNMATCHED_JOB_BINS
 from cmsspark.days import start_ms
 from cmsspark.demo.activity import STREAMS, Stream
-from cmsspark.demo.cache_records import write_cache_records
 from cmsspark.demo.logs import CONDOR, Counts, LogLayout, folder_of, pieces, write_piece
 from cmsspark.demo.world import World, make_world
 from cmsspark.demo.write_dumps import TABLES, dbs_folder, write_dbs_table, write_phedex
 from cmsspark.demo.write_rucio import TABLES as RUCIO_TABLES
 from cmsspark.demo.write_rucio import rucio_folder, write_rucio_table
+from cmsspark.demo.xcache_records import write_cache_records
 from cmsspark.sources.epochs import REPLICAS_ROLE, Epochs
 
 #: What part of a day's records each stream has.

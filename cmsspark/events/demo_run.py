@@ -16,6 +16,7 @@ from cmsspark.events.demo_files import write_files
 from cmsspark.events.jit import require_events
 from cmsspark.events.layout import CLASSES
 from cmsspark.events.models import require_xgboost
+from cmsspark.events.root_files import TREE
 from cmsspark.events.runs import EventRequest
 from cmsspark.events.score_files import ScoreRequest, score_files
 from cmsspark.storage import is_local, join, local_path
@@ -78,7 +79,7 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
     shutil.rmtree(scores, ignore_errors=True)
     step(
         "score",
-        lambda: score_files(_session(), [str(made[-1])], ScoreRequest(model, prepare.TREE), str(scores)),
+        lambda: score_files(_session(), [str(made[-1])], ScoreRequest(model, TREE), str(scores)),
         lambda scored: f"{scored.selected:,} of {scored.events:,} events in {scores}",
     )
     return done

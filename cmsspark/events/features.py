@@ -101,7 +101,7 @@ def features_of(collections: Mapping[str, Collection], *, low_level: bool) -> Ev
     matrices = np.zeros((count if low_level else 0, PARTICLES, FEATURES), np.float32)
     outcome = np.zeros(count, np.int64)
     flat = [part for name in BRANCHES for part in (collections[name].values, collections[name].offsets)]
-    selected = fill(*flat, hlf, matrices, outcome)
+    selected = fill(*flat, hlf, matrices, outcome)  # type: ignore[call-arg]  # two for each of seven collections
     entries = np.flatnonzero(outcome == SELECTED)
     return EventFeatures(hlf[:selected], matrices[:selected] if low_level else None, entries, outcome)
 

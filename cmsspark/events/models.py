@@ -95,7 +95,8 @@ def read_description(folder: str | Path) -> dict[str, Any]:
             found=f"format {version}",
             next_step="use the version of cmsspark that wrote it, or train it again",
         )
-    return document
+    described: dict[str, Any] = document
+    return described
 
 
 def load(folder: str | Path) -> Model:

@@ -63,9 +63,8 @@ class Checkpoints:
         aside = path.with_suffix(".part")
         with open(aside, "wb") as stream:
             described = np.frombuffer(json.dumps(self.description, sort_keys=True).encode(), np.uint8)
-            np.savez(
-                stream, description=described, **{f"leaf{i:04d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-            )
+            arrays: Any = {f"leaf{i:04d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+            np.savez(stream, description=described, **arrays)
             stream.flush()
             os.fsync(stream.fileno())
         aside.rename(path)

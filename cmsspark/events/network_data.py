@@ -189,4 +189,4 @@ class Share:
 
 
 def _is_validation(hashes: Array) -> Array:
-    return (hashes.astype(np.uint64) % np.uint64(VALIDATION_SHARE)) == 0
+    return np.asarray(hashes.astype(np.uint64) % np.uint64(VALIDATION_SHARE) == 0)

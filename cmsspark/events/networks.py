@@ -207,7 +207,8 @@ class Network:
             "seed": self.seed,
         }
         (target / "scalers.json").write_text(json.dumps(self.scalers.as_dict(), indent=1) + "\n", encoding="utf-8")
-        np.savez(target / WEIGHTS_FILE, **{name: np.asarray(value) for name, value in self.weights.items()})
+        arrays: Any = {name: np.asarray(value) for name, value in self.weights.items()}
+        np.savez(target / WEIGHTS_FILE, **arrays)
         # Last: a folder with this file is whole.
         (target / MODEL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

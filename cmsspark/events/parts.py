@@ -135,7 +135,8 @@ def matrix_of(column: Any, size: int) -> Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
-    return flat.astype(np.float32, copy=False).reshape(len(column), size)
+    values: Array = flat.astype(np.float32, copy=False).reshape(len(column), size)
+    return values
 
 
 def keep_only(files: Files, folder: str, names: Iterable[str]) -> int:

@@ -12,11 +12,11 @@ from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.store import process_identity
 
 
-def measured_runs(state_dir: Path) -> Iterator[RunMetrics]:
-    """All measured runs, the latest first; files that are damaged are left out."""
+def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
+    """Measured runs whose id begins with ``start``, the latest first; files that are damaged are left out."""
     folder = run_metrics.runs_folder(state_dir)
-    names = sorted((entry.name for entry in folder.iterdir()), reverse=True) if folder.is_dir() else []
-    for name in names:
+    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
+    for name in sorted((name for name in names if name.startswith(start)), reverse=True):
         with suppress(OSError, ValueError):
             yield as_of_now(run_metrics.read(run_metrics.file_of(state_dir, name)))
 
@@ -44,7 +44,7 @@ def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
 
 def find_run(state_dir: Path, name: str) -> RunMetrics | None:
     """The measured run whose id begins with ``name``; None for none or several."""
-    found = [metrics for metrics in measured_runs(state_dir) if metrics.run.startswith(name)] if name else []
+    found = list(measured_runs(state_dir, name)) if name else []
     return found[0] if len(found) == 1 else None
 
 

@@ -109,9 +109,7 @@ def _rses_of(request: DayRequest, inputs: Inputs) -> Rses | None:
     return rses
 
 
-def _disk_replicas(
-    request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path
-) -> list[Part]:
+def _disk_replicas(request: DayRequest, inputs: Inputs, start: Callable[[], SparkSession], spill: Path) -> list[Part]:
     """Replicas of blocks on disk by Rucio, of its files' rows: these are too many for one host, so Spark reads them."""
     del spill
     rses = _rses_of(request, inputs)

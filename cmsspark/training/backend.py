@@ -59,8 +59,9 @@ class Attempt:
 class Backend(Protocol):
     """A place where workers run."""
 
-    #: Whether workers run with this Python, so that a script's imports can be checked here.
-    has_this_python: bool
+    @property
+    def has_this_python(self) -> bool:
+        """Whether workers run with this Python, so that a script's imports can be checked here."""
 
     def check(self, run: TrainingRun) -> None:
         """Raises a CmssparkError where this run cannot be started here; starts nothing."""

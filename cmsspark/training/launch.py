@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -104,26 +105,36 @@ class _Lines:
         self._folder, self._workers, self._echo = folder, workers, echo
         self._stack = ExitStack()
         self._files: dict[int, TextIO] = {}
+        # Lines come from several threads, and the last ones after the end of the run.
+        self._lock = threading.Lock()
+        self._is_closed = False
 
     def __enter__(self) -> _Lines:
         self._merged = self._stack.enter_context(self._open(self._folder.merged_log))
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        self._stack.close()
+        with self._lock:
+            self._is_closed = True
+            self._stack.close()
 
     def worker(self, rank: int, text: str) -> None:
         """Take a line of a worker. Control characters are escaped: a log is read on terminals."""
         # Of a progress bar the last state is left.
         text = readable(text.rpartition("\r")[2].expandtabs(), lines=False)
-        if rank not in self._files:
-            self._files[rank] = self._stack.enter_context(self._open(self._folder.worker_log(rank)))
-        print(text, file=self._files[rank], flush=True)
-        self._write(f"worker {rank:>{len(str(self._workers - 1))}} | {text}")
+        with self._lock:
+            if self._is_closed:
+                return
+            if rank not in self._files:
+                self._files[rank] = self._stack.enter_context(self._open(self._folder.worker_log(rank)))
+            print(text, file=self._files[rank], flush=True)
+            self._write(f"worker {rank:>{len(str(self._workers - 1))}} | {text}")
 
     def own(self, text: str) -> None:
         """Take a line of the launcher."""
-        self._write(f"launcher | {text}")
+        with self._lock:
+            if not self._is_closed:
+                self._write(f"launcher | {text}")
 
     def _write(self, line: str) -> None:
         print(line, file=self._merged, flush=True)

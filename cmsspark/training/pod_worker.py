@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 if __name__ == "__main__":
-    import script_check
-    import worker
+    import script_check  # type: ignore[import-not-found]  # beside this file, in a pod
+    import worker  # type: ignore[import-not-found]
 else:
     from cmsspark.training import script_check, worker
 

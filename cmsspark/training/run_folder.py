@@ -38,6 +38,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     process_began: int
     secrets: tuple[str, ...] = ()
     namespace: str | None = None
+    context: str | None = None
 
 
 class RunState(msgspec.Struct):
@@ -58,7 +59,9 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, base: Path, run: TrainingRun, namespace: str | None = None) -> RunFolder:
+    def create(
+        cls, base: Path, run: TrainingRun, namespace: str | None = None, context: str | None = None
+    ) -> RunFolder:
         """Make the folder of a new run. Raises UsageError (2) where the name is taken."""
         folder = cls(base / run.name)
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -73,7 +76,7 @@ class RunFolder:
             (folder.path / name).mkdir()
         record = RunRecord(
             run.name, str(run.script.absolute()), run.arguments, run.workers, run.backend, clock.now_ms(), os.getpid(),
-            _began(os.getpid()) or 0, tuple(secret.name for secret in run.secrets), namespace,
+            _began(os.getpid()) or 0, tuple(secret.name for secret in run.secrets), namespace, context,
         )  # fmt: skip
         folder._write("run.json", record)
         folder.write_state(RunState(workers=["pending"] * run.workers))

@@ -60,11 +60,22 @@ class SparkBackend:
         """As :meth:`Backend.attempt`."""
         spark = self.session or self._started(attempt.run)
         try:
+            self._check_cores(spark, attempt.run)
             with _Drive(spark, attempt, self.start_seconds) as drive:
                 return drive.wait()
         finally:
             if self.session is None:
                 spark.stop()
+
+    @staticmethod
+    def _check_cores(spark: SparkSession, run: TrainingRun) -> None:
+        """Spark itself waits ten minutes for cores that a host does not get."""
+        cores = spark.sparkContext.defaultParallelism
+        if spark.sparkContext.master.startswith("local") and cores < run.workers:
+            raise UsageError(
+                f"{run.workers} workers must run at once", where=spark.sparkContext.master, found=f"{cores} cores",
+                next_step="take fewer workers, or a --master with more cores",
+            )  # fmt: skip
 
     def _started(self, run: TrainingRun) -> SparkSession:
         from cmsspark.runners.session import session

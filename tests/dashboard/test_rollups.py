@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from datetime import timedelta
@@ -87,7 +88,7 @@ FILES = ("detail.parquet", "datasets.arrow", "dataset_people.arrow", "detail.gro
 
 @pytest.mark.parametrize(
     ("damage", "file"), [*(("flip", file) for file in FILES), *((kind, FILES[0]) for kind in ("cut", "delete")),
-                         ("index", FILES[0]), ("version", FILES[0])]
+                         ("index", FILES[0]), ("version", FILES[0]), ("unlisted", FILES[1])]
 )  # fmt: skip
 def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str, file: str) -> None:
     state, _ = Refreshed(store, tmp_path / "cache").refresh()
@@ -104,6 +105,12 @@ def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: st
         part.unlink()
     elif damage == "index":
         index.write_text("{")
+    elif damage == "unlisted":
+        # A segment as another build of the package leaves it: whole, but without a file that pages need.
+        part.unlink()
+        content_of_index = json.loads(index.read_text())
+        del content_of_index["files"][file]
+        index.write_text(json.dumps(content_of_index))
     else:
         index.write_text(index.read_text().replace(f'"version":{VERSION}', '"version":0'))
     later, log = Refreshed(store, tmp_path / "cache").refresh()

@@ -95,7 +95,8 @@ def test_the_api_server_refuses_what_a_manifest_may_not_have(
 def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(cluster: Cluster, tmp_path: Path) -> None:
     text = (
         "import os, pathlib, sys\nout = pathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'])\n"
-        "(out / 'events').mkdir()\n(out / 'events/log').write_text('e')\n(out / 'model').write_bytes(bytes(range(256)) * 4000)\n"
+        "(out / 'events').mkdir()\n(out / 'events/log').write_text('e')\n"
+        "(out / 'model').write_bytes(bytes(range(256)) * 4000)\n"
         "print('argv', sys.argv[1:], os.environ['RANK'], os.environ['JAX_COORDINATOR_ADDRESS'])\n"
         "print('token', os.environ['TOKEN'], len(os.environ['TOKEN']))"
     )
@@ -114,7 +115,10 @@ def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(cluster: Cluste
 def test_a_script_that_fails_in_its_pod_is_told_with_its_last_lines_and_its_output(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    text = "import os, pathlib, sys\npathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'], 'part').write_text('p')\nprint('it breaks')\nsys.exit(3)"
+    text = (
+        "import os, pathlib, sys\npathlib.Path(os.environ['CMSSPARK_TRAIN_OUTPUT'], 'part').write_text('p')\n"
+        "print('it breaks')\nsys.exit(3)"
+    )
     cluster.fate = really_runs(tmp_path / "pod")
     with cluster, pytest.raises(WorkerFailed, match="worker 0 of test-run ended with exit code 3") as error:
         run_to_end(cluster, tmp_path, text)
@@ -141,14 +145,18 @@ def ends(phase: str = "Failed", **status: Any) -> Fate:
     return fate
 
 
+OOM_KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+NO_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+
+
 @pytest.mark.parametrize(
     ("fate", "reason"),
     [
         (ends(containerStatuses=container({"terminated": {"exitCode": 3}})), "ended with exit code 3"),
         (ends(containerStatuses=container({"terminated": {"exitCode": 137}})), "was killed by SIGKILL"),
-        (ends(containerStatuses=container({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})), "more than its --memory"),
-        (ends(reason="Evicted", message="The node was low on resource: memory."), "Evicted: The node was low on resource"),
-        (ends("Pending", containerStatuses=container({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})), "ImagePullBackOff: no such image"),
+        (ends(containerStatuses=container(OOM_KILLED)), "more than its --memory"),
+        (ends(reason="Evicted", message="The node was low on resource: memory."), "Evicted: The node was low"),
+        (ends("Pending", containerStatuses=container(NO_IMAGE)), "ImagePullBackOff: no such image"),
     ],
 )  # fmt: skip
 def test_a_worker_that_the_cluster_ends_is_told_at_once(
@@ -189,8 +197,10 @@ def test_pods_that_the_quota_does_not_allow_are_told(cluster: Cluster, tmp_path:
         job = cluster.jobs[0]
         cluster.core.create_namespaced_event(cluster.namespace, {
             "metadata": {"name": "e1"}, "reason": "FailedCreate", "type": "Warning",
-            "message": 'Error creating: pods "x" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=4, limited: cpu=4',
-            "involvedObject": {"kind": "Job", "name": job.metadata.name, "namespace": cluster.namespace, "uid": job.metadata.uid},
+            "message": 'Error creating: pods "x" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=4',
+            "involvedObject": {
+                "kind": "Job", "name": job.metadata.name, "namespace": cluster.namespace, "uid": job.metadata.uid,
+            },
         })  # fmt: skip
 
     import threading
@@ -302,12 +312,35 @@ def test_an_interrupted_run_leaves_nothing_and_all_it_made_was_the_jobs(cluster:
     assert "a-secret-value" not in json.dumps(without_secrets)
 
 
+def test_stop_removes_what_a_lost_launcher_left(
+    kube: KubeServer, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    from click.testing import CliRunner
+    from kubernetes import client
+
+    from cmsspark.commands.train import command
+
+    run = run_of(tmp_path, "pass", backend="k8s")
+    job = manifests.job(run, manifests.Cluster("x", cluster.namespace), 1)
+    client.BatchV1Api(kube.api()).create_namespaced_job(cluster.namespace, job)
+    folder = RunFolder.create(tmp_path / "state/training", run, cluster.namespace)
+    record = json.loads((folder.path / "run.json").read_text())
+    (folder.path / "run.json").write_text(json.dumps(record | {"process": os.getpid(), "process_began": 1}))
+    monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig()))
+    monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
+    said = CliRunner().invoke(command, ["stop", "test-run"], catch_exceptions=False).stdout
+    assert said == f"test-run: stopped; removed from {cluster.namespace}: test-run\n"
+    assert cluster.left() == []
+
+
 def test_workers_go_on_while_the_api_server_is_away(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cmsspark.training import k8s_backend
+    from cmsspark.training import k8s_attempt
 
-    monkeypatch.setattr(k8s_backend, "_TIMEOUT", (1, 1))
+    monkeypatch.setattr(k8s_attempt, "_TIMEOUT", (1, 1))
 
     def fate(inner: Cluster, pod: Any, rank: int) -> None:
         runs(inner, pod, rank)

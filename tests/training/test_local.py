@@ -75,6 +75,11 @@ def test_a_worker_program_that_is_killed_takes_its_script_with_it(tmp_path: Path
     with pytest.raises(WorkerFailed, match="worker 0 of test-run is gone: its process was killed by SIGKILL"):
         launched(tmp_path, run_of(tmp_path, text))
     pid = RunFolder.find(tmp_path / "training", "test-run").output / "worker-0/pid"
+    # The kernel has killed it; on a busy machine it takes a moment until it is gone.
+    never = threading.Event()
+    for _ in range(300):
+        if is_running(int(pid.read_text())):
+            never.wait(0.1)
     assert not is_running(int(pid.read_text()))
 
 
