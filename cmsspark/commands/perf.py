@@ -144,7 +144,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
     def shown(measure: str, value: float | None) -> str:
         if value is None:
             return NOTHING
-        return volume(int(value)) if measure.endswith("_bytes") else f"{value:,.1f}"
+        return (volume(int(value)) or NOTHING) if measure.endswith("_bytes") else f"{value:,.1f}"
 
     def ratio(row: Difference) -> object:
         if row.ratio is None:

@@ -32,10 +32,10 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
     body = [_head(f"Results of {run.suite}", _about(run)), _section("Steps", _steps(result))]
     body.append(_section("Maximum by step and role", _maxima(result), "Sums over processes at one time on one host."))
     for name, title in (("rss_bytes", "Resident memory by role"), ("cpu_percent", "CPU by role, % of one core")):
-        number = volume if name == "rss_bytes" else lambda value: f"{value:.0f} %"
+        number = _volume if name == "rss_bytes" else lambda value: f"{value:.0f} %"
         chart = lines(_by_role(samples, name, run.start_ms), what=title, number=number, bands=_bands(result))
         body.append(_section(f"{title}, over time", chart.svg()))
-    top = lines(_top(samples, run.start_ms), what="Resident memory", number=volume, bands=_bands(result))
+    top = lines(_top(samples, run.start_ms), what="Resident memory", number=_volume, bands=_bands(result))
     body.append(_section("Top processes over time", top.svg(), "The processes with the most resident memory."))
     if len(others) > 1:
         body.append(_section("By input size", scaling_table(others)))
@@ -46,7 +46,7 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
     """A trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
     body = [_head(f"Longevity of {suite}", f"{len(results)} runs")]
     steps = list(dict.fromkeys(step.name for result in results for step in result.steps))
-    for title, number in (("Resident memory at most", volume), ("Seconds", lambda value: f"{value:.1f} s")):
+    for title, number in (("Resident memory at most", _volume), ("Seconds", lambda value: f"{value:.1f} s")):
         series: dict[str, list[tuple[float, float]]] = {}
         for step in steps:
             points = []
@@ -64,7 +64,7 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
         worst = max((maxima.rss_bytes for (_, role), maxima in result.maxima.items() if role == ALL), default=None)
         seconds = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
         rows.append((index, run.run, run.release, run.input_size, clock.to_second(run.start_ms), seconds,
-                     volume(worst) if worst is not None else None, run.status))  # fmt: skip
+                     _volume(worst) if worst is not None else None, run.status))  # fmt: skip
     heads = ("", "run", "release", "size", "started (UTC)", "seconds", "resident", "status")
     body.append(_section("Runs", _table(heads, rows, (1, 2, 4, 7))))
     return document(f"Longevity of {suite}", "\n".join(body))
@@ -96,8 +96,8 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
 def _sums(own: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
     return (
         f"{sum(one.cpu_percent or 0 for one in own):,.0f}",
-        volume(sum(one.rss_bytes or 0 for one in own)),
-        volume(sum(one.virtual_bytes or 0 for one in own)),
+        _volume(sum(one.rss_bytes or 0 for one in own)),
+        _volume(sum(one.virtual_bytes or 0 for one in own)),
         f"{sum(one.fds or 0 for one in own):,}",
     )
 
@@ -115,7 +115,7 @@ def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, st
                 value = result.seconds(step) if measure == "seconds" else maxima and maxima.rss_bytes
                 if result.run.input_size and value:
                     points.append((result.run.input_size, float(value)))
-            show = volume if measure == "rss_bytes" else (lambda seconds: f"{seconds:.1f} s")
+            show = _volume if measure == "rss_bytes" else (lambda seconds: f"{seconds:.1f} s")
             text = ", ".join(f"{size:g}: {show(value)}" for size, value in points)
             growth = fit(points)
             law = f"{growth.law} (exponent {growth.exponent:.2f}, ±{growth.error:.0%})" if growth else (
@@ -136,8 +136,12 @@ def scaling_table(results: Sequence[SuiteResult]) -> str:
         for (step, role), maxima in result.maxima.items():
             if role == ALL and result.run.input_size:
                 series[step].append((result.run.input_size, float(maxima.rss_bytes)))
-    chart = lines(series, what="Resident memory by size", number=volume, x_number=lambda x: f"{x:g}", with_points=True)
+    chart = lines(series, what="Resident memory by size", number=_volume, x_number=lambda x: f"{x:g}", with_points=True)
     return _table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)) + chart.svg()
+
+
+def _volume(size: float) -> str:
+    return volume(size) or _NOTHING
 
 
 def _about(run: WatchedRun) -> str:
@@ -160,8 +164,8 @@ def _steps(result: SuiteResult) -> str:
 
 def _maxima(result: SuiteResult) -> str:
     rows = [
-        (step, role, one.processes, f"{one.cpu_percent:,.0f}", volume(one.virtual_bytes), volume(one.rss_bytes),
-         None if one.pss_bytes is None else volume(one.pss_bytes))
+        (step, role, one.processes, f"{one.cpu_percent:,.0f}", _volume(one.virtual_bytes), _volume(one.rss_bytes),
+         None if one.pss_bytes is None else _volume(one.pss_bytes))
         for (step, role), one in result.maxima.items()
     ]  # fmt: skip
     return _table(("step", "role", "processes", "CPU %", "virtual", "resident", "proportional"), rows, (0, 1))
