@@ -16,6 +16,7 @@ from cmsspark.cache.trace import Trace, make_trace
 from cmsspark.errors import InputMissing
 from cmsspark.pipeline.stored_columns import newest, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.storage import Files
 
 Array = np.ndarray[Any, Any]
@@ -63,13 +64,18 @@ def site_traces(files: Files, fout: str, stored: StoredDays) -> SiteTraces:
     """The requests of the stored days, with sizes of the newest ``dbs_events``. Raises InputMissing (66) where that
     table is not stored, DataError (65) where a day's partials are damaged.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     sizes_day, current = newest(files, fout, "dbs_events")
     table = table_rows(files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
     names, sizes = table["dataset_name"].to_pylist(), table["dataset_bytes"].to_pylist()
     days, datasets, sites = [], [], []
-    for batch in stored.batches(["dataset_name", "site_name"]):
+    for batch in stored.batches(["stream", "dataset_name", "site_name"]):
         for day, rows in batch:
-            different = rows.group_by(["dataset_name", "site_name"]).aggregate([])
+            # Jobs are no accesses: their reads are in the logs of the file systems.
+            is_access = pc.is_in(rows["stream"].cast(pa.string()), pa.array(ACCESS_STREAMS))
+            different = rows.filter(is_access).group_by(["dataset_name", "site_name"]).aggregate([])
             datasets.append(np.asarray(different["dataset_name"].to_numpy(zero_copy_only=False), str))
             sites.append(np.asarray(different["site_name"].to_numpy(zero_copy_only=False), str))
             days.append(np.full(len(different), _day_number(day)))

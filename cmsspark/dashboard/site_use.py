@@ -9,10 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.dashboard import user_sets
+from cmsspark.dashboard.dataset_ranking import datasets
 from cmsspark.dashboard.segment_build import SUMS
 from cmsspark.dashboard.selection import Selection
 from cmsspark.dashboard.snapshot import Snapshot, day_number
-from cmsspark.dashboard.use import codes_of_users, datasets
+from cmsspark.dashboard.use import codes_of_users
 from cmsspark.query.database import Database
 
 _SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)

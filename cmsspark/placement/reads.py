@@ -12,6 +12,7 @@ import numpy as np
 from cmsspark.errors import InputMissing
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.placement.tables import read_table
+from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -132,13 +133,17 @@ def make_reads(table: pl.DataFrame) -> Reads:
 
 
 def stored_reads(stored: StoredDays) -> Reads:
-    """The reads of stored days, all streams together. Raises DataError (65) where a day's partials are damaged."""
+    """The accesses of stored days, all their streams together; jobs are no accesses.
+
+    Raises DataError (65) where a day's partials are damaged.
+    """
     import polars as pl
 
     frames = []
-    for batch in stored.batches(["dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]):
+    for batch in stored.batches(["stream", "dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]):
         for day, rows in batch:
-            frame = pl.DataFrame(pl.from_arrow(rows)).select(
+            frame = pl.DataFrame(pl.from_arrow(rows)).filter(pl.col("stream").is_in(ACCESS_STREAMS))
+            frame = frame.select(
                 day=pl.lit(day),
                 dataset=pl.col("dataset_name").cast(pl.String),
                 site=pl.col("site_name").cast(pl.String),

@@ -6,9 +6,8 @@ private: command lines stand in it, with their secrets removed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ import msgspec
 
 from cmsspark import clock
 from cmsspark.errors import DataError, OutputError, UsageError
-from cmsspark.store.state_database import StateDatabase
+from cmsspark.store.state_database import StateDatabase, make_private
 
 FILE: Final = "processes.sqlite"
 #: States of a run: while it is watched; its exit code was 0; it was another; its watch ended without a code.
@@ -108,20 +107,6 @@ _SCHEMA: Final = (
     + "CREATE INDEX IF NOT EXISTS Runs_by_start ON Runs (start_ms);\n"
     + "CREATE UNIQUE INDEX IF NOT EXISTS Log_once ON Log (run, time_ms, host, type, message);\n"
 )
-
-
-def make_private(path: Path, what: str) -> None:
-    """Make the file where there is none, before SQLite opens it, which would make it readable by all.
-
-    A file that exists is not opened: closing it again would take away the locks that another connection of this process
-    has on it, and two writers would damage it. Raises OutputError (73) where it cannot be made.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    except OSError as error:
-        raise OutputError(f"{what} cannot be written", where=path, found=str(error)) from None
 
 
 class ProcessesDamaged(DataError):

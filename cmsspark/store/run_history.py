@@ -7,7 +7,6 @@ rebuilt from the manifests there. The file is private: it contains the messages 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from cmsspark import clock
 from cmsspark.errors import DataError, Exit, OutputError, UsageError
 from cmsspark.manifests import Manifest
 from cmsspark.store import process_identity
-from cmsspark.store.state_database import StateDatabase
+from cmsspark.store.state_database import StateDatabase, make_private
 
 FILE: Final = "runs.sqlite"
 #: A run on another host is taken for ended after this time.
@@ -119,12 +118,7 @@ class RunHistory(StateDatabase):
     other_version = OutputError
 
     def __init__(self, path: Path) -> None:
-        try:
-            # Created before SQLite opens it, which would make it readable by all.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise OutputError(f"{self.what} cannot be written", where=path, found=str(error)) from None
+        make_private(path, self.what)
         super().__init__(path)
 
     def put(self, run: Run) -> None:

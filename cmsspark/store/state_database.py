@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
 from cmsspark.errors import CmssparkError, DataError, OutputError
+
+
+def make_private(path: Path, what: str) -> None:
+    """Make the file where there is none, before SQLite opens it, which would make it readable by all.
+
+    A file that exists is not opened: closing it again would take away the locks that another connection of this process
+    has on it, and two writers would damage it. Raises OutputError (73) where it cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise OutputError(f"{what} cannot be written", where=path, found=str(error)) from None
 
 
 class StateDatabase:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.dashboard import dataset_use, segment_build, snapshot, use
+from cmsspark.dashboard import dataset_ranking, dataset_use, segment_build, snapshot, use
 from cmsspark.dashboard.keeper import Keeper
 from cmsspark.dashboard.rollups import Rollups, RollupState
 from cmsspark.dashboard.segment_build import SUMS, VERSION, read_index
@@ -145,7 +145,7 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
             wanted[row["dataset_name"]] += (1 << 62) + 1
         assert len(own) > 4 and max(wanted.values()) > 1 << 63
         assert use.totals(loaded, chosen)[measure] == sum(wanted.values())
-        ranking = use.datasets(loaded, chosen, measure)
+        ranking = dataset_ranking.datasets(loaded, chosen, measure)
         assert dict(zip(ranking.names(), ranking.values, strict=True)) == wanted
         assert ranking.values == sorted(wanted.values(), reverse=True)
         assert ranking.sums(ranking.names())[measure] == ranking.values

@@ -19,7 +19,8 @@ import pytest
 from cmsspark.monitor import processes_watch
 from cmsspark.monitor.processes_sampler import TreeSampler
 from cmsspark.monitor.processes_watch import WatchOptions, next_interval
-from cmsspark.store.process_samples import FILE, ProcessDatabase, make_private, open_processes
+from cmsspark.store.process_samples import FILE, ProcessDatabase, open_processes
+from cmsspark.store.state_database import make_private
 
 #: A Python driver that grows by 60 MB while nothing else runs, and a worker of it that stays as it is.
 GROWS = """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.dashboard import search, use
+from cmsspark.dashboard import dataset_ranking, search, use
+from cmsspark.dashboard.dataset_ranking import DatasetRanking
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.selection import FILTERS, Selection, choice_parameter, number_parameter, text_parameter
 from cmsspark.dashboard.series_parts import chart_of, measure_controls, measure_of
-from cmsspark.dashboard.use import MEASURES, OF_JOBS, DatasetRanking
+from cmsspark.dashboard.use import MEASURES, OF_JOBS
 from cmsspark.dashboard.widgets import (
     Cell,
     Chart,
@@ -56,7 +57,7 @@ def view(request: PageRequest) -> Content:
     by = None if group == "none" else group
     series = use.series(request.snapshot, chosen, measure, by)
     ranked = measure if measure != "users" else "job_count" if chosen.is_of_jobs else "nacc"
-    ranking = use.datasets(request.snapshot, chosen, ranked)
+    ranking = dataset_ranking.datasets(request.snapshot, chosen, ranked)
     if chosen.value("stream") is None:
         notes.append(Note(f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE))
     text = text_parameter(request.parameters, "q")
@@ -112,7 +113,7 @@ def _top(request: PageRequest, chosen: Selection, ranking: DatasetRanking, measu
     limit = number_parameter(request.parameters, "top", 20, 1, 500)
     positions = search.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
     names = ranking.names(positions[:limit])
-    users = use.users_of_datasets(request.snapshot, chosen, names)
+    users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names)
     sums = ranking.sums(names)
     columns = _COLUMNS if request.snapshot.has_jobs else [one for one in _COLUMNS if one.name not in OF_JOBS]
     counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
@@ -150,7 +151,7 @@ def _download(request: PageRequest, chosen: Selection, ranking: DatasetRanking, 
     import pyarrow as pa
 
     names = ranking.names(positions)
-    users = use.users_of_datasets(request.snapshot, chosen, names) if names else []
+    users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names) if names else []
     columns: dict[str, Any] = {
         "dataset_name": pa.array(names, pa.string()), "distinct_users": pa.array(users, pa.int64())
     }  # fmt: skip
@@ -161,7 +162,7 @@ def _download(request: PageRequest, chosen: Selection, ranking: DatasetRanking, 
 
 
 def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
-    rows = use.concentration(ranking)
+    rows = dataset_ranking.concentration(ranking)
     label, unit, _ = MEASURES[measure]
     kind = {"B": "bytes", "h": "ms"}.get(unit, "count")
     table = Table(
