@@ -54,6 +54,10 @@ def session(app: str, **conf: str) -> SparkSession:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("TZ", "UTC")
+    running = SparkSession.getActiveSession()
+    if running is not None and all(running.conf.get(name, None) == value for name, value in NEEDED.items()):
+        # The builder would return it too, with a warning.
+        return running
     builder = SparkSession.builder.appName(app)
     for name, value in {**NEEDED, **conf}.items():
         builder = builder.config(name, value)

@@ -182,7 +182,9 @@ if _can_mount():  # an account that may not has the test above
             assert str(disk) in done.stderr
             assert "spark.local.dir" not in done.stderr
             left = [Path(line).relative_to(disk) for line in kept.read_text().splitlines()]
-            known = (".leases", "runs.sqlite", "runs.sqlite-wal", "runs.sqlite-shm", "pseudonym.key")
+            databases = [f"{name}.sqlite{end}" for name in ("runs", "processes") for end in ("", "-wal", "-shm")]
+            # What a run used is kept with the run, of as many runs and bytes as `monitor` of the settings says.
+            known = (".leases", *databases, "monitor", "pseudonym.key")
             # A snapshot that is complete has a meta.json; a later one had no room.
             whole = {path.parent for path in left if path.name == "meta.json"}
             assert not [path for path in left if path.parts[0] not in known and path.parent not in whole], left

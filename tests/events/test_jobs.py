@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cmsspark.errors import DataError, InputMissing, OutputError
-from cmsspark.events import prepare, sample, score_files, search, train, tree_training
+from cmsspark.errors import DataError, InputMissing, OutputError, UsageError
+from cmsspark.events import demo_run, prepare, sample, score_files, search, train, tree_training
 from cmsspark.events.demo_files import write_files
 from cmsspark.events.features import features_of
 from cmsspark.events.kernels import CUTS
@@ -262,3 +262,14 @@ def test_without_events_or_a_sample_the_job_to_run_is_named(spark: Any, tmp_path
     ):
         with pytest.raises(InputMissing, match=f"a result of {wanted} is wanted"):
             run()
+
+
+def test_the_demo_goes_from_made_files_to_scores(spark: Any, tmp_path: Path) -> None:
+    options = demo_run.DemoOptions(tmp_path / "demo", events=120, kinds=("xgboost",), trials=1)
+    steps = demo_run.run(request_in(tmp_path), options)
+    assert [step.name for step in steps] == ["make files", "prepare", "sample", "train", "search", "score"]
+    scores = pq.read_table(tmp_path / "demo" / demo_run.SCORES)
+    assert steps[-1].result.startswith(f"{scores.num_rows} of 60 events in ")
+    assert 30 < scores.num_rows <= 60
+    with pytest.raises(UsageError, match="a store on this host"):
+        demo_run.run(EventRequest("hdfs:///store", DAY, request_in(tmp_path).settings, lambda text: None), options)
