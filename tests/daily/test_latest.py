@@ -43,7 +43,7 @@ def test_a_job_is_given_the_newest_complete_day(world: Path, words: tuple[str, .
     done = run(world, RUN_SPARK, "data_aggregation", *words, "--fout", "store", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert f"latest is {NEWEST}" in done.stderr
-    assert NEWEST.isoformat() in done.stdout and "latest" not in done.stdout
+    assert NEWEST.isoformat() in done.stdout and "--date latest" not in done.stdout
 
 
 def test_a_day_without_one_of_its_streams_is_not_complete(world: Path, tmp_path: Path) -> None:
