@@ -139,7 +139,8 @@ def _bins(bins: dict[str, Any]) -> tuple[Any, ...]:
     flat = counts(bins)
     read = bins["read"]
     share = flat["matched"] / read if read else None
-    return (read, *flat.values(), share, sum(flat.values()) == read)
+    # Streams of accesses and of jobs have different bins.
+    return (read, *(flat.get(name) for name in BINS), share, sum(flat.values()) == read)
 
 
 def _publishing(index: RunIndex) -> Table:
