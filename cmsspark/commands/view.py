@@ -22,6 +22,7 @@ from cmsspark.pipeline.period_options import period_options
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.view_definitions import View, load_views
+from cmsspark.pipeline.view_rows import rows_of
 from cmsspark.reports.terminal import echo_table, volume
 
 if TYPE_CHECKING:
@@ -77,20 +78,6 @@ def command(
         _print(rows, view, top)
     summary = f"{rows.height:,} rows from {len(stored.partials)} days in {time.monotonic() - began:.2f} s"
     click.echo(f"{name} of {chosen}: {summary}", err=True)
-
-
-def rows_of(view: View, stored: StoredDays) -> pl.DataFrame:
-    """The sorted rows of the view. Raises DataError (65) where users have pseudonyms of two keys."""
-    from cmsspark.kernel.rollup import roll_up
-
-    has_users = "distinct_users" in view.rollup.measures
-    if has_users:
-        stored.key_id()
-    rows, aggregated = roll_up(view.rollup, stored.batches(view.rollup.columns))
-    if has_users:
-        stored.check_users(aggregated.users)
-    is_key = view.sort in view.rollup.keys
-    return rows.sort(view.sort, descending=not is_key, nulls_last=True, maintain_order=True)
 
 
 def count_days(missing: tuple[date, ...], count: Counter) -> None:

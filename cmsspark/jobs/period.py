@@ -111,7 +111,7 @@ def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext
     result = build(days)
     with run_context.staged(files) as staged:
         count = staged.write_arrow(result.rows.to_arrow().cast(stored_table(TABLE).arrow()), TABLE)
-        done = staged.commit(_manifest(result, run_context.seconds()))
+        done = staged.commit(manifest_of(days, result.key_id, run_context.seconds()))
     for text in days.warnings:
         run_context.log(f"warning: {text}")
     origin, seconds = f"from {len(days.partials)} days", run_context.seconds()
@@ -120,8 +120,8 @@ def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext
     return done
 
 
-def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
-    days = result.days
+def manifest_of(days: StoredDays, key_id: str | None, seconds: float) -> dict[str, Any]:
+    """The manifest of a table that is made from these days; ``key_id``: of the key of their pseudonyms."""
     return {
         "day": days.period.first.isoformat(),
         "period": days.period.isoformat(),
@@ -141,7 +141,7 @@ def _manifest(result: PeriodResult, seconds: float) -> dict[str, Any]:
             for day, table in days.partials.items()
         ],
         "warnings": days.warnings,
-        "pseudonym_key_id": result.key_id,
+        "pseudonym_key_id": key_id,
         "versions": versions(),
         "seconds": round(seconds, 1),
         "timestamp": calendar.start_ms(days.period),

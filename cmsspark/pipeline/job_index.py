@@ -90,6 +90,8 @@ def _jobs() -> Iterator[Job]:
         needs_spark=False,
         of_periods=True,
     )
+    about = "Named views of a week, a month or any range of stored days, to be published"
+    yield Job("period_views", about, ("period_views",), needs_spark=False, of_periods=True)
     about = "Which datasets CRAB's jobs of a period read, and how the jobs ended"
     yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
     about = "How many people had analysis jobs of CRAB in a week or month"
