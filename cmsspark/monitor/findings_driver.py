@@ -91,14 +91,14 @@ def _jump(metrics: RunMetrics, code: str, what: str, value: Callable[[Sample], i
     for at, amount in points:
         while points[first][0] < at - JUMP_MS:
             first += 1
-        low_at, low = min(points[first : bisect_right(points, (at, amount))], key=lambda point: point[1])
+        # What rose while tasks ran before is not what rose after them.
+        idle = max((end for begin, end in metrics.task_spans if begin < at), default=0)
+        earlier = [point for point in points[first : bisect_right(points, (at, amount))] if idle <= point[0] < at]
+        if not earlier:
+            continue
+        low_at, low = min(earlier, key=lambda point: point[1])
         rise = amount - low
-        if (
-            rise >= JUMP_BYTES
-            and low_at < at
-            and not _has_tasks(metrics, low_at, at)
-            and (best is None or rise > best[0])
-        ):
+        if rise >= JUMP_BYTES and (best is None or rise > best[0]):
             best = (rise, low_at, at, low, amount)
     if best is None:
         return
@@ -115,10 +115,6 @@ def _jump(metrics: RunMetrics, code: str, what: str, value: Callable[[Sample], i
         yield Finding("collected_to_driver", f"{title}: a result of {volume(result)} went there", when, cure)
     else:
         yield Finding(code, f"{title}: most likely Py4J pulls an object", when, _ARROW)
-
-
-def _has_tasks(metrics: RunMetrics, first: int, last: int) -> bool:
-    return any(begin < last and end > first for begin, end in metrics.task_spans)
 
 
 def _leak(metrics: RunMetrics) -> Iterator[Finding]:

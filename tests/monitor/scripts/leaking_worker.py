@@ -11,10 +11,10 @@ def count(rows):
     import json
 
     kept = json.__dict__.setdefault("_kept", [])
-    kept.append(bytes(b"x" * 30_000_000))
+    kept.append(bytes(b"x" * 20_000_000))
     time.sleep(0.6)
     yield sum(1 for _ in rows)
 
 
-print(spark.sparkContext.parallelize(range(4_000), 40).mapPartitions(count).sum())
+print(spark.sparkContext.parallelize(range(6_000), 60).mapPartitions(count).sum())
 spark.stop()
