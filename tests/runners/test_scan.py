@@ -206,7 +206,9 @@ def hashed_blocks(spark: SparkSession) -> DataFrame:
     return TableSource(rows, iter, pa.schema([]), 0).mapped(shuffle_join.hashed_blocks, shuffle_join.HASHED_BLOCKS)
 
 
-def signed_hash(name: str) -> int:
+def signed_hash(name: str | None) -> int | None:
+    if name is None:
+        return None
     found = name_hash(name.encode())
     return found - 2**64 if found >= 2**63 else found
 
