@@ -61,6 +61,8 @@ def jobs_of(spark: Any, work: Callable[[], object]) -> Jobs:
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
     work()
+    # Spark enters the ends of tasks and stages into its status some time after the work is done.
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     found = Jobs()
     for job in sorted(set(tracker.getJobIdsForGroup()) - before):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getJobInfo(job).stageIds]

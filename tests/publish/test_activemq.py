@@ -214,6 +214,18 @@ def test_a_stopped_process_is_noticed_within_three_beats(own_broker: ActiveMQ, t
     check_arrived(bodies(own_broker.consume("halfopen", 2_001)), wanted(2_000), 500)
 
 
+#: A publisher whose disk takes 0.1 s for each batch: the signal arrives long before the last of 41 batches.
+SLOW_PUBLISHER = """
+import time
+from cmsspark.cli import main
+from cmsspark.publish.batch_log import BatchLog
+
+advance = BatchLog.advance
+BatchLog.advance = lambda *batches: (time.sleep(0.1), advance(*batches))[1]
+main()
+"""
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_publisher_ended_under_load_goes_on_with_resume(
     activemq: ActiveMQ, tmp_path: Path, how: signal.Signals
@@ -221,25 +233,20 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     queue = f"publisher.{how.name}"
     store = store_day(tmp_path / "store", rows(20_000))
     amq = activemq.credentials(tmp_path / "amq.json", queue)
-    command = [
-        sys.executable,
-        "-c",
-        "from cmsspark.cli import main; main()",
-        "publish",
-        "--date",
-        "20260115",
-        "--amq",
-        str(amq),
-    ]
+    words = ["publish", "--date", "20260115", "--amq", str(amq)]
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
     first = subprocess.Popen(
-        [*command, "--fout", store], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", SLOW_PUBLISHER, *words, "--fout", store],
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     _wait_for_acks(tmp_path / "state", 1_500)
     first.send_signal(how)
     _, errors = first.communicate(timeout=120)
     assert first.returncode == (75 if how == signal.SIGTERM else -signal.SIGKILL), errors
-    done = subprocess.run([*command, "--resume"], env=environment, capture_output=True, text=True, check=False)
+    again = [sys.executable, "-m", "cmsspark", *words, "--resume"]
+    done = subprocess.run(again, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "20,001" in done.stdout
     check_arrived(bodies(activemq.consume(queue, 20_001)), wanted(20_000), 500)
