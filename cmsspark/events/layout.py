@@ -43,6 +43,8 @@ PARTICLES: Final = 1 + CHARGED_ROWS + PHOTON_ROWS + NEUTRAL_ROWS
 MATRIX: Final = PARTICLES * FEATURES
 #: A matrix takes 61 KB: workers run out of memory with larger batches.
 BATCH_ROWS: Final = 500
+#: Events without it are computed at once.
+HLF_BATCH_ROWS: Final = 20_000
 
 
 def event_schema(*, low_level: bool, origin: bool = True) -> pa.Schema:
