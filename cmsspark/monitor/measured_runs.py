@@ -7,9 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from cmsspark.errors import InputMissing
-from cmsspark.monitor import run_metrics
-from cmsspark.monitor.run_metrics import RunMetrics
-from cmsspark.store import process_identity
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics
 
 
 def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:

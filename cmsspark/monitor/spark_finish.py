@@ -13,9 +13,9 @@ from cmsspark.monitor import findings
 from cmsspark.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.monitor.event_log_files import find_log, is_log_name
 from cmsspark.monitor.event_stages import merge_peaks
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.monitor.spark_reported import add_reported
 from cmsspark.storage import is_local, local_path
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 #: Lines at the begin of a log among which Spark's properties stand.
 _HEAD: Final = 30

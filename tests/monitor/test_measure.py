@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 from cmsspark import measured
 from cmsspark.cli import command
-from cmsspark.monitor import run_metrics, spark_watch
+from cmsspark.monitor import spark_watch
 from cmsspark.monitor.measured_runs import find_run, measured_runs, of_job
-from cmsspark.monitor.run_metrics import RunMetrics, Sample
 from cmsspark.monitor.spark_jvm import JvmCounters
 from cmsspark.monitor.spark_rest import executor, listening
 from cmsspark.monitor.spark_samples import TreeReader, thinned
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import RunMetrics, Sample
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.monitor.measured_runs import measured_runs
-from cmsspark.monitor.run_metrics import RunMetrics
+from cmsspark.store.run_metrics import RunMetrics
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TOP = Path(__file__).resolve().parents[2]

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark import pseudonyms
-from cmsspark.submit.doctor import NOTE, OK, WRONG, Finding, command, examine
+from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, command, examine
 
 NEEDS = ["python", "compiled", "java", "settings", "store", "root", "key", "broker", "disk", "cluster"]
 
 
-def findings(folder: Path, settings: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Finding]:
+def findings(folder: Path, settings: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Diagnosis]:
     file = folder / "cmsspark.yaml"
     file.write_text(f"state_dir: {folder}/state\ncache_dir: {folder}/cache\n{settings}")
     made = examine(str(file), None, {"HOME": str(folder), "PATH": "/nowhere", **(environ or {})})
