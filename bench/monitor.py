@@ -1,7 +1,9 @@
 """``python -m bench.monitor``: what measuring a run costs, in pairs of the same run with and without it.
 
 Each pair runs back to back, in turns of which comes first, on the same CPUs; CPU seconds are those of the whole process
-tree, what the tree leaves behind included. Wall times of a busy host say little; CPU seconds do.
+tree, what the tree leaves behind included. Wall times of a busy host say little; CPU seconds do. The JVM has one
+compiler and one collector: which methods it compiles twice, and when, would be more than what is measured. Five pairs
+of the default length take some five minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from bench.meter import Cost, measure
 from cmsspark.monitor.event_log import read_event_log
 from cmsspark.monitor.event_log_files import find_log
+from cmsspark.store.process_samples import read_processes
 
 _WORK = """
 from pyspark.sql import SparkSession, functions as F
@@ -26,13 +29,14 @@ for turn in range({turns}):
     rows.groupBy("key").agg(F.sum("value")).write.format("noop").mode("overwrite").save()
 spark.stop()
 """
+_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--turns", type=int, default=40, help="queries of a run: its length")
-    parser.add_argument("--rows", type=float, default=20, help="million rows of a query")
+    parser.add_argument("--turns", type=int, default=24, help="queries of a run: its length")
+    parser.add_argument("--rows", type=float, default=8, help="million rows of a query")
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--words", default="", help="more options of run_spark for the measured run, such as --conf …")
     words = parser.parse_args()
@@ -41,10 +45,12 @@ def main() -> None:
         script = folder / "work.py"
         script.write_text(_WORK.format(turns=words.turns, rows=int(words.rows * 1e6)))
         ratios = []
+        every: dict[str, list[float]] = {"with": [], "without": []}
         for pair in range(words.pairs):
             costs: dict[str, Cost] = {}
             for kind in ("without", "with") if pair % 2 else ("with", "without"):
                 costs[kind] = _run(folder, script, kind, words.cpus, words.words.split())
+                every[kind].append(costs[kind].cpu_s)
             ratios.append(costs["with"].cpu_s / costs["without"].cpu_s - 1)
             print(
                 f"pair {pair + 1}: {costs['without'].cpu_s:7.2f} s CPU without, {costs['with'].cpu_s:7.2f} s with: "
@@ -52,7 +58,14 @@ def main() -> None:
                 f"(load {costs['with'].load:.1f})",
                 flush=True,
             )
-        print(f"median {statistics.median(ratios):+.2%} CPU, {min(ratios):+.2%} to {max(ratios):+.2%}")
+        of_medians = statistics.median(every["with"]) / statistics.median(every["without"]) - 1
+        print(
+            f"median of {len(ratios)} pairs {statistics.median(ratios):+.2%} CPU, of the medians {of_medians:+.2%}"
+        )
+        # What runs of one kind differ by is what a pair may differ by for nothing.
+        spread = max((max(costs) - min(costs)) / statistics.median(costs) for costs in every.values())
+        print(f"spread: pairs {min(ratios):+.2%} to {max(ratios):+.2%}, runs of one kind differ by {spread:.2%}")
+        _own(folder)
         _reading(folder)
 
 
@@ -61,12 +74,19 @@ def _run(folder: Path, script: Path, kind: str, cpus: int, more: list[str]) -> C
     options = ["--no-monitor"] if kind == "without" else more
     main = "from cmsspark.submit import main; main()"
     # As many cores as the run may use, and no class archive, which comes with time.
-    local = ["--master", f"local[{cpus}]", "--driver-memory", "2g"]
+    local = ["--master", f"local[{cpus}]", "--driver-memory", "2g", "--conf", f"spark.driver.extraJavaOptions={_JAVA}"]
     command = [sys.executable, "-c", main, str(script), *local, *options]
     cost = measure(command, {**environ, "CMSSPARK_WARM_UP": "0"}, folder / f"{kind}.log", cpus)
     if cost.code:
         sys.exit((folder / f"{kind}.log").read_text())
     return cost
+
+
+def _own(folder: Path) -> None:
+    """What the monitor of processes itself said that it used: a part of the difference that has no spread."""
+    with read_processes(folder / "state") as database:
+        for run in reversed(database.runs() if database is not None else []):
+            print(*(f"{entry.message}" for entry in database.log(run.run) if entry.type == "info"))
 
 
 def _reading(folder: Path) -> None:
