@@ -228,5 +228,6 @@ def small_session(app: str, settings: Settings | None = None) -> SparkSession:
         kerberos.check(os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab")))
     quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    options = {"spark.ui.enabled": "false", "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
+    off = dict.fromkeys(("spark.ui.enabled", "spark.eventLog.enabled"), "false")
+    options = {**off, "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
     return session(app, **{"spark.master": "local[1]", **options, **access})
