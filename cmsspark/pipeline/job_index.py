@@ -48,7 +48,7 @@ class Job:
         return tuple(table for table in self.tables if not stored_table(table).is_private)
 
 
-def _jobs() -> Iterator[Job]:
+def _log_jobs() -> Iterator[Job]:
     yield Job(
         "data_aggregation",
         "One day of all streams per dataset, site and app",
@@ -60,6 +60,9 @@ def _jobs() -> Iterator[Job]:
             about = f"One day of {stream.title} per dataset, site and app"
             tables = (stream.report, *(JOB_TABLES if stream.counts_jobs else ()))
             yield Job(stream.report, about, tables, aliases=stream.report_aliases, streams=(stream.name,))
+
+
+def _dump_jobs() -> Iterator[Job]:
     yield Job(
         "dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True
     )
@@ -83,6 +86,9 @@ def _jobs() -> Iterator[Job]:
         runs_in_processes=True,
         file="phedex_snapshot",
     )
+
+
+def _period_jobs() -> Iterator[Job]:
     yield Job(
         "period",
         "A week, a month or any range of stored days, its distinct users counted anew",
@@ -96,6 +102,9 @@ def _jobs() -> Iterator[Job]:
     yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
     about = "How many people had analysis jobs of CRAB in a week or month"
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
+
+
+def _other_jobs() -> Iterator[Job]:
     about = "Which datasets will be popular in the week from a day on, and how good such forecasts were"
     tables = ("popularity_forecast", "popularity_quality", "popularity_predictions")
     yield Job("popularity_forecast", about, tables, needs_spark=False)
@@ -121,7 +130,7 @@ def _jobs() -> Iterator[Job]:
 
 
 #: All built-in jobs by name, in the order of ``run_spark --list``.
-JOBS: dict[str, Job] = {job.name: job for job in _jobs()}
+JOBS: dict[str, Job] = {job.name: job for jobs in (_log_jobs, _dump_jobs, _period_jobs, _other_jobs) for job in jobs()}
 
 
 def find_job(name: str) -> Job:
