@@ -46,7 +46,9 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     sites = [name for name in names if matches(name, [site])]
     if not sites:
         found = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
-        raise InputMissing(f"there is no site {site} in {table} of {as_of}", found=found)
+        raise InputMissing(
+            f"there is no site {site} in {table} of {as_of}", found=found, next_step="name one of these, or a pattern"
+        )
     there = replicas.filter(pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0))
     candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access", "is_candidate"])
     candidates = candidates.filter("is_candidate")

@@ -28,7 +28,12 @@ def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
             problems = lint(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError) as error:
             place = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else str(path)
-            raise DataError("a script in Python is wanted", where=place, found=str(error)) from None
+            raise DataError(
+                "a script in Python is wanted",
+                where=place,
+                found=str(error),
+                next_step="correct the script, or leave it out",
+            ) from None
         except OSError as error:
             raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
         count += len(problems)
@@ -53,5 +58,7 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
         elif path.exists():
             found.append(path)
         else:
-            raise InputMissing("a script is wanted", where=name, found="no such file")
+            raise InputMissing(
+                "a script is wanted", where=name, found="no such file", next_step="name a *.py file or a folder"
+            )
     return found

@@ -152,7 +152,9 @@ def show_documents(request: PublishRequest) -> None:
             f"{count:,} documents of {table} for {spec.period} would go to {sink.where}; nothing was sent", err=True
         )
     if bad:
-        raise DocumentsQuarantined(f"{bad:,} rows make no valid document")
+        raise DocumentsQuarantined(
+            f"{bad:,} rows make no valid document", next_step="the lines above name each row and its fault"
+        )
 
 
 def publish_table(request: PublishRequest, table: str, *, resume: bool = False) -> PublishResult:

@@ -156,7 +156,12 @@ def built_in(name: str) -> Job | None:
     if "/" in name:
         if Path(name).is_file():
             return None
-        raise UsageError("a script is wanted", where=name, found="no such file")
+        raise UsageError(
+            "a script is wanted",
+            where=name,
+            found="no such file",
+            next_step="check the path; run_spark --list names the built-in jobs",
+        )
     try:
         return find_job(name)
     except UsageError as error:
