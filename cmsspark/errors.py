@@ -51,7 +51,7 @@ class Exit(IntEnum):
     QUARANTINED = (
         3,
         "some documents were quarantined; all others are published",
-        "`cmsspark outbox show` says why; remove the cause, then publish again",
+        "`cmsspark outbox show` prints the reasons; remove the cause, then publish again",
     )
     DATA = (
         65,

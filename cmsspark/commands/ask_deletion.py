@@ -69,7 +69,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))
     facts = [
         f"{rows.height:,} of {there.height:,} datasets at sites, {volume(total)} of {volume(whole)}",
-        f"last use as of {used_on}, over all sites; what lies there as of {as_of}",
+        f"last use as of {used_on}, over all sites; replicas as of {as_of}",
         *about_forecast,
     ]
     by_state = (

@@ -315,5 +315,6 @@ def check_results(results: list[PublishResult]) -> None:
             f"{invalid + refused:,} documents were refused and kept aside; all others are confirmed",
             where=", ".join(str(result.snapshot) for result in results if result.snapshot),
             found=f"{invalid:,} rows that make no valid document, {refused:,} documents that the destination refused",
-            next_step="cmsspark outbox show says why" + ("; --resume sends them once more" if refused else ""),
+            next_step="cmsspark outbox show prints the reasons"
+            + ("; --resume sends them once more" if refused else ""),
         )
