@@ -55,12 +55,13 @@ def score_command(
     from cmsspark.events.models import load
     from cmsspark.events.score_files import ScoreRequest, check_new, quiet_options, score_files, stream_scores
     from cmsspark.runners.session import session
+    from cmsspark.storage import LocalFiles, is_local
 
     require_events()
     load(model)  # a damaged model is an error before a JVM starts
     request = ScoreRequest(model.resolve(), tree, accepted)
-    if not stream:
-        check_new(output)
+    if not stream and is_local(output):
+        check_new(LocalFiles(), output)
     spark = session("cmsspark events score", **quiet_options())
     if stream:
         stream_scores(spark, stream, request, output, once=once, seconds=every, log=log)

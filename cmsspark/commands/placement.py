@@ -14,6 +14,7 @@ from cmsspark.commands.placement_inputs import PlacementInputs
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline.options import store_options
+from cmsspark.pipeline.output_files import check_table_path, write_table
 from cmsspark.pipeline.period_options import period_options
 from cmsspark.reports.terminal import echo_table, percent, volume
 
@@ -104,6 +105,7 @@ def recommend_command(
     """
     from cmsspark.placement.recommend import recommend
 
+    check_table_path(output)
     inputs = _inputs(**source)
     probability = _forecast(model, threshold, seed)(inputs.reads)
     advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability, min_copies, free)
@@ -111,7 +113,7 @@ def recommend_command(
         import polars as pl
 
         frame = pl.DataFrame([row.as_dict() for row in advice.rows], schema=advice.schema)
-        frame.write_parquet(output) if output.suffix == ".parquet" else frame.write_csv(output)
+        write_table(frame, output)
         click.echo(output)
     elif as_json:
         click.echo(json.dumps({**advice.summary, "rows": [row.as_dict() for row in advice.rows]}, indent=1))

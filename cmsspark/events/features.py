@@ -11,7 +11,7 @@ import xxhash
 
 from cmsspark.errors import DataError
 from cmsspark.events.kernels import CUTS, SELECTED, fill
-from cmsspark.events.layout import BATCH_ROWS, FEATURES, HLF_COUNT, PARTICLES
+from cmsspark.events.layout import BATCH_ROWS, FEATURES, HLF_BATCH_ROWS, HLF_COUNT, PARTICLES
 
 Array = np.ndarray[Any, Any]
 
@@ -107,9 +107,13 @@ def features_of(collections: Mapping[str, Collection], *, low_level: bool) -> Ev
 
 
 def batches_of(collections: Mapping[str, Collection], *, low_level: bool) -> Iterator[tuple[int, EventFeatures]]:
-    """The features of a chunk in batches of at most 500 events, each with the place of its first event."""
+    """The features of a chunk in batches, each with the place of its first event.
+
+    A batch has at most 500 events with the matrix, and 20,000 without.
+    """
     count = len(collections["MissingET"].offsets) - 1
-    for start in range(0, count, BATCH_ROWS):
-        stop = min(count, start + BATCH_ROWS)
+    rows = BATCH_ROWS if low_level else HLF_BATCH_ROWS
+    for start in range(0, count, rows):
+        stop = min(count, start + rows)
         part = {name: collection.part(start, stop) for name, collection in collections.items()}
         yield start, features_of(part, low_level=low_level)

@@ -20,6 +20,8 @@ from cmsspark.storage import is_local, local_path
 
 #: Events of a task: 120 MB of branches where an event has 700 particles.
 RANGE_EVENTS: Final = 10_000
+#: Bytes of the branches of an event, in memory.
+EVENT_BYTES: Final = 12_000
 TREE: Final = "Delphes"
 _REMOTE: Final = ("root", "http", "https", "s3")
 _CLASS_NAMES: Final = {"w+jets": "wjets", "w": "wjets", "tt": "ttbar"}
@@ -159,6 +161,11 @@ def ranges_of(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:
         edges = [file.events * part // parts for part in range(parts + 1)]
         ranges += [EntryRange(file.path, file.label, *edge) for edge in pairwise(edges)]
     return ranges
+
+
+def bytes_of(ranges: Iterable[EntryRange]) -> int:
+    """About so many bytes of branches are read for some ranges."""
+    return EVENT_BYTES * sum(part.stop - part.start for part in ranges)
 
 
 def read_range(part: EntryRange, tree_name: str) -> dict[str, Collection]:

@@ -130,7 +130,7 @@ def _confidence(runs: Sequence[RunMetrics]) -> str:
 
 def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
     """(heap, of that by execution and storage): the larger of unified / fraction + 300 MB and 1.2 × the heap's peak."""
-    unified = int(worst.unified / fraction) + sizes.RESERVED if worst.unified else 0
+    unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
     return max(unified, int(_HEADROOM * worst.heap)), unified
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -30,9 +31,10 @@ def size(text: str | None, unit: str = "") -> int | None:
 def share(text: str | None, default: float) -> float:
     """A number of an option, or the default."""
     try:
-        return float(text) if text else default
+        value = float(text) if text else default
     except ValueError:
         return default
+    return value if math.isfinite(value) and value >= 0 else default
 
 
 def heap(options: Mapping[str, str], role: str) -> int:

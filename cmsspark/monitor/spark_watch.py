@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The system property by which the event log of a run is known among others in one folder.
 PROPERTY: Final = "cmsspark-run"
+#: The option of Spark that says the same where the driver is on another host.
+OPTION: Final = "spark.cmsspark.run"
 #: Lines of the driver's log that name a cause.
 _TELLING: Final = re.compile(
     r"OutOfMemoryError|Java heap space|GC overhead limit|getOutputCommand|py4j\.Protocol|Container killed"

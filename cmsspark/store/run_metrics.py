@@ -218,6 +218,8 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     #: CPU of all processes of the run on this host that could be seen, milliseconds.
     cpu_ms: int | None = None
     event_log: str | None = None
+    #: The folder of an event log on another file system that is not read yet.
+    pending_events: str | None = None
     #: Memory of the smallest node that executors may get, where the cluster told.
     smallest_node_bytes: int | None = None
 

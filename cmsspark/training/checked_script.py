@@ -1,4 +1,4 @@
-"""The checks of a script before a run: each problem is told before a worker, a pod or a JVM exists."""
+"""The checks of a script before a run: each problem is reported before a worker, a pod or a JVM exists."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ ENDED: Final = frozenset({"done", "failed", "stopped", "lost"})
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """What was started: script, arguments, back end; ``process`` and ``process_began`` tell the launcher."""
+    """What was started: script, arguments, back end; ``process`` and ``process_began`` identify the launcher."""
 
     name: str
     script: str

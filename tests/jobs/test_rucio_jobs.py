@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.errors import InputMissing
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.jobs import (
     catalogue_check,
     dataset_last_access,
@@ -252,6 +252,19 @@ def test_event_counts_of_blocks_by_month(world: Path, settings: Settings, tmp_pa
         assert made == wanted
         (manifest,) = (tmp_path / str(only_valid)).glob("event_counts/*/runs/*/manifest.json")
         assert '"blocks_left_out": 4' in manifest.read_text().replace("\n", "")
+
+
+@pytest.mark.parametrize("size", [1e30, 9e18])
+def test_sizes_beyond_64_bits_fail_event_counts_in_both_engines(
+    spark: Any, settings: Settings, tmp_path: Path, size: float
+) -> None:
+    dbs = dbs_rows(random.Random(17), 20)
+    files = [{**row, "dataset_id": 0, "block_id": block, "file_size": size}
+             for row, block in zip(dbs["FILES"][-2:], (0, 0), strict=True)]  # fmt: skip
+    write_dbs(tmp_path / AWG / "dbs/PROD_GLOBAL/2026-01-16", {**dbs, "FILES": files})
+    for engine in ("processes", "spark"):
+        with pytest.raises(DataError, match="64 bits"):
+            stored(event_counts.JOB, tmp_path, settings, tmp_path / engine, engine)
 
 
 def test_leftovers_are_orphans_invalid_and_missing_datasets(

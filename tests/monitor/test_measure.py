@@ -81,7 +81,7 @@ def test_whatever_breaks_the_run_ends_as_it_would(tmp_path: Path, monkeypatch: p
 
     if broken in ("started", "environment"):
         monkeypatch.setattr("cmsspark.monitor.spark_samples.TreeReader.sample", fail)
-        monkeypatch.setattr("cmsspark.monitor.spark_finish.find_event_log", fail)
+        monkeypatch.setattr("cmsspark.monitor.event_log_search.find_event_log", fail)
     else:
         monkeypatch.setattr(spark_watch.RunMeasure, broken, fail)
     assert run(sh("exit 7"), os.environ, None, measure) == 7
