@@ -111,7 +111,7 @@ def test_documents_with_random_ids_are_known_by_the_id_that_they_carry(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_missing_extra_and_different_documents_are_told_apart_and_named(
+def test_missing_extra_and_different_documents_are_counted_apart_and_named(
     place: Place, opensearch: OpenSearch, index: str
 ) -> None:
     documents = published(place)

@@ -24,7 +24,7 @@ NEW_EOS = "project/monitoring/archive/eos-report/logs/cms"
 # -- places ------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_root_built_in_folders_lie_on_hdfs() -> None:
+def test_without_a_root_built_in_folders_are_on_hdfs() -> None:
     places = Layout.load({}, None).locations
     assert places["aaa"][0].day_folder(DAY) == f"hdfs:///{ENR}/2026/01/15"
     assert places["crab"][0].day_folder(DAY).endswith("/year=2026/month=1/day=15")
@@ -212,7 +212,7 @@ def test_eos_days_are_found_in_both_roots_and_their_years_root_is_preferred(tmp_
     assert OLD_EOS in resolve_day(FILES, layout(tmp_path), "eos", DAY).folder
 
 
-def test_a_missing_day_names_the_folders_looked_at_and_the_days_that_are_there(tmp_path: Path) -> None:
+def test_a_missing_day_names_the_folders_searched_and_the_days_that_are_there(tmp_path: Path) -> None:
     for name in ("2025/12/30", "2025/12/31", "2026/01/13", "2026/01/14.tmp", "2026/01/17", "2026/02/30", "2027/01/01"):
         put(tmp_path, f"{ENR}/{name}/part-0")
     put(tmp_path, f"{RAW}/2026/01/notes.txt")
@@ -285,5 +285,5 @@ def test_tmp_that_turns_final_while_it_is_read_is_reported(tmp_path: Path) -> No
         ("hdfs://a/x/y", "hdfs://b/x", False),
     ],
 )
-def test_a_place_holds_what_lies_below_it_by_whole_names(location: str, folder: str, is_held: bool) -> None:
+def test_a_location_holds_paths_below_it_by_whole_names(location: str, folder: str, is_held: bool) -> None:
     assert InputLocation("dbs", "dated", "", folder).holds(location) is is_held
