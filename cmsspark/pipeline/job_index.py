@@ -63,25 +63,23 @@ def _log_jobs() -> Iterator[Job]:
 
 
 def _dump_jobs() -> Iterator[Job]:
-    yield Job(
-        "dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True
-    )
+    yield Job("dbs_phedex", "Replicas: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True)
     for name, about in (
-        ("dbs_rucio", "What lies where by Rucio: datasets by site and kind of storage"),
+        ("dbs_rucio", "Replicas by Rucio: datasets by site and kind of storage"),
         ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
         ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
         ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
-        ("leftovers", "Replicas that DBS does not want, and valid datasets without any"),
+        ("leftovers", "Replicas of datasets that are not valid in DBS, and valid datasets without replicas"),
         ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
     ):
         file = "leftover_datasets" if name == "leftovers" else ""
         yield Job(name, about, (name,), runs_in_processes=True, file=file)
-    about = "How much data sit at the sites of a tier, by data tier"
+    about = "Data volume at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)
     yield Job(
         "phedex",
-        "The replica snapshot of a day per site and dataset",
+        "The replica snapshot of a day by site and dataset",
         ("phedex",),
         runs_in_processes=True,
         file="phedex_snapshot",

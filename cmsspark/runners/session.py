@@ -127,7 +127,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
     if full or unwritten:
         causes = _CAUSE.findall(text)
         is_store = bool(unwritten or _WRITING.search(text))
-        place = "in the store" if is_store else "in spark.local.dir, where shuffled rows lie"
+        place = "in the store" if is_store else "in spark.local.dir, which holds shuffled rows"
         return errors.OutputError(
             "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
             where=unwritten[1] if unwritten else None,

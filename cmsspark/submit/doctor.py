@@ -48,7 +48,7 @@ class Diagnosis:
 @click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]")
 @click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
 def command(as_json: bool, fout: str | None, settings_file: str | None) -> int:
-    """Look at what cmsspark needs on this host: a line for each need, with what mends it.
+    """Check what cmsspark needs on this host: a line for each need, with the next step where it is not met.
 
     Nothing is changed, made or sent. Ends with 78 where something is wrong.
     """
@@ -137,7 +137,7 @@ def _store(fout: str | None) -> Diagnosis:
             "store", NOTE, "none is named; each command needs --fout", "put `store: URI` into cmsspark.yaml"
         )
     if not is_local(fout):
-        return Diagnosis("store", OK, f"{fout} (not on this host: not looked at)")
+        return Diagnosis("store", OK, f"{fout} (not on this host: not checked)")
     folder = Path(local_path(fout))
     there = _existing(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
@@ -202,7 +202,7 @@ def _broker(settings: Settings) -> Diagnosis:
         return Diagnosis("broker", WRONG, "; ".join(failed), f"check {options.amq}, the network and the firewall")
     names = ", ".join(f"{host}:{port}" for host, port in addresses)
     if failed:
-        return Diagnosis("broker", NOTE, f"{names}; not all answer: {'; '.join(failed)}", "the others take over")
+        return Diagnosis("broker", NOTE, f"{names}; not all answer: {'; '.join(failed)}", "the other brokers are used")
     return Diagnosis("broker", OK, f"{names} accepts connections (no login was tried)")
 
 
@@ -246,7 +246,7 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
         kerberos.check(environ, *map(settings.spark.get, names))
     except CmssparkError as error:
         return Diagnosis(
-            "cluster", WRONG, f"{folder} wants Kerberos: {error.wanted}; {error.found}", error.next_step or ""
+            "cluster", WRONG, f"{folder} requires Kerberos: {error.wanted}; {error.found}", error.next_step or ""
         )
     return Diagnosis("cluster", OK, folder)
 

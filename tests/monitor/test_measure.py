@@ -63,7 +63,7 @@ def test_a_run_is_stored_with_its_event_log_samples_and_what_the_job_reported(tm
     assert oct(run_metrics.file_of(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
 
 
-def test_lines_of_the_log_that_tell_a_cause_are_kept(tmp_path: Path) -> None:
+def test_lines_of_the_log_that_name_a_cause_are_kept(tmp_path: Path) -> None:
     script = "printf 'a\\nException in thread java.lang.OutOfMemoryError: Java heap space\\nlast' >&2; exit 3"
     assert run(sh(script), os.environ, None, begin(tmp_path)) == 3
     metrics = stored(tmp_path)
