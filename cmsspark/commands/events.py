@@ -28,7 +28,13 @@ def command() -> None:
 @click.option("-o", "--output", required=True, help="New folder for the scores, as Parquet.")
 @click.option("--stream", metavar="DIR", help="Score *.root files as they arrive in this folder, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="With --stream: score what is there and was not scored, then end.")
-@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two listings of the folder.",
+)
 @click.option(
     "--accept-damaged", "accepted", multiple=True, metavar="FILE", help="Leave this file out where damaged, or `all`."
 )
