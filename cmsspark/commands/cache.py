@@ -182,7 +182,7 @@ def report_command(policies: tuple[str, ...], output: Path, **source: Any) -> No
 def size_command(target: float, policy: str, as_json: bool, **source: Any) -> None:
     """Print the least cache whose byte misses stay within a target.
 
-    Example: cmsspark cache size --site T2_DE_DESY --last-days 28 --target 0.2
+    Example: cmsspark cache size --site T2_DE_DESY --month last --target 0.2
     """
     from cmsspark.cache.sizes import least_capacity
 

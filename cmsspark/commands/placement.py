@@ -56,7 +56,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."),
         click.option(
             "--space", type=click.Path(path_type=Path),
-            help="CSV or Parquet with site, capacity[, budget]. [default: a site is full with what lies there]",
+            help="CSV or Parquet with site, capacity[, budget]. [default: a site is full with its current copies]",
         ),
         click.option(
             "--replicas", type=click.Path(path_type=Path),
@@ -170,7 +170,7 @@ def _echo_advice(advice: Any, top: int) -> None:
 @_options
 @click.option("--rule", "rules", multiple=True, help=f"Rule; repeatable. [default: {', '.join(_COMPARED)}]")
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
-@click.option("--synthetic", type=int, metavar="SEED", help="Replay made-up data of this seed.")
+@click.option("--synthetic", type=int, metavar="SEED", help="Replay synthetic data of this seed.")
 @click.option("--weekly", is_flag=True, help="Print each week, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: each week, and the sums.")
 def replay_command(
@@ -206,7 +206,7 @@ def replay_command(
         click.echo(json.dumps({**about, "weeks": [row.as_dict() for row in rows], "sums": totals}, indent=1))
         return
     weeks = f"{totals[0]['weeks']} weeks from {rows[0].week} on"
-    click.secho(f"{weeks}, {inputs.about}{': made up, no measurement' if inputs.is_synthetic else ''}", bold=True)
+    click.secho(f"{weeks}, {inputs.about}{': synthetic, no measurement' if inputs.is_synthetic else ''}", bold=True)
     if weekly:
         _echo_weeks(rows)
     _echo_sums(totals)

@@ -300,7 +300,7 @@ def tune_command(
 ) -> None:  # fmt: skip
     """Compare configurations of a model on past weeks, each predicted from the days before it.
 
-    The last week is held back: no configuration is chosen by it, and it says what the first one is worth.
+    The last week is held back: no configuration is chosen by it, and it measures the first one.
     """
     from cmsspark.popularity.tuning import parse_grid, tune
 
