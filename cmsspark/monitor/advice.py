@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.memory_sizes import MIB
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.reports.terminal import volume
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 #: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.
 GROW_ABOVE: Final = 0.95
@@ -130,7 +130,7 @@ def _confidence(runs: Sequence[RunMetrics]) -> str:
 
 def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
     """(heap, of that by execution and storage): the larger of unified / fraction + 300 MB and 1.2 × the heap's peak."""
-    unified = int(worst.unified / fraction) + sizes.RESERVED if worst.unified else 0
+    unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
     return max(unified, int(_HEADROOM * worst.heap)), unified
 
 

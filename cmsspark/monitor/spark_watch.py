@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import clock, measured
-from cmsspark.monitor import run_metrics
-from cmsspark.monitor.run_metrics import RunMetrics, Sample
-from cmsspark.store import process_identity
+from cmsspark.monitor.memory_sizes import KEPT
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics, Sample
 
 if TYPE_CHECKING:
     from cmsspark.monitor.spark_rest import RestPoller
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The system property by which the event log of a run is known among others in one folder.
 PROPERTY: Final = "cmsspark-run"
+#: The option of Spark that says the same where the driver is on another host.
+OPTION: Final = "spark.cmsspark.run"
 #: Lines of the driver's log that name a cause.
 _TELLING: Final = re.compile(
     r"OutOfMemoryError|Java heap space|GC overhead limit|getOutputCommand|py4j\.Protocol|Container killed"
@@ -130,6 +132,8 @@ def begin(
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
     metrics.master, metrics.deploy_mode = options.get("spark.master", ""), options.get("spark.submit.deployMode", "")
+    # The event log has all that count; an application that never started has none.
+    metrics.options = {name: value for name, value in options.items() if KEPT.fullmatch(name)} if has_jvm else {}
     if not has_jvm:
         # This process becomes that of the job.
         metrics.root_pid, metrics.master, metrics.deploy_mode = os.getpid(), "", ""

@@ -63,25 +63,23 @@ def _log_jobs() -> Iterator[Job]:
 
 
 def _dump_jobs() -> Iterator[Job]:
-    yield Job(
-        "dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True
-    )
+    yield Job("dbs_phedex", "Replicas: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True)
     for name, about in (
-        ("dbs_rucio", "What lies where by Rucio: datasets by site and kind of storage"),
+        ("dbs_rucio", "Replicas by Rucio: datasets by site and kind of storage"),
         ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
         ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
         ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
-        ("leftovers", "Replicas that DBS does not want, and valid datasets without any"),
+        ("leftovers", "Replicas of datasets that are not valid in DBS, and valid datasets without replicas"),
         ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
     ):
         file = "leftover_datasets" if name == "leftovers" else ""
         yield Job(name, about, (name,), runs_in_processes=True, file=file)
-    about = "How much data sit at the sites of a tier, by data tier"
+    about = "Data volume at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)
     yield Job(
         "phedex",
-        "The replica snapshot of a day per site and dataset",
+        "The replica snapshot of a day by site and dataset",
         ("phedex",),
         runs_in_processes=True,
         file="phedex_snapshot",
@@ -108,6 +106,12 @@ def _other_jobs() -> Iterator[Job]:
     about = "Which datasets will be popular in the week from a day on, and how good such forecasts were"
     tables = ("popularity_forecast", "popularity_quality", "popularity_predictions")
     yield Job("popularity_forecast", about, tables, needs_spark=False)
+    about = "How good forecasts of popularity would have been in past weeks, one Spark task each"
+    yield Job("popularity_evaluate", about, ("popularity_evaluation",))
+    about = "Features and labels of each dataset and week, from the stored days before a day"
+    yield Job("popularity_features", about, ("popularity_features",), needs_spark=False)
+    about = "A model of popularity with its model card, to predict with later"
+    yield Job("popularity_train", about, ("popularity_models",), needs_spark=False)
     about = "What caches of several sizes would have missed at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"

@@ -127,7 +127,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
     if full or unwritten:
         causes = _CAUSE.findall(text)
         is_store = bool(unwritten or _WRITING.search(text))
-        place = "in the store" if is_store else "in spark.local.dir, where shuffled rows lie"
+        place = "in the store" if is_store else "in spark.local.dir, which holds shuffled rows"
         return errors.OutputError(
             "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
             where=unwritten[1] if unwritten else None,
@@ -232,5 +232,6 @@ def small_session(app: str, settings: Settings | None = None) -> SparkSession:
         kerberos.check(os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab")))
     quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    options = {"spark.ui.enabled": "false", "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
+    off = dict.fromkeys(("spark.ui.enabled", "spark.eventLog.enabled"), "false")
+    options = {**off, "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
     return session(app, **{"spark.master": "local[1]", **options, **access})

@@ -128,7 +128,7 @@ def test_rucio_daily_is_the_oracles(world: Path, found: oracle.Rucio, settings: 
 
 
 @pytest.mark.parametrize("job", [dbs_rucio.JOB, dbs_phedex.JOB], ids=lambda job: job.name)
-def test_what_lies_where_is_the_oracles(
+def test_replicas_are_those_of_the_oracle(
     world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path, job: DumpJob
 ) -> None:
     rows = stored(job, world, settings, tmp_path)
