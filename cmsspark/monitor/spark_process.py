@@ -16,6 +16,7 @@ from cmsspark import clock, measured
 from cmsspark.monitor import findings, run_metrics
 from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.monitor.spark_reported import add_reported
+from cmsspark.settings import load_settings
 
 
 def measuring(run: Callable[[], NoReturn]) -> NoReturn:
@@ -44,6 +45,12 @@ def _store(folder: Path, code: int) -> None:
     _add_processes(metrics)
     metrics.findings = findings.find(metrics)
     run_metrics.write(path, metrics)
+    # This process was started by run_spark, whose settings it has by the environment.
+    settings = load_settings(None, os.environ)
+    if settings.metrics.host is not None:
+        from cmsspark.monitor.metrics_run import send_run
+
+        send_run(settings.metrics, path)
 
 
 def _add_processes(metrics: RunMetrics) -> None:
