@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.meter import Cost, measure
@@ -56,39 +57,75 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=24, help="queries of a run: its length")
     parser.add_argument("--rows", type=float, default=8, help="million rows of a query")
     parser.add_argument("--cpus", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=6, help="no pair begins that would take longer")
     parser.add_argument("--words", default="", help="more options of run_spark for the measured run, such as --conf …")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cmsspark-bench-") as name:
         folder = Path(name)
         script = folder / "work.py"
         script.write_text(_WORK.format(turns=words.turns, rows=int(words.rows * 1e6)))
-        ratios = []
-        every: dict[str, list[float]] = {"with": [], "without": []}
-        parts: dict[str, list[float]] = {"with": [], "without": []}
+        pairs = _Pairs(folder, script, words.cpus, words.words.split())
+        began = time.monotonic()
         for pair in range(words.pairs):
-            costs: dict[str, Cost] = {}
-            for kind in ("without", "with") if pair % 2 else ("with", "without"):
-                costs[kind] = _run(folder, script, kind, words.cpus, words.words.split())
-                every[kind].append(costs[kind].cpu_s)
-                parts[kind].append(sum(_said(folder / f"{kind}.log", word) for word in ("threads", "run_spark")))
-            ratios.append(costs["with"].cpu_s / costs["without"].cpu_s - 1)
-            print(
-                f"pair {pair + 1}: {costs['without'].cpu_s:7.2f} s CPU without, {costs['with'].cpu_s:7.2f} s with: "
-                f"{ratios[-1]:+.2%} CPU, wall {costs['with'].wall_s / costs['without'].wall_s - 1:+.2%} "
-                f"(load {costs['with'].load:.1f})",
-                flush=True,
-            )
-        of_medians = statistics.median(every["with"]) / statistics.median(every["without"]) - 1
+            passed = time.monotonic() - began
+            if pair and passed * (pair + 1) / pair > 60 * words.minutes:
+                print(f"{pair} of {words.pairs} pairs in {passed / 60:.0f} minutes: the host is busy (--minutes)")
+                break
+            pairs.measure()
+        pairs.summarize()
+        _reading(folder)
+
+
+@dataclass
+class _Pairs:
+    """Pairs of runs, and what they cost."""
+
+    folder: Path
+    script: Path
+    cpus: int
+    more: list[str]
+    costs: dict[str, list[Cost]] = field(default_factory=lambda: {"with": [], "without": []})
+    #: CPU seconds of run_spark itself and of threads of the JVM that measure, by the accounts of the system.
+    parts: dict[str, list[float]] = field(default_factory=lambda: {"with": [], "without": []})
+
+    def ratios(self) -> list[float]:
+        """How much more CPU the measured run of each pair used."""
+        both = zip(self.costs["with"], self.costs["without"], strict=True)
+        return [measured.cpu_s / plain.cpu_s - 1 for measured, plain in both]
+
+    def measure(self) -> None:
+        """Run one more pair."""
+        number = len(self.costs["with"])
+        for kind in ("without", "with") if number % 2 else ("with", "without"):
+            self.costs[kind].append(_run(self.folder, self.script, kind, self.cpus, self.more))
+            said = (_said(self.folder / f"{kind}.log", word) for word in ("threads", "run_spark"))
+            self.parts[kind].append(sum(said))
+        measured, plain = self.costs["with"][-1], self.costs["without"][-1]
+        print(
+            f"pair {number + 1}: {plain.cpu_s:7.2f} s CPU without, {measured.cpu_s:7.2f} s with: "
+            f"{self.ratios()[-1]:+.2%} CPU, wall {measured.wall_s / plain.wall_s - 1:+.2%} (load {measured.load:.1f}); "
+            f"{self._own():.2f} s by accounts",
+            flush=True,
+        )
+
+    def _own(self) -> float:
+        more = statistics.median(self.parts["with"]) - statistics.median(self.parts["without"])
+        return more + _monitor_s(self.folder)
+
+    def summarize(self) -> None:
+        """Print medians and spreads."""
+        ratios = self.ratios()
+        seconds = {kind: [cost.cpu_s for cost in costs] for kind, costs in self.costs.items()}
+        plain = statistics.median(seconds["without"])
+        of_medians = statistics.median(seconds["with"]) / plain - 1
         print(f"median of {len(ratios)} pairs {statistics.median(ratios):+.2%} CPU, of the medians {of_medians:+.2%}")
         # What runs of one kind differ by is what a pair may differ by for nothing.
-        spread = max((max(costs) - min(costs)) / statistics.median(costs) for costs in every.values())
+        spread = max((max(one) - min(one)) / statistics.median(one) for one in seconds.values())
         print(f"spread: pairs {min(ratios):+.2%} to {max(ratios):+.2%}, runs of one kind differ by {spread:.2%}")
-        own = statistics.median(parts["with"]) - statistics.median(parts["without"]) + _monitor_s(folder)
-        share = own / statistics.median(every["without"])
+        monitor = _monitor_s(self.folder)
         print(
-            f"by the system's accounts {own:.2f} s of CPU: {share:.2%} ({_monitor_s(folder):.2f} s of it the monitor)"
+            f"by the system's accounts {self._own():.2f} s of CPU: {self._own() / plain:.2%} (monitor {monitor:.2f} s)"
         )
-        _reading(folder)
 
 
 def _run(folder: Path, script: Path, kind: str, cpus: int, more: list[str]) -> Cost:

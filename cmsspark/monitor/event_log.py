@@ -16,6 +16,7 @@ import msgspec
 
 from cmsspark.errors import DataError
 from cmsspark.monitor import event_records as records
+from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.event_log_files import LogLines
 from cmsspark.monitor.event_plans import Plans, Rdds
 from cmsspark.monitor.event_stages import OpenStage, add_task, merge_peaks
@@ -25,13 +26,6 @@ from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 MOST_STAGES: Final = 1000
 _MOST_FAILURES: Final = 50
 _NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
-#: Options of Spark that are kept.
-_KEPT: Final = re.compile(
-    r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|maxResultSize)"
-    r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
-    r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
-    r"|spark\.(executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
-)
 
 
 @dataclass
@@ -114,7 +108,7 @@ class EventLogReader:
         self.run.ended_ms, self.ended = event.at, True
 
     def _environment(self, event: records.EnvironmentUpdate) -> None:
-        options = {name: value for name, value in event.spark.items() if _KEPT.fullmatch(name)}
+        options = {name: value for name, value in event.spark.items() if sizes.KEPT.fullmatch(name)}
         self.run.options.update(options)
         self.run.master = options.get("spark.master", self.run.master)
         self.run.deploy_mode = options.get("spark.submit.deployMode", self.run.deploy_mode)

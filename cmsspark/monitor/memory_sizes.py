@@ -18,6 +18,13 @@ LEAST_OVERHEAD: Final = 384 * MIB
 RESERVED: Final = 300 * MIB
 FRACTION: Final = 0.6
 OVERHEAD_FACTOR: Final = 0.1
+#: Options of Spark that are kept of a run.
+KEPT: Final = re.compile(
+    r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|maxResultSize)"
+    r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
+    r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
+    r"|spark\.(executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
+)
 
 
 def size(text: str | None, unit: str = "") -> int | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import clock, measured
+from cmsspark.monitor.memory_sizes import KEPT
 from cmsspark.store import process_identity, run_metrics
 from cmsspark.store.run_metrics import RunMetrics, Sample
 
@@ -131,6 +132,8 @@ def begin(
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
     metrics.master, metrics.deploy_mode = options.get("spark.master", ""), options.get("spark.submit.deployMode", "")
+    # The event log has all that count; an application that never started has none.
+    metrics.options = {name: value for name, value in options.items() if KEPT.fullmatch(name)} if has_jvm else {}
     if not has_jvm:
         # This process becomes that of the job.
         metrics.root_pid, metrics.master, metrics.deploy_mode = os.getpid(), "", ""

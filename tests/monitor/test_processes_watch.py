@@ -182,7 +182,7 @@ def test_a_child_is_seen_in_the_next_sample_also_between_looks_at_all_processes(
     assert sampler.ticks % 3 != 0
     assert {sample.pid for sample in sampler.sample()} == {root.pid, child.pid}
     child.kill()
-    root.wait(60)
+    root.communicate(timeout=60)
 
 
 def test_a_jvm_that_starts_a_program_counts_once() -> None:
