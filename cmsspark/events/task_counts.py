@@ -20,5 +20,7 @@ def task_count(spark: SparkSession, items: int, size: int) -> int:
 
     No task is without an item, so there are at most ``items``. A task takes its items one after another.
     """
-    weight = size + items * OPEN_BYTES
-    return max(1, min(items, max(cores_of(spark), -(-weight // TASK_BYTES))))
+    weight, cores = size + items * OPEN_BYTES, cores_of(spark)
+    # Whole rounds: with three tasks on two cores one core would wait for half of the time.
+    rounds = max(1, -(-weight // (TASK_BYTES * cores)))
+    return max(1, min(items, rounds * cores))

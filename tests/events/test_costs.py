@@ -42,6 +42,8 @@ def test_tasks_follow_bytes_and_cores(spark: Any) -> None:
     assert task_count(spark, 0, 0) == 1
     # Two cores.
     assert task_count(spark, 8, 1_000) == 2
+    # Whole rounds of all cores.
+    assert task_count(spark, 10, 2 * TASK_BYTES) == 4
     assert task_count(spark, 1_000, 0) == -(-1_000 * OPEN_BYTES // TASK_BYTES) == 32
     assert task_count(spark, 1_000, 100 * TASK_BYTES) == 132
     assert task_count(spark, 50, 100 * TASK_BYTES) == 50
