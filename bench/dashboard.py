@@ -147,7 +147,7 @@ async def measure(running: Server, year: dict[str, str], datasets: list[str], re
     from playwright.async_api import async_playwright
 
     tiers, sites = ["AOD", "MINIAODSIM", "RAW", "AODSIM", "RECO", "MINIAOD"], ["T2", "T1", "T3"]
-    combinations = list(product(["aaa", "cmssw", "crab", "eos"], sites, tiers, ["nacc", "read_bytes", "users"]))
+    combinations = list(product(["aaa", "cmssw", "condor", "eos"], sites, tiers, ["nacc", "read_bytes", "users"]))
 
     def popularity(**more: str) -> str:
         return f"{running.address}/popularity?{urlencode({**year, **more})}"

@@ -8,8 +8,8 @@ import click
 
 from cmsspark.errors import CmssparkError
 from cmsspark.file_systems import files_for
-from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.storage import Files, is_local
+from cmsspark.store.run_metrics import RunMetrics
 
 
 def event_files(location: str) -> Files:

@@ -87,5 +87,7 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
         elif path.exists():
             found.append(path)
         else:
-            raise InputMissing("a script is wanted", where=name, found="no such file")
+            raise InputMissing(
+                "a script is wanted", where=name, found="no such file", next_step="name a *.py file or a folder"
+            )
     return found

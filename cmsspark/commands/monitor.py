@@ -270,7 +270,9 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
             next_step="see docs/processes.md",
         )
     if not re.fullmatch(r"[\w.\-]{1,100}", run):
-        raise UsageError("RUN is the id of a measured run", found=repr(run))
+        raise UsageError(
+            "RUN must be the id of a measured run", found=repr(run), next_step="cmsspark monitor runs lists them"
+        )
     found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
     send_annotations(settings.metrics, found)
     click.echo(f"{found.count} stages and queries of {found.run}")

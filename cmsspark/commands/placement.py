@@ -14,6 +14,7 @@ from cmsspark.commands.placement_inputs import PlacementInputs
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline.options import store_options
+from cmsspark.pipeline.output_files import check_table_path, write_table
 from cmsspark.pipeline.period_options import period_options
 from cmsspark.reports.terminal import echo_table, percent, volume
 
@@ -50,7 +51,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."),
         click.option(
             "--space", type=click.Path(path_type=Path),
-            help="CSV or Parquet with site, capacity[, budget]. [default: a site is full with what lies there]",
+            help="CSV or Parquet with site, capacity[, budget]. [default: a site is full with its current copies]",
         ),
         click.option(
             "--replicas", type=click.Path(path_type=Path),
@@ -104,6 +105,7 @@ def recommend_command(
     """
     from cmsspark.placement.recommend import recommend
 
+    check_table_path(output)
     inputs = _inputs(**source)
     probability = _forecast(model, threshold, seed)(inputs.reads)
     advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability, min_copies, free)
@@ -111,7 +113,7 @@ def recommend_command(
         import polars as pl
 
         frame = pl.DataFrame([row.as_dict() for row in advice.rows], schema=advice.schema)
-        frame.write_parquet(output) if output.suffix == ".parquet" else frame.write_csv(output)
+        write_table(frame, output)
         click.echo(output)
     elif as_json:
         click.echo(json.dumps({**advice.summary, "rows": [row.as_dict() for row in advice.rows]}, indent=1))
@@ -157,7 +159,7 @@ def _echo_advice(advice: Any, top: int) -> None:
 @_options
 @click.option("--rule", "rules", multiple=True, help=f"Rule; repeatable. [default: {', '.join(_COMPARED)}]")
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
-@click.option("--synthetic", type=int, metavar="SEED", help="Replay made-up data of this seed.")
+@click.option("--synthetic", type=int, metavar="SEED", help="Replay synthetic data of this seed.")
 @click.option("--weekly", is_flag=True, help="Print each week, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: each week, and the sums.")
 def replay_command(
@@ -191,7 +193,7 @@ def replay_command(
         click.echo(json.dumps({**about, "weeks": [row.as_dict() for row in rows], "sums": totals}, indent=1))
         return
     weeks = f"{totals[0]['weeks']} weeks from {rows[0].week} on"
-    click.secho(f"{weeks}, {inputs.about}{': made up, no measurement' if inputs.is_synthetic else ''}", bold=True)
+    click.secho(f"{weeks}, {inputs.about}{': synthetic, no measurement' if inputs.is_synthetic else ''}", bold=True)
     if weekly:
         _echo_weeks(rows)
     _echo_sums(totals)

@@ -9,11 +9,11 @@ import msgspec
 
 from cmsspark.commands.event_files import with_events
 from cmsspark.monitor.measured_runs import find_run
-from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.monitor.run_report import report
 from cmsspark.readable import json_text, readable
 from cmsspark.reports.terminal import terminal_width
 from cmsspark.store.run_history import Run
+from cmsspark.store.run_metrics import RunMetrics
 
 
 def echo_measured(state_dir: Path, run: Run) -> None:

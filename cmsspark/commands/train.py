@@ -105,7 +105,7 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
             raise UsageError(f"--{flag} is for --on {other}", found=f"--on {backend}")
     secrets = tuple(secret_of(text, state_dir / "secrets", backend) for text in options["secrets"])
     if len({secret.name for secret in secrets}) < len(secrets):
-        raise UsageError("a secret is named once", found=", ".join(secret.name for secret in secrets))
+        raise UsageError("each secret must be named once", found=", ".join(secret.name for secret in secrets))
     return TrainingRun(
         name=run_name(script, options["name"]),
         script=script,

@@ -26,6 +26,8 @@ BINS_OF_JOBS: Final = ("matched", *UNMATCHED_JOB_BINS, "malformed", "out_of_day"
 #: The first jobs of a day, at most so many, are sent again on the next day.
 SENT_AGAIN: Final = 5
 POOL: Final = 64
+#: Made once: json.dumps makes one for each record.
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 def condor_lines(
@@ -59,7 +61,7 @@ def condor_lines(
         filler = fillers[number % POOL]
         short = filler[: filler.rindex(",", 0, max(2, len(filler) // 2))] if name == "not_final" else filler
         stamp = data["RecordTime"] + (86_400_000 if name == "out_of_day" else 0)
-        body = json.dumps(data, separators=(",", ":"))[:-1] + "," + short
+        body = _JSON.encode(data)[:-1] + "," + short
         line = f'{{"data":{body}}},"metadata":{{"_id":"{number}","producer":"condor","timestamp":{stamp}}}}}'
         lines.append(line[: len(line) // 2] if name == "malformed" else line)
     return lines, counts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cmsspark import days
 from cmsspark.pipeline.provenance import versions
 from cmsspark.schemas import stored_table
-from cmsspark.sources.registry import ACCESS_STREAMS
+from cmsspark.sources.epochs import Epochs
 from cmsspark.storage import LocalFiles, join
 from cmsspark.store import results
 
@@ -112,9 +112,16 @@ def report(partials: pa.Table, day: date) -> pa.Table:
     return merge(rows.to_batches()).report(day, stored_table(JOB))
 
 
+def served_streams(day: date) -> tuple[str, ...]:
+    """The streams that serve a day."""
+    return Epochs.load().streams_of_day(day)
+
+
 def _manifest(day: date, key_id: str) -> dict[str, Any]:
+    streams = served_streams(day)
     return {
-        "streams": list(ACCESS_STREAMS),
+        "streams": list(streams),
+        "epochs": Epochs.load().of_day(day, streams),
         "missing_streams": [],
         "partial": False,
         "warnings": ["made up, not counted"],

@@ -10,11 +10,10 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark import clock, days
-from cmsspark.demo.history import JOB, Progress, store_day, store_history
+from cmsspark.demo.history import JOB, Progress, served_streams, store_day, store_history
 from cmsspark.pipeline.stored_columns import table_rows
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.schemas import stored_table
-from cmsspark.sources.registry import ACCESS_STREAMS
 from cmsspark.storage import LocalFiles
 from cmsspark.store import results
 
@@ -96,7 +95,7 @@ def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours
     )
     partials = past.partials(day, stored_table("partials"), **options)
     began_ms = min(days.start_ms(day + timedelta(days=1)) + hours * _HOUR_MS, clock.now_ms())
-    streams = [stream for stream in ACCESS_STREAMS if stream not in without]
+    streams = [stream for stream in served_streams(day) if stream not in without]
     done = store_day(past, store, key.key_id, day, partials, began_ms=began_ms, streams=streams, **manifest)
     return done.manifest.run
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from datetime import date
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.days import DAY_MS, start_ms
+from cmsspark.demo.flat_avro import write_flat_avro
 from cmsspark.demo.world import World
-from cmsspark.demo.write import write_avro
 
 #: Rows of a part file.
 PER_PART: Final = 100_000
@@ -56,17 +57,14 @@ def rucio_folder(root: Path, day: date) -> Path:
 
 def write_rucio_table(world: World, root: Path, day: date, *, codec: str, name: str) -> Path:
     """One of ``TABLES`` of a dump of ``day``, a part in memory at a time; returns the dump's folder."""
-    fields = [field.split() for field in _FIELDS[name].split(", ")]
-    schema = {"type": "record", "name": name, "fields": [
-        {"name": field, "type": ["null", kind], "default": None} for field, kind in fields]}  # fmt: skip
-    empty = dict.fromkeys(field for field, _ in fields)
+    fields = dict(field.split() for field in _FIELDS[name].split(", "))
     rows = _ROWS[name](world, start_ms(day) - DAY_MS)
     folder = rucio_folder(root, day)
     number = 0
     while True:
-        some = [{**empty, **row} for row in islice(rows, PER_PART)]
+        some = list(islice(rows, PER_PART))
         if some or not number:
-            write_avro(folder / name.lower(), schema, some, per_part=PER_PART, codec=codec, first_part=number)
+            write_flat_avro(folder / name.lower(), name, fields, some, number=number, codec=codec)
         if len(some) < PER_PART:
             return folder
         number += 1
@@ -79,6 +77,7 @@ def rse_of(node: str) -> str | None:
     return f"{node.removesuffix('_MSS')}_Tape" if node.endswith("_MSS") else node
 
 
+@lru_cache(1_000)
 def _id(name: str) -> bytes:
     return hashlib.md5(name.encode(), usedforsecurity=False).digest()
 
@@ -131,8 +130,9 @@ def _replicas(world: World, now: int) -> Iterator[Row]:
                 **_replica(rse, f"/store/user/rucio/someone/{i}.root", 5_000, "A", made, None),
                 "SCOPE": "user.someone",
             }
+    first_node = _nodes(world)[0]
     for file in range(0, len(world.lfns), NO_BLOCK_EVERY):
-        yield _replica(_nodes(world)[0], _loose(file), 1_000_000 + file, "A", now - file * 1_000, None)
+        yield _replica(first_node, _loose(file), 1_000_000 + file, "A", now - file * 1_000, None)
 
 
 def _loose(file: int) -> str:

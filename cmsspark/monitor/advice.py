@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.memory_sizes import MIB
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.reports.terminal import volume
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 #: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.
 GROW_ABOVE: Final = 0.95

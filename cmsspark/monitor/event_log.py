@@ -20,8 +20,8 @@ from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.event_log_files import LogLines
 from cmsspark.monitor.event_plans import Plans, Rdds
 from cmsspark.monitor.event_stages import OpenStage, add_task, merge_peaks
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 from cmsspark.monitor.spread import Spans
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 MOST_STAGES: Final = 1000
 _MOST_FAILURES: Final = 50

@@ -13,12 +13,13 @@ from typing import Final
 
 from cmsspark import clock
 from cmsspark.errors import CmssparkError, InputMissing
-from cmsspark.monitor import findings, run_metrics
+from cmsspark.monitor import findings
 from cmsspark.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.monitor.event_log_files import find_log, is_log_name
 from cmsspark.monitor.event_stages import merge_peaks
-from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.storage import Entry, Files, LocalFiles, is_local, local_path
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import RunMetrics
 
 #: Lines at the begin of a log among which Spark's properties stand.
 _HEAD: Final = 30

@@ -9,8 +9,8 @@ from typing import Final
 
 from cmsspark import clock
 from cmsspark.monitor import memory_sizes as sizes
-from cmsspark.monitor.run_metrics import Finding, RunMetrics, Sample
 from cmsspark.reports.terminal import volume
+from cmsspark.store.run_metrics import Finding, RunMetrics, Sample
 
 MB: Final = 1_000_000
 CODES_OF_DRIVER: Final = {

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark.errors import InputMissing
-from cmsspark.monitor import run_metrics
-from cmsspark.monitor.run_metrics import RunMetrics
-from cmsspark.store import process_identity
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics
 
 #: Ids that Spark's masters give.
 _APPLICATION: Final = re.compile(r"application_|app-|local-|spark-")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from cmsspark.monitor.run_metrics import RunMetrics
+from cmsspark.store.run_metrics import RunMetrics
 
 MIB: Final = 1 << 20
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?\s*", re.IGNORECASE)

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cmsspark.monitor import run_metrics
 from cmsspark.monitor.metrics_graphite import GraphiteSender, part, run_annotations
-from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.settings import MetricsSettings
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import RunMetrics
 
 #: Counter → the field of what a job reports.
 COUNTERS: Final = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cmsspark.monitor.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
 from cmsspark.reports.terminal import table, volume
+from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
 
 #: Stages that are shown: those with the longest duration.
 _MOST_STAGES = 15

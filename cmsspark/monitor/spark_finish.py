@@ -9,9 +9,9 @@ from cmsspark import measured
 from cmsspark.monitor import findings
 from cmsspark.monitor.event_log_search import pending_note, with_event_log
 from cmsspark.monitor.event_stages import merge_peaks
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.monitor.spark_reported import add_reported
 from cmsspark.storage import is_local
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 
 def finish(

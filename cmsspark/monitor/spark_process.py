@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from cmsspark import clock, measured
-from cmsspark.monitor import findings, run_metrics
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
+from cmsspark.monitor import findings
 from cmsspark.monitor.spark_reported import add_reported
 from cmsspark.settings import load_settings
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 
 def measuring(run: Callable[[], NoReturn]) -> NoReturn:

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import clock, measured
-from cmsspark.monitor import run_metrics
 from cmsspark.monitor.memory_sizes import KEPT
-from cmsspark.monitor.run_metrics import RunMetrics, Sample
-from cmsspark.store import process_identity
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics, Sample
 
 if TYPE_CHECKING:
     from cmsspark.monitor.spark_rest import RestPoller

@@ -27,9 +27,12 @@ _MOST_FLAGS: Final = 19
 
 
 class Names:
-    """The parts of dataset names: which datasets are siblings, and columns of common tiers and campaigns."""
+    """The parts of dataset names: which datasets are siblings, and columns of common tiers and campaigns.
 
-    def __init__(self, datasets: tuple[str, ...]) -> None:
+    ``used``: bool [datasets], those among which tiers and campaigns are common; all without it.
+    """
+
+    def __init__(self, datasets: tuple[str, ...], used: Array | None = None) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
         campaign = np.array([text.partition("-")[0] for text in processed.tolist()], str)
@@ -38,7 +41,7 @@ class Names:
         self.columns: list[str] = []
         flags = []
         for name in ("tier", "campaign"):
-            values, counts = np.unique(groups[name], return_counts=True)
+            values, counts = np.unique(groups[name] if used is None else groups[name][used], return_counts=True)
             common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_FLAGS])
             for value in values[common[counts[common] >= _COMMON]].tolist():
                 self.columns.append(f"is_{name}_{value}")
@@ -73,14 +76,17 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     columns["spread_week"] = week.std(0) / (1 + week.mean(0))
     columns["peak_week"] = np.log1p(week.max(0))
     for name, group in names.groups.items():
-        columns[f"siblings_{name}"] = _of_siblings(last, group)
-    columns["all_datasets"] = np.full(count, last.mean())
+        columns[f"siblings_{name}"] = _of_siblings(last, group, ever)
+    columns["all_datasets"] = np.full(count, last[ever].mean() if ever.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
     return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
 
 
-def _of_siblings(values: Array, group: Array) -> Array:
-    """The mean of the others in the group; of all where there are none."""
-    totals, counts = np.bincount(group, values), np.bincount(group)
-    others = counts[group] - 1
-    return np.where(others > 0, (totals[group] - values) / np.maximum(others, 1), values.mean())
+def _of_siblings(values: Array, group: Array, known: Array) -> Array:
+    """The mean of the others in the group that are ``known``: used before. Names that only later days have count
+    nowhere. Where the group has none, the mean of all known ones.
+    """
+    totals, counts = np.bincount(group, values * known), np.bincount(group, known)
+    others = counts[group] - known
+    of_all = values[known].mean() if known.any() else 0.0
+    return np.where(others > 0, (totals[group] - values * known) / np.maximum(others, 1), of_all)

@@ -44,6 +44,11 @@ class Series:
         """The series that ends before day number ``count``."""
         return Series(self.days[:count], self.datasets, self.values[:, :count])
 
+    def only(self, chosen: Array) -> Series:
+        """The series of the datasets of these numbers, which ascend."""
+        names = tuple(self.datasets[number] for number in chosen.tolist())
+        return Series(self.days, names, np.ascontiguousarray(self.values[:, :, chosen]), self.missing)
+
     def mondays(self, weeks: int = 1) -> list[int]:
         """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
         last = len(self.days) - 7 * weeks

@@ -117,7 +117,7 @@ def check_nodes(environ: Mapping[str, str]) -> None:
             "a YARN cluster with a node that works is wanted",
             where=pages(settings(environ))[0],
             found="0 active nodes",
-            next_step="try again later; its page says what became of them",
+            next_step="try again later; its page shows what became of them",
         )
 
 

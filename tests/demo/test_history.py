@@ -12,10 +12,12 @@ from click.testing import CliRunner
 from bench import periods as bench
 from bench.meter import Cost
 from cmsspark.cli import command
-from cmsspark.demo.history import report, store_history
+from cmsspark.demo.history import report, store_day, store_history
 from cmsspark.demo.past import History
+from cmsspark.demo.story import store_past
 from cmsspark.jobs.period import KEYS
 from cmsspark.pseudonyms import Pseudonyms
+from cmsspark.query.database import Database
 from cmsspark.schemas import stored_table
 from tests.pipeline.partial_days import counted
 
@@ -34,7 +36,42 @@ def test_a_day_is_the_same_each_time_and_each_key_stands_once() -> None:
     assert len({tuple(row[key] for key in (*KEYS, "user")) for row in made}) == len(made) == 300
     assert any(row["user"] is None for row in made)
     assert all((row["remote_nacc"] is None) == (row["stream"] == "eos") for row in made)
-    assert all((row["read_bytes"] is None) == (row["stream"] == "crab") for row in made)
+    assert all((row["cpu_time"] is None) == (row["stream"] != "condor") for row in made)
+    assert all(row["read_bytes"] is not None for row in made if row["stream"] != "condor")
+
+
+def test_jobs_of_a_made_up_day_are_of_the_stream_that_serves_it() -> None:
+    schema = stored_table("partials")
+    before, after = (HISTORY.partials(day, schema) for day in (date(2019, 12, 31), date(2020, 1, 1)))
+    assert set(before["stream"].to_pylist()) == {"aaa", "eos", "cmssw", "crab"}
+    assert set(after["stream"].to_pylist()) == {"aaa", "eos", "cmssw", "condor"}
+    crab = [row for row in before.to_pylist() if row["stream"] == "crab"]
+    condor = [row for row in after.to_pylist() if row["stream"] == "condor"]
+    assert all(row["read_bytes"] is None and row["cpu_time"] is not None for row in crab)
+    assert {row["app"] for row in condor} <= {"crab", "wmagent"}
+    assert {row["read_bytes"] is None for row in condor} == {True, False}
+
+
+def test_days_around_a_counted_day_have_the_jobs_of_their_own_epoch(tmp_path: Path) -> None:
+    day = date(2020, 1, 3)
+    store = str(tmp_path)
+    store_day(HISTORY, store, KEY.key_id, day)
+    assert store_past(store, day, 7, 1, KEY)[0] == 7
+    with Database(store) as database:
+        seen = database.query(
+            "SELECT day, stream, count(read_bytes) > 0 FROM partials WHERE cpu_time IS NOT NULL GROUP BY ALL ORDER BY 1"
+        ).rows
+    assert [(row[0], row[1]) for row in seen] == [
+        (day - timedelta(days=back), "condor" if back < 3 else "crab") for back in range(7, -1, -1)
+    ]
+    assert all(has_bytes == (stream == "condor") for _, stream, has_bytes in seen)
+    first = json.loads(manifest_of(tmp_path, date(2019, 12, 30)))
+    assert first["streams"][-1] == "crab" and first["epochs"]["jobs"] == "crab"
+
+
+def manifest_of(store: Path, day: date) -> str:
+    (path,) = store.glob(f"data_aggregation/{day}/runs/*/manifest.json")
+    return path.read_text()
 
 
 def test_its_report_is_that_of_a_plain_count() -> None:
@@ -65,7 +102,7 @@ def test_every_command_takes_it_for_counted_days(tmp_path: Path, monkeypatch: py
     }
 
 
-def test_the_bench_tells_medians_and_the_ratio_to_raw_logs(tmp_path: Path) -> None:
+def test_the_bench_prints_medians_and_the_ratio_to_raw_logs(tmp_path: Path) -> None:
     costs = {"month": [Cost(1.0, cpu, 10**9, 0.5, 0) for cpu in (4.0, 2.0, 9.0)]}
     text = bench.told(costs, 5.0, "head")
     assert "| month | 1.00 | 4.00 | 1.00 | 0.5 |" in text

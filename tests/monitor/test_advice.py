@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.cli import command
-from cmsspark.monitor import run_metrics
 from cmsspark.monitor.advice import Advice, advise
-from cmsspark.monitor.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry, TaskTotals
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry, TaskTotals
 
 GIB = 1 << 30
 MIB = 1 << 20

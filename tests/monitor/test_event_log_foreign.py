@@ -17,8 +17,8 @@ from cmsspark.monitor import findings
 from cmsspark.monitor.advice import advise, lines
 from cmsspark.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.monitor.event_log_files import find_log
-from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.monitor.run_report import report
+from cmsspark.store.run_metrics import RunMetrics
 from tests.monitor.event_logs import BEGAN, MB, application, begin, event, stage, task
 
 SQL = "org.apache.spark.sql.execution.ui.SparkListener"

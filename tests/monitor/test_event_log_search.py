@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from cmsspark.cli import command
 from cmsspark.errors import InputMissing, NotReady
-from cmsspark.monitor import event_log_search, run_metrics
+from cmsspark.monitor import event_log_search
 from cmsspark.monitor.event_log_search import completed, find_event_log, pending_note
-from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.monitor.spark_finish import finish
 from cmsspark.storage import Entry, Files, LocalFiles
-from cmsspark.store import process_identity
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics
 from tests.monitor.event_logs import BEGAN, application
 
 HDFS = "hdfs://name/logs"

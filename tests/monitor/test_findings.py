@@ -9,7 +9,7 @@ import pytest
 from cmsspark.monitor import event_plans as plans
 from cmsspark.monitor.findings import CODES, find
 from cmsspark.monitor.memory_sizes import executor_container, size
-from cmsspark.monitor.run_metrics import (
+from cmsspark.store.run_metrics import (
     ExecutorEntry,
     Query,
     Reported,

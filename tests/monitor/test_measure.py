@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 from cmsspark import measured
 from cmsspark.cli import command
-from cmsspark.monitor import run_metrics, spark_watch
+from cmsspark.monitor import spark_watch
 from cmsspark.monitor.measured_runs import find_run, measured_runs, of_job
-from cmsspark.monitor.run_metrics import RunMetrics, Sample
 from cmsspark.monitor.spark_jvm import JvmCounters
 from cmsspark.monitor.spark_rest import executor, listening
 from cmsspark.monitor.spark_samples import TreeReader, thinned
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import RunMetrics, Sample
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import run
@@ -62,7 +63,7 @@ def test_a_run_is_stored_with_its_event_log_samples_and_what_the_job_reported(tm
     assert oct(run_metrics.file_of(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
 
 
-def test_lines_of_the_log_that_tell_a_cause_are_kept(tmp_path: Path) -> None:
+def test_lines_of_the_log_that_name_a_cause_are_kept(tmp_path: Path) -> None:
     script = "printf 'a\\nException in thread java.lang.OutOfMemoryError: Java heap space\\nlast' >&2; exit 3"
     assert run(sh(script), os.environ, None, begin(tmp_path)) == 3
     metrics = stored(tmp_path)

@@ -15,13 +15,13 @@ import yaml
 
 from cmsspark import clock
 from cmsspark.errors import DataError, InputMissing, SettingsError
-from cmsspark.monitor import run_metrics
 from cmsspark.monitor.metrics_graphite import GraphiteSender, part, process_lines, run_annotations, send_annotations
 from cmsspark.monitor.metrics_run import counter_lines, send_run
-from cmsspark.monitor.run_metrics import Reported, RunMetrics
 from cmsspark.publish.grafana_spark import PANELS, spark_dashboard
 from cmsspark.settings import MetricsSettings, parse
+from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
+from cmsspark.store.run_metrics import Reported, RunMetrics
 from cmsspark.submit.live_metrics import metrics_options
 from tests import influxdb
 from tests.influxdb import InfluxDb

@@ -15,7 +15,7 @@ from cmsspark.demo import make
 from cmsspark.monitor.advice import advise
 from cmsspark.monitor.measured_runs import measured_runs
 from cmsspark.monitor.memory_sizes import size
-from cmsspark.monitor.run_metrics import RunMetrics
+from cmsspark.store.run_metrics import RunMetrics
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TOP = Path(__file__).resolve().parents[2]

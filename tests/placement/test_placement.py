@@ -380,7 +380,7 @@ def test_recommend_prints_and_writes_the_plan(files: list[str], tmp_path: Path) 
     assert pl.read_csv(out).select("action", "dataset", "site").rows() == [row[:3] for row in rows]
 
 
-def test_replay_compares_rules_and_says_when_data_are_made_up(files: list[str]) -> None:
+def test_replay_compares_rules_and_marks_synthetic_data(files: list[str]) -> None:
     told = json.loads(run("replay", *files, "--json").stdout)
     totals = {row["rule"]: row for row in told["sums"]}
     assert totals["as-is"]["weeks"] == 2 and totals["as-is"]["remote_reads"] == 2 * 210

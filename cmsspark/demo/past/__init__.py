@@ -1,8 +1,8 @@
 """Days of the past as they are stored: partials made up without logs, for looking at weeks, months and a year.
 
 The same seed and day give the same rows. Datasets, sites and people come back from day to day, some much more often
-than others; what is popular changes over weeks, weekends are quieter, and the use grows over a year. Nulls stand where
-the streams have none.
+than others; what is popular changes over weeks, weekends are quieter, and the use grows over a year. Jobs are of the
+stream that serves the day, CRAB or HTCondor. Nulls stand where the streams have none.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.demo.activity import STREAMS
 from cmsspark.demo.people import T1, T2, T3
 from cmsspark.resources import resource
+from cmsspark.sources.epochs import JOBS_ROLE, Epochs
+from cmsspark.sources.registry import STREAMS_BY_NAME
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
     from cmsspark.schemas import Table
 
 _APPS: Final = ("crab", "cmsrun", "wmagent", "transfer", "fuse", "unknown", "other")
-#: What part of the rows each has: streams as in STREAMS, applications as above.
+#: Streams of every day; the stream of jobs comes after them.
+_ACCESSES: Final = ("aaa", "eos", "cmssw")
+_CRAB_JOB, _AGENT_JOB = _APPS.index("crab"), _APPS.index("wmagent")
+#: One job in so many says nothing of the bytes that it read.
+_NO_BYTES_EVERY: Final = 10
+#: What part of the rows each has: streams of accesses and jobs, applications as above.
 _STREAM_SHARES: Final = (0.4, 0.25, 0.25, 0.1)
 _APP_SHARES: Final = (0.45, 0.25, 0.12, 0.06, 0.06, 0.04, 0.02)
 _NOBODY: Final = 0.1
@@ -60,7 +66,7 @@ class History:
         versions = -(-self.datasets // len(known))
         names = [_version(name, number) for number in range(versions) for name in known]
         return {
-            "stream": STREAMS,
+            "stream": (*_ACCESSES, "jobs"),
             "dataset_name": names[: self.datasets],
             "site_name": (*T2, *T1, *T3, "unknown"),
             "app": _APPS,
@@ -75,19 +81,22 @@ class History:
         codes = self._codes(rng, day)
         count = len(codes["stream"])
         texts = {name: _coded(self._arrow_texts[name], codes[name]) for name in self._texts}
-        is_crab, is_eos = codes["stream"] == 3, codes["stream"] == 1
+        texts["stream"] = _coded(pa.array([*_ACCESSES, jobs_stream(day)]), codes["stream"])
+        is_job, is_eos = codes["stream"] == len(_ACCESSES), codes["stream"] == _ACCESSES.index("eos")
         accesses = np.minimum(rng.zipf(1.6, count), 100_000)
         accesses = 1 + ((accesses - 1) * activity(day)).astype(np.int64)
         remote = np.where(rng.random(count) < 0.3, rng.integers(0, accesses + 1), 0)
         cpu_ms = accesses * rng.integers(1_000, 3_600_000, count)
+        read_bytes = accesses * rng.integers(0, 2_000_000_000, count)
+        has_bytes = ~is_job | (_job_bytes(day) & (read_bytes % _NO_BYTES_EVERY > 0))
         columns: dict[str, Any] = {
             **texts,
             "day": pa.repeat(pa.scalar(day, pa.date32()), count),
             "nacc": pa.array(accesses),
             "remote_nacc": pa.array(remote, mask=is_eos),
-            "read_bytes": pa.array(accesses * rng.integers(0, 2_000_000_000, count), mask=is_crab),
-            "cpu_time": pa.array(cpu_ms / 1000.0, mask=~is_crab),
-            "wc_time": pa.array((cpu_ms + rng.integers(0, 10_000_000, count)) / 1000.0, mask=~is_crab),
+            "read_bytes": pa.array(read_bytes, mask=~has_bytes),
+            "cpu_time": pa.array(cpu_ms / 1000.0, mask=~is_job),
+            "wc_time": pa.array((cpu_ms + rng.integers(0, 10_000_000, count)) / 1000.0, mask=~is_job),
         }
         return pa.table({name: columns[name] for name in schema.names})
 
@@ -106,13 +115,17 @@ class History:
         datasets = np.where(rng.random(more) < _SHORT_LIVED, (newest - datasets) % self.datasets, datasets)
         weights = 1.0 / np.arange(1, sites + 1)
         drawn = {
-            "stream": rng.choice(len(STREAMS), more, p=_STREAM_SHARES),
+            "stream": rng.choice(len(_STREAM_SHARES), more, p=_STREAM_SHARES),
             "dataset_name": datasets,
             # A dataset is read where it lies: at a few of the sites.
             "site_name": (datasets * 7 + rng.choice(sites, more, p=weights / weights.sum()) ** 2) % sites,
             "app": rng.choice(len(_APPS), more, p=_APP_SHARES),
             "user": np.where(rng.random(more) < _NOBODY, 0, 1 + _often(rng, self.people, more)),
         }
+        if jobs_stream(day) == "condor":
+            # HTCondor's jobs are of CRAB or of the agents of production.
+            is_other = (drawn["stream"] == len(_ACCESSES)) & (drawn["app"] != _AGENT_JOB)
+            drawn["app"][is_other] = _CRAB_JOB
         sizes = {name: len(texts) + (name == "user") for name, texts in self._texts.items()}
         packed = np.ravel_multi_index(tuple(drawn.values()), tuple(sizes[name] for name in drawn))
         packed.sort()
@@ -124,6 +137,21 @@ class History:
         codes = dict(zip(drawn, found, strict=True))
         codes["user"] = codes["user"] - 1
         return codes
+
+
+def jobs_stream(day: date) -> str:
+    """The stream whose jobs a day has: that of ``crab`` or that of ``condor``."""
+    return _epochs().source(JOBS_ROLE, day)
+
+
+def _job_bytes(day: date) -> bool:
+    """Whether jobs of a day carry the bytes that they read."""
+    return STREAMS_BY_NAME[jobs_stream(day)].has_bytes
+
+
+@cache
+def _epochs() -> Epochs:
+    return Epochs.load()
 
 
 def _often(rng: np.random.Generator, size: int, count: int) -> _Ints:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from cmsspark import buffers
-from cmsspark.demo.past import activity
+from cmsspark.demo.past import activity, jobs_stream
+from cmsspark.sources.epochs import JOBS_ROLE
+from cmsspark.sources.registry import STREAMS_BY_NAME
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +57,7 @@ class ResampledPast:
         for name in ("cpu_time", "wc_time"):
             values = np.round(buffers.to_numpy(rows[name], np.float64) * ratio, 3)
             columns[name] = buffers.from_numpy(values, _is_valid(rows[name]))
+        columns["stream"], columns["read_bytes"] = _of_epoch(columns["stream"], columns["read_bytes"], day)
         made = pa.table({name: columns[name] for name in schema.names}, schema=schema.arrow())
         made = made.filter(buffers.flags(is_kept))
         # After all was drawn: a day without a stream has the same rows of the others.
@@ -71,6 +74,18 @@ class ResampledPast:
         moves = np.exp(_WIDTH * (np.sin(phases + since) - np.sin(phases)))
         taken: np.ndarray[tuple[int], np.dtype[np.float64]] = moves[buffers.to_numpy(coded.indices, np.int32)]
         return taken
+
+
+def _of_epoch(stream: pa.ChunkedArray, read_bytes: pa.Array, day: date) -> tuple[pa.ChunkedArray, pa.Array]:
+    """Jobs as the stream that serves ``day`` has them: CRAB's records have no bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    serving = jobs_stream(day)
+    is_job = pc.is_in(stream, pa.array([name for name, known in STREAMS_BY_NAME.items() if known.role == JOBS_ROLE]))
+    if not STREAMS_BY_NAME[serving].has_bytes:
+        read_bytes = pc.if_else(is_job, pa.scalar(None, pa.int64()), read_bytes)
+    return pc.if_else(is_job, serving, stream), read_bytes
 
 
 def _is_valid(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:

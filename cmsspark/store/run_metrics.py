@@ -85,6 +85,13 @@ class StageEntry(msgspec.Struct):
     #: Executor → area → peak while the stage ran.
     peaks: dict[str, dict[str, int]] = {}
 
+    @property
+    def duration_ms(self) -> int | None:
+        """From its submission to its end; None where one of them is not known."""
+        if self.submitted_ms is None or self.completed_ms is None:
+            return None
+        return max(0, self.completed_ms - self.submitted_ms)
+
 
 class ExecutorEntry(msgspec.Struct):
     """An executor, the driver (``driver``), or in a run by processes the largest of the workers (``workers``).
