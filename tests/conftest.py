@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.opensearch import OpenSearch, running_or_skip
 
@@ -23,6 +24,11 @@ time.tzset()
 # Signals work in what tests start, however the tests themselves were started (nohup, a script's background).
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A machine that many share is slow now and then; that is no finding.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="session")

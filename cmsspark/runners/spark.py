@@ -171,7 +171,8 @@ class SparkResult:
             # The rows are made of the jobs, which are persisted when the tasks that read them here start.
             of_tables = self.jobs.where("packed is not null")
             rows = rows.unionAll(of_tables.select(*columns, "packed"))
-        side, tables = [], JobTables()
+        side: list[tuple[Any, ...]] = []
+        tables = JobTables()
         with spark_progress(self.rows.sparkSession, "reading logs in Spark"), static_plans(self.rows.sparkSession):
             for row in rows.collect():
                 if row["packed"] is None:

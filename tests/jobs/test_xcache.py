@@ -62,6 +62,14 @@ def test_records_are_summed_by_site(tmp_path: Path) -> None:
     assert manifest["records"] == {"read": 9, "malformed": 3, "out_of_day": 1}
 
 
+@pytest.mark.parametrize("line", ["5", "-1", "5\n6", "null", '"x"', "[]", "true", "1.5", "{}", "9" * 400])
+def test_a_line_that_is_no_object_is_malformed(tmp_path: Path, line: str) -> None:
+    _write(tmp_path, _line(), line)
+    rows, manifest = _run(tmp_path)
+    assert rows[0]["close_count"] == 1
+    assert manifest["records"]["malformed"] == len(line.split("\n"))
+
+
 def test_too_many_malformed_records_fail(tmp_path: Path) -> None:
     _write(tmp_path, *["x"] * 11, _line())
     with pytest.raises(DataError, match="11 of 12 records are malformed"):
