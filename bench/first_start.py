@@ -1,9 +1,10 @@
 """What a first start costs: a new clone with no environment, `bin/demo` in it, and `bin/demo` again.
 
-``python -m bench.first_start [--folder DIR] [--keep] [--warm-pip]``. Clones the checkout's commit, runs `bin/demo` with
-an empty cache of pip and a home of its own, and prints the CPU seconds of each part: pip with its downloads apart from
-what is ours. The total is exact (what the kernel counted); the parts are sampled 25 times a second, and what lived
-shorter is in the line of its parent or in the last line.
+``python -m bench.first_start`` clones the checkout's commit, runs `bin/demo` with an empty cache of pip and a home of
+its own, and prints the CPU seconds of each part: pip with its downloads apart from what is ours. The total is exact
+(what the kernel counted); the parts are sampled 25 times a second, and what lived shorter is in the line of its parent
+or in the last line. With ``--chroot`` (as root) it runs in another system: that of ``debootstrap --variant=minbase
+--include=ca-certificates trixie DIR``, with ``/proc`` and ``/dev`` mounted there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,10 +38,10 @@ def part_of(process: psutil.Process, checkout: Path) -> str | None:
     if not argv:
         return None
     name = Path(argv[0]).name
+    if name in ("apt-get", "dpkg") or "dpkg" in argv[0]:
+        return "packages of the distribution"
     if name in _COMPILERS or name.endswith(("-gcc", "-gcc-12")):
         return "C compiler"
-    if name in ("apt-get", "dpkg", "apt-cache"):
-        return "packages of the distribution"
     if "ensurepip" in argv or "venv" in argv:
         return "environment (venv, ensurepip)"
     if any(arg.endswith("_in_process.py") for arg in argv):
@@ -86,14 +88,17 @@ class Watch(threading.Thread):
         self.join()
 
 
-def run(checkout: Path, environ: dict[str, str], log: Path) -> tuple[float, float, Counter[str]]:
+def run(checkout: Path, environ: dict[str, str], log: Path, chroot: Path | None) -> tuple[float, float, Counter[str]]:
     """One `bin/demo`: wall seconds, CPU seconds, and these by part. Ends the bench where it fails."""
     watch = Watch(checkout)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
     watch.start()
     with log.open("wb") as sink:
-        demo = subprocess.run([checkout / "bin" / "demo"], cwd=checkout, env=environ, stdout=sink, stderr=sink)
+        inside = Path("/", checkout.relative_to(chroot)) if chroot else checkout
+        script = f"cd {shlex.quote(str(inside))} && exec bin/demo"
+        command = [*(["chroot", str(chroot)] if chroot else []), "/bin/sh", "-c", script]
+        demo = subprocess.run(command, env=environ, stdout=sink, stderr=sink)
     wall = time.monotonic() - began
     watch.stop()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -109,20 +114,26 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the clone is made; default: a temporary folder")
     parser.add_argument("--keep", action="store_true", help="do not remove the folder")
     parser.add_argument("--warm-pip", action="store_true", help="use the cache of pip that this account has")
+    parser.add_argument("--chroot", type=Path, help="the root of another system, in which it runs")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="first-start-", dir=options.folder)).resolve()
+    chroot = options.chroot.resolve() if options.chroot else None
+    folder = Path(
+        tempfile.mkdtemp(prefix="first-start-", dir=chroot / "var/tmp" if chroot else options.folder)
+    ).resolve()
     checkout = folder / "cmsspark"
     subprocess.run(["git", "clone", "-q", REPO, checkout], check=True)
     environ = {**os.environ, "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
     environ = {
-        key: value for key, value in environ.items() if key not in ("CMSSPARK_VENV", "VIRTUAL_ENV", "PYTHONPATH")
+        key: value
+        for key, value in environ.items()
+        if key not in ("CMSSPARK_VENV", "VIRTUAL_ENV", "PYTHONPATH", "PIP_FIND_LINKS", "JAVA_HOME")
     }
     if options.warm_pip:
         cache = subprocess.run(["pip", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
         environ["PIP_CACHE_DIR"] = cache
     try:
         load = os.getloadavg()[0]
-        runs = [run(checkout, environ, folder / f"demo-{turn}.log") for turn in (1, 2)]
+        runs = [run(checkout, environ, folder / f"demo-{turn}.log", chroot) for turn in (1, 2)]
         print(f"load {load:.1f} when it began, {os.getloadavg()[0]:.1f} when it ended; {os.cpu_count()} CPUs\n")
         print("| part, CPU s | first `bin/demo` | second |\n| --- | ---: | ---: |")
         for part in _PARTS:

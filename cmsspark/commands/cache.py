@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -133,9 +134,10 @@ def _compare(policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bo
     headings = ("policy", "cache", "byte misses", "request misses", "against LRU", "gap closed", "bound")
     echo_table(headings, rows, optional=(3, 5))
     if trace.sample < 1:
-        worst = percent(max(sampling_error(trace, each.replay.policy, each.replay.capacity) for each in comparisons))
+        found = [sampling_error(trace, each.replay.policy, each.replay.capacity) for each in comparisons]
+        worst = "unknown, too few objects" if any(map(math.isnan, found)) else f"at most {percent(max(found))}"
         share = percent(trace.sample)
-        click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: at most {worst}")
+        click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
 
 
 def _comparisons(trace: Trace, policies: tuple[str, ...], size_texts: tuple[str, ...]) -> list[Comparison]:

@@ -84,7 +84,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     from cmsspark.demo.story import STORY_DAYS
 
     paths = DemoPaths(out)
-    steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 6)
+    steps = Steps(total=4 if days == 1 else 8 if days <= STORY_DAYS else 7)
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
     with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
@@ -108,7 +108,7 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
 def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> int:
     """Store generated results of the days before ``day``, and show the use of the sites over all days."""
     from cmsspark import pseudonyms
-    from cmsspark.demo.story import STORY_DAYS, next_lines, store_past
+    from cmsspark.demo.story import next_lines, store_past
 
     first = day - timedelta(days=days - 1)
     with steps.step(f"Generate results of {days - 1} earlier days without logs"):
@@ -120,17 +120,24 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
 
         made, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
         steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")
-    period = ("--from", first.isoformat(), "--to", day.isoformat())
-    commands: list[tuple[str, ...]] = [("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
-    if days <= STORY_DAYS:
-        commands.insert(0, ("run_spark", "dbs_phedex.py", *_common(paths, day), "--root", str(paths.cms)))
-        commands.insert(1, ("cmsspark", "period", *period, "--fout", str(paths.store)))
-    for command_line in commands:
+    for command_line in past_commands(paths, first, day):
         if code := _run(steps, paths, command_line):
             return code
     _title("What to try next, on all days")
     _lines(next_lines(first, day, story))
     return 0
+
+
+def past_commands(paths: DemoPaths, first: date, day: date) -> list[tuple[str, ...]]:
+    """The commands that the demo runs over all its days, as a user types them."""
+    from cmsspark.demo.story import STORY_DAYS
+
+    period = ("--from", first.isoformat(), "--to", day.isoformat())
+    # `ask unused`, which is offered afterwards, reads the replicas.
+    commands: list[tuple[str, ...]] = [("run_spark", "dbs_phedex.py", *_common(paths, day), "--root", str(paths.cms))]
+    if (day - first).days < STORY_DAYS:
+        commands.append(("cmsspark", "period", *period, "--fout", str(paths.store)))
+    return [*commands, ("cmsspark", "view", "sites", *period, "--top", "5", "--fout", str(paths.store))]
 
 
 def _common(paths: DemoPaths, day: date) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Complete copies on disk that remain elsewhere of what loses one.",
         ),
         click.option("--locked", multiple=True, metavar="PATTERN", help="Datasets whose copies never go; repeatable."),
+        click.option(
+            "--locks", type=click.Path(path_type=Path),
+            help="Copies that never go: CSV or Parquet with dataset, site; or the folder of a Rucio dump with "
+            "DATASET_LOCKS and RSES.",
+        ),
         click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."),
         click.option(
             "--space", type=click.Path(path_type=Path),
@@ -68,8 +73,11 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _inputs(
     accesses: Path | None, replicas: Path | None, space: Path | None, budget: str | None, locked: tuple[str, ...],
-    period: Period | None, fout: str | None, settings_file: str | None, *, all_weeks: bool = False,
+    locks: Path | None, period: Period | None, fout: str | None, settings_file: str | None, *, all_weeks: bool = False,
 ) -> PlacementInputs:  # fmt: skip
+    from dataclasses import replace
+
+    from cmsspark.placement.locks import read_locks
     from cmsspark.placement.replicas import parse_bytes, read_space
 
     placement_inputs.require_one_source(accesses, replicas, period, fout)
@@ -79,6 +87,9 @@ def _inputs(
         made = placement_inputs.file_inputs(accesses, replicas, given, weekly, locked)
     else:
         made = placement_inputs.stored_inputs(fout, settings_file, period, given, weekly, locked, all_weeks=all_weeks)
+    if locks is not None:
+        made = replace(made, locks=read_locks(locks))
+        click.echo(f"{len(made.locks):,} datasets at sites are locked", err=True)
     if made.reads.dropped:
         click.echo(f"{made.reads.dropped:,} accesses name no site and are left out", err=True)
     return made
@@ -176,8 +187,10 @@ def replay_command(
     if synthetic is None:
         inputs = _inputs(**source, all_weeks=True)
     else:
-        if any(source[name] for name in ("accesses", "replicas", "space", "locked", "period", "fout")):
-            raise UsageError("--synthetic excludes files, --locked, a period and --fout", next_step="give only one")
+        if any(source[name] for name in ("accesses", "replicas", "space", "locked", "locks", "period", "fout")):
+            raise UsageError(
+                "--synthetic excludes files, --locked, --locks, a period and --fout", next_step="give only one"
+            )
         inputs = placement_inputs.synthetic_inputs(
             synthetic, float(parse_bytes(source["budget"])) if source["budget"] else None
         )

@@ -63,12 +63,16 @@ def score_files(spark: SparkSession, patterns: Sequence[str], request: ScoreRequ
 
 def check_new(files: Files, output: str) -> None:
     """Raises OutputError (73) where a folder of scores, or a file, is there already."""
-    entry = files.stat(output)
-    if entry is not None and (not entry.is_dir or files.list_dir(output)):
+    if not _is_new(files, output):
         raise OutputError(
-            "a new folder for scores is wanted", where=output, found="files" if entry.is_dir else "a file",
-            next_step="remove it, or name another",
-        )  # fmt: skip
+            "a new folder for scores is wanted", where=output, found="files", next_step="remove it, or name another"
+        )
+
+
+def _is_new(files: Files, output: str) -> bool:
+    """Whether there is nothing, or an empty folder."""
+    entry = files.stat(output)
+    return entry is None or (entry.is_dir and not files.list_dir(output))
 
 
 def _score(
@@ -84,14 +88,14 @@ def _score(
     seen = inspect_files(spark, [EventFile(path, None) for path in paths], request.tree)
     check([file for file in seen if file.reason])
     ranges = tuple(ranges_of([file for file in seen if not file.reason], request.range_events))
-    head, _, name = output.rstrip("/").rpartition("/")
+    output = os.path.abspath(local_path(output)) if is_local(output) else output.rstrip("/")
+    head, _, name = output.rpartition("/")
     # Neither Spark nor we take such a name for scores.
-    aside = f"{head}/_{name}.incomplete" if head or output.startswith("/") else f"_{name}.incomplete"
+    aside = f"{head}/_{name}.incomplete"
     store.delete(aside)
     store.make_dirs(aside)
     try:
-        target = os.path.abspath(local_path(aside)) if is_local(aside) else aside
-        task = ScoreFilesTask(ranges, request.tree, ship(spark, request.model), target)
+        task = ScoreFilesTask(ranges, request.tree, ship(spark, request.model), aside)
         texts = run_tasks(spark, task, len(ranges), bytes_of(ranges), "scoring events")
         results = [RangeResult.of(text) for text in texts]
         failed = {ranges[result.number].path: result.reason for result in results if result.reason}
@@ -101,8 +105,10 @@ def _score(
         kept = [result for result in results if result.part and ranges[result.number].path not in failed]
         keep_only(store, aside, [result.part for result in kept])
         if not kept:
-            _write_empty(target)
-        store.delete(output)
+            _write_empty(aside)
+        if not _is_new(store, output):
+            # A batch that was written, but not noted by Spark, runs again.
+            store.delete(output)
         store.replace(aside, output)
     finally:
         store.delete(aside)

@@ -183,7 +183,8 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
     now, heap = sizes.overhead(run.options, role), sizes.heap(run.options, role)
     if role == "driver" and run.deploy_mode != "cluster":
         return Advice(subject, "of no effect: the driver runs on this host, in no container")
-    if not (worst.jvm_rss or worst.python):
+    # A container that was killed takes its last figures with it: that it was too small is known all the same.
+    if not (worst.jvm_rss or worst.python or worst.killed):
         why = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
         return Advice(subject, f"not known: no memory of processes was measured ({why})")
     beyond = max(0, worst.jvm_rss - heap)

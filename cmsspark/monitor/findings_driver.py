@@ -41,7 +41,10 @@ _ARROW: Final = (
 )
 _HEAP: Final = re.compile(r"Java heap space|GC overhead limit exceeded|OutOfMemoryError")
 _PY4J: Final = re.compile(r"getOutputCommand|py4j\.Protocol")
-_UNREACHED: Final = re.compile(r"Failed to connect to (?:driver|master)[^\n]*")
+#: In client mode YARN's application master connects to the driver, and says only its address.
+_UNREACHED: Final = re.compile(
+    r"Failed to connect to (?:driver|master)[^\n]*|(?<=YARN: )[^\n]*Failed to connect to [^\n]*"
+)
 
 
 def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ OPTION: Final = "spark.cmsspark.run"
 _TELLING: Final = re.compile(
     r"OutOfMemoryError|Java heap space|GC overhead limit|getOutputCommand|py4j\.Protocol|Container killed"
     r"|[Ee]xit (?:code|status):? (?:is )?(?:137|143)|beyond (?:the )?'?(?:physical|virtual)'? memory"
-    r"|Failed to connect to (?:driver|master)|ExecutorLostFailure|maxResultSize"
+    r"|Failed to connect to (?:driver|master)|YARN: .*Failed to connect to|ExecutorLostFailure|maxResultSize"
 )
 _MOST_LINES: Final = 50
 _LONGEST_LINE: Final = 300
@@ -47,6 +47,10 @@ class RunMeasure:
     metrics: RunMetrics
     options: Mapping[str, str] = field(default_factory=dict)
     has_jvm: bool = True
+    #: What YARN says of an application that failed, by its id: a Python driver shows that to the user only.
+    diagnose: Callable[[str], str] | None = None
+    #: Called with the file of the run when it is complete: live metrics.
+    on_end: Callable[[Path], None] | None = None
     _sampler: Sampler | None = None
     _rest: RestPoller | None = None
     _written_ms: int = 0
@@ -87,6 +91,10 @@ class RunMeasure:
         with suppress(Exception):
             self._end_samples()
         with suppress(Exception):
+            if code and application and self.diagnose is not None:
+                for text in self.diagnose(application).splitlines():
+                    self.line(f"YARN: {text.strip()}")
+        with suppress(Exception):
             metrics = self.metrics
             metrics.ended_ms, metrics.exit_code = clock.now_ms(), code
             metrics.state = "DONE" if code == 0 else "FAILED"
@@ -100,6 +108,8 @@ class RunMeasure:
             peaks = self._sampler.peaks if self._sampler is not None else {}
             self.metrics = finish(metrics, self.folder, self.options, peaks)
             self._write()
+            if self.on_end is not None:
+                self.on_end(self.folder / "run.json")
         with suppress(Exception):
             prune(self.state_dir)
 

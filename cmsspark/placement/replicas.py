@@ -14,7 +14,7 @@ import numpy as np
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.kernel.rollup import matches
 from cmsspark.names import site_and_kind
-from cmsspark.placement.tables import read_table
+from cmsspark.pipeline.table_files import read_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -100,7 +100,7 @@ class Space:
 def read_replicas(path: Path) -> pl.DataFrame:
     """Rows with :data:`COLUMNS` of a CSV or Parquet file. A name of a node (``T1_US_FNAL_MSS``) gives its kind, too.
 
-    Raises as :func:`cmsspark.placement.tables.read_table`.
+    Raises as :func:`cmsspark.pipeline.table_files.read_table`.
     """
     import polars as pl
 
@@ -223,7 +223,7 @@ def parse_bytes(text: str) -> int:
     """Bytes of ``500GB``, ``1.5TB``, ``2TiB`` or ``1000``. Raises UsageError (2)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is not a size", next_step="such as 500GB, 1.5TB or 3PB")
+        raise UsageError(f"{text!r} is not a size", next_step="write it as 500GB, 1.5TB or 3PB")
     base = 1024 if match["binary"] else 1000
     unit = match["unit"].upper()
     return int(float(match["number"]) * (base ** (_UNITS.index(unit) + 1) if unit else 1))

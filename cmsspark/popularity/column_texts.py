@@ -21,7 +21,12 @@ _OTHERS: Final = {
     "trend_week": "log(1 + accesses) of the last 7 days minus that of the 7 days before",
     "spread_week": "standard deviation of the last 7 days' accesses, divided by 1 + their mean",
     "peak_week": "log(1 + accesses) of the busiest of the last 7 days",
-    "all_datasets": "mean log(1 + accesses) of the last 7 days over all datasets that were used before",
+    "gap_days": "log(1 + mean days between days with an access); the length of the series with fewer than two",
+    "run_days": "log(1 + days in a row with an access, up to the last day)",
+    "peak_day": "log(1 + accesses) of the busiest day",
+    "peak_age_days": "log(1 + days since the busiest day); the length of the series where there was no access",
+    "spread_28d": "standard deviation of log(1 + accesses) of each of the last 28 days",
+    "all_datasets": "mean log(1 + accesses) of the last 7 days over all datasets with a row before",
 }
 _GROUPS: Final = {
     "primary": "primary dataset", "processed": "processed dataset", "tier": "data tier", "campaign": "campaign",

@@ -44,18 +44,23 @@ def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:
     """
     for day in days:
         series = weeks.series.until(day)
-        known = np.nonzero(series.values.any((0, 1)))[0]
-        rows = weeks.rows(day)
-        if not np.array_equal(Weeks(series, weeks.label).rows(day), rows):
+        known = np.nonzero(series.is_known)[0]
+        # Other tiers and campaigns may be common among the datasets of fewer days.
+        whole, same = _shared(weeks, Weeks(series, weeks.label), day)
+        if not np.array_equal(whole, same):
             raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted")
-        cut = Weeks(series.only(known), weeks.label)
-        # Other tiers and campaigns are common among fewer datasets.
-        shared = [name for name in weeks.columns if name in cut.columns]
-        places = [[each.columns.index(name) for name in shared] for each in (weeks, cut)]
+        whole, fewer = _shared(weeks, Weeks(series.only(known), weeks.label), day)
         # The order of a sum depends on the shape of what is summed.
-        if not np.allclose(rows[np.ix_(known, places[0])], cut.rows(day)[:, places[1]], rtol=1e-12, atol=1e-12):
+        if not np.allclose(whole[known], fewer, rtol=1e-12, atol=1e-12):
             found = "datasets that only later days have change features of others"
             raise DataError(f"features of {weeks.series.days[day]} change when later days are deleted", found=found)
+
+
+def _shared(one: Weeks, other: Weeks, day: int) -> tuple[Array, Array]:
+    """The rows of both on a day, in the columns that both have: all but flags."""
+    shared = [name for name in one.columns if name in other.columns]
+    left, right = (each.rows(day)[:, [each.columns.index(name) for name in shared]] for each in (one, other))
+    return left, right
 
 
 def shuffle_seeds(seed: int, day: int) -> list[int]:

@@ -114,8 +114,8 @@ class Weeks:
     _made: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # The common tiers and campaigns are those of datasets that were used.
-        self._names = Names(self.series.datasets, self.series.values.any((0, 1)))
+        # The common tiers and campaigns are those of datasets that the days have.
+        self._names = Names(self.series.datasets, self.series.is_known)
         self.columns, _ = features(self.series.until(FIRST_DAY), self._names)
 
     def rows(self, day: int) -> Array:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.query import statements
 from cmsspark.query.stored_parts import StoredInterval, StoredParts, tables
+from cmsspark.query.values import distinct
 from cmsspark.schemas import Table, described_table, stored_table
 from cmsspark.storage import Files, LocalFiles, is_local, local_path
 
@@ -303,9 +304,10 @@ def _limited(reader: Any, max_rows: int | None) -> tuple[list[pa.RecordBatch], b
 
 
 def _plain_sums(rows: pa.Table) -> pa.Table:
-    """``rows`` with sums of whole numbers, which DuckDB makes 128 bits wide, as int64 where they fit."""
+    """``rows``, each name once; sums of whole numbers, which DuckDB makes 128 bits wide, are int64 where they fit."""
     import pyarrow as pa
 
+    rows = rows.rename_columns(distinct(rows.column_names))
     for number, field in enumerate(rows.schema):
         if pa.types.is_decimal(field.type) and field.type.scale == 0:
             with suppress(pa.ArrowInvalid):

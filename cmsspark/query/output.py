@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cmsspark.errors import OutputError, UsageError
+from cmsspark.query.values import cell_of, json_of, text_of
 from cmsspark.readable import readable
 from cmsspark.reports.terminal import echo_table
 
@@ -33,7 +32,7 @@ def echo_result(result: QueryResult) -> None:
         return
     echo_table(
         result.names,
-        [[_cell(value) for value in row] for row in result.rows],
+        [[cell_of(value) for value in row] for row in result.rows],
         left=texts,
         optional=range(2, len(result.names)),
     )
@@ -68,9 +67,7 @@ def write(result: QueryResult, out: str) -> None:
     fmt = _SUFFIXES[path.suffix]
     try:
         if fmt == "parquet":
-            import pyarrow.parquet as pq
-
-            pq.write_table(result.table, part)
+            _write_parquet(result.table, part)
         else:
             part.write_text(_TEXTS[fmt](result), encoding="utf-8")
         part.replace(path)
@@ -80,6 +77,24 @@ def write(result: QueryResult, out: str) -> None:
         raise OutputError("the rows cannot be written", where=out, found=error.strerror or str(error)) from None
 
 
+def _write_parquet(rows: pa.Table, path: Path) -> None:
+    """Raises UsageError (2) for a column whose type Parquet does not have."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(rows, path)
+    except pa.ArrowNotImplementedError as error:
+        path.unlink(missing_ok=True)
+        odd = next((field.name for field in rows.schema if pa.types.is_interval(field.type)), None)
+        raise UsageError(
+            "Parquet has no such type",
+            where=f"column {odd}" if odd else None,
+            found=error,
+            next_step=f"CAST({odd or 'COLUMN'} AS VARCHAR)",
+        ) from None
+
+
 def _as_csv(result: QueryResult) -> str:
     import csv
     import io
@@ -87,16 +102,16 @@ def _as_csv(result: QueryResult) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(result.names)
-    writer.writerows([["" if value is None else _text(value) for value in row] for row in result.rows])
+    writer.writerows([["" if value is None else text_of(value) for value in row] for row in result.rows])
     return text.getvalue()
 
 
 def _as_json(result: QueryResult) -> str:
-    return json.dumps(result.dicts, default=_json_value, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(json_of(result.dicts), ensure_ascii=False, indent=1) + "\n"
 
 
 def _as_json_lines(result: QueryResult) -> str:
-    lines = (json.dumps(row, default=_json_value, ensure_ascii=False) for row in result.dicts)
+    lines = (json.dumps(json_of(row), ensure_ascii=False) for row in result.dicts)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -118,30 +133,8 @@ _TEXTS: Final[dict[str, Callable[[QueryResult], str]]] = {
 
 
 def _markdown_cell(value: object) -> str:
-    text = "" if value is None else readable(_text(value), lines=False)
+    text = "" if value is None else readable(text_of(value), lines=False)
     return text.replace("\\", "\\\\").replace("|", "\\|")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict | list):
-        return json.dumps(value, default=_json_value, ensure_ascii=False)
-    return str(value)
-
-
-def _cell(value: object) -> object:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    return float(value) if isinstance(value, Decimal) else _text(value)
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, date | datetime):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _is_number(kind: pa.DataType) -> bool:

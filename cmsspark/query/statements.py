@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
+from datetime import date
 from typing import Final
 
 from cmsspark.errors import CmssparkError, NotAllowed, NotReady, UsageError
+from cmsspark.spelling import suggestion
 
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze\b|\s*\([^)]*\))?", re.IGNORECASE)
 _WORD: Final = re.compile(r"[a-z_][a-z_0-9]*")
 #: Functions whose argument names a table in an expression.
 _INDIRECT: Final = frozenset({"query", "query_table", "show", "describe", "tables", "information_schema"})
+#: Texts of errors for what is no day, and for tables that do not exist; digits that may be a day.
+_OF_DAYS: Final = re.compile(r"date field|-> DATE\)")
+_NO_TABLE: Final = re.compile(r"Table with name (\S+) does not exist")
+_DIGITS: Final = re.compile(r"(?<!\d)\d{8}(?!\d)")
 _ALLOWED: Final = "SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES or EXPLAIN"
 
 
@@ -69,7 +76,8 @@ def as_ours(error: Exception, sql: str = "") -> CmssparkError:
     """The error of a query. The error of a damaged store is not made here."""
     import duckdb
 
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = _our_suggestion(str(error)) if isinstance(error, duckdb.CatalogException) else str(error)
+    lines = text.strip().splitlines() or [type(error).__name__]
     first = re.sub(r"^[A-Z][A-Za-z ]+ Error: ", "", lines[0])
     at = "\n".join(["", *(f"    {line}" for line in lines[1:] if line.strip())]) if len(lines) > 1 else ""
     if isinstance(error, duckdb.PermissionException):
@@ -82,6 +90,30 @@ def as_ours(error: Exception, sql: str = "") -> CmssparkError:
         return UsageError("the query needs more memory than it may use", found=first, next_step="ask for fewer days")
     if isinstance(error, duckdb.CatalogException):
         return UsageError("the query cannot be run", found=first + at, next_step="`show tables` lists the tables")
+    if _OF_DAYS.search(first):
+        return UsageError("the query cannot be run", found=first + at, next_step=_day_literal(first + at))
     if isinstance(error, duckdb.BinderException):
         return UsageError("the query cannot be run", found=first + at, next_step="`describe TABLE` lists its columns")
     return UsageError("the query cannot be run", found=first + at, next_step="see docs/sql.md")
+
+
+def _our_suggestion(text: str) -> str:
+    """The text of an error with a table of ours as its suggestion: DuckDB has tables of its own, too."""
+    missing = _NO_TABLE.search(text)
+    if missing is None:
+        return text
+    from cmsspark.query.stored_parts import tables
+
+    hint = suggestion(missing[1], [*tables(), "stored_days"])
+    kept = [line for line in text.splitlines() if not line.startswith("Did you mean")]
+    return "\n".join([kept[0], *([hint[0].upper() + hint[1:]] if hint else []), *kept[1:]])
+
+
+def _day_literal(text: str) -> str:
+    """How the day of a query that cannot be run is written."""
+    digits = _DIGITS.search(text)
+    with contextlib.suppress(ValueError):
+        day = date.fromisoformat(digits[0]) if digits else None
+        if day:
+            return f"write the day as '{day}'"
+    return "write days as '2026-01-15'; the newest is (SELECT max(day) FROM TABLE)"

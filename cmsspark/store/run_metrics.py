@@ -154,6 +154,8 @@ class Reported(msgspec.Struct, omit_defaults=True):
     input_bytes: int = 0
     input_files: int = 0
     input_records: int = 0
+    #: Of them, those that could not be read.
+    malformed_records: int = 0
 
 
 class Query(msgspec.Struct, omit_defaults=True):

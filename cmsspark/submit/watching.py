@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
@@ -43,6 +44,11 @@ def measuring(
     measure = spark_watch.begin(settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log)
     if measure is not None and command.is_on_yarn:
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
+        measure.diagnose = functools.partial(yarn.diagnostics, environ)
+    if measure is not None and settings.metrics.host is not None:
+        from cmsspark.monitor.metrics_run import send_run
+
+        measure.on_end = functools.partial(send_run, settings.metrics)
     return measure
 
 

@@ -89,8 +89,7 @@ def test_a_driver_that_nodes_cannot_reach_is_named(world: World) -> None:
     # An address for documentation: nobody has it.
     away = ("--conf", "spark.driver.host=192.0.2.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
     short = ("--conf", "spark.yarn.am.waitTime=10s", "--conf", "spark.rpc.askTimeout=10s")
-    connect = ("--conf", "spark.rpc.numRetries=1", "--conf", "spark.network.timeout=30s")
-    ended = world.run(LOOKS, "--yarn", *ONE, *away, *short, *connect, str(ROOT / "setup.py"))
+    ended = world.run(LOOKS, "--yarn", *ONE, *away, *short, str(ROOT / "setup.py"))
     assert ended.code != 0
     metrics = latest(world)
     assert "driver_unreachable" in codes(metrics), metrics

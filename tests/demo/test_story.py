@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.cli import command
+from cmsspark.commands.demo import DemoPaths, past_commands
 from cmsspark.demo.history import JOB, store_day, store_history
 from cmsspark.demo.past import History, activity
 from cmsspark.demo.past.resampled import ResampledPast
@@ -102,7 +103,16 @@ def test_what_to_try_next_has_something_to_show(
         assert ended.exception is None, line
         shown[line.split()[1]] = shown.get(line.split()[1], "") + ended.stdout
     assert "partial" in shown["status"] and "cmssw" in shown["diff"]
-    assert (tmp_path / "week.html").stat().st_size > 20_000
+    assert (tmp_path / "days.html").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("count", [8, STORY_DAYS + 1, 365])
+def test_the_replicas_that_ask_unused_reads_are_made_for_a_past_of_any_length(count: int, tmp_path: Path) -> None:
+    first = DAY - timedelta(days=count - 1)
+    offered = " ".join(next_lines(first, DAY, Story()))
+    commands = past_commands(DemoPaths(tmp_path), first, DAY)
+    assert "ask unused" in offered and any("dbs_phedex.py" in command for command in commands)
+    assert any("period" in command for command in commands) == (count <= STORY_DAYS)
 
 
 def test_sql_is_offered_only_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,15 @@ def test_the_overhead_covers_what_is_outside_of_the_heap() -> None:
     assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=1536m", "1.5 × 1 GiB"
 
 
+def test_a_killed_container_without_figures_gets_one_and_a_half_times_its_overhead() -> None:
+    killed = Finding("container_killed", "", "", "", "error")
+    metrics = RunMetrics("r", "j", "spark", 0, "FAILED", master="yarn", findings=[killed])
+    metrics.executors = [ExecutorEntry("1")]
+    metrics.options = {"spark.executor.memory": "1g", "spark.executor.memoryOverhead": "1g"}
+    overhead = next(one for one in advise([metrics]) if one.subject == "executor overhead")
+    assert overhead.conf == "spark.executor.memoryOverhead=1536m"
+
+
 def test_without_memory_of_processes_the_overhead_is_not_known() -> None:
     run = measured(heap=3 * GIB)
     del run.executors[2].peaks["ProcessTreeJVMRSSMemory"]

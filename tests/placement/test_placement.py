@@ -333,7 +333,7 @@ def test_sizes_are_read_as_people_write_them() -> None:
     [
         ("day,dataset,site\n2026-01-05,a,b\n", "no column accesses or nacc"),
         ("day,dataset,site,accesses\n2026-01-05,a,b,-1\n", "negative"),
-        ("day,dataset,site,accesses\nMonday,a,b,1\n", "another type"),
+        ("day,dataset,site,accesses\nMonday,a,b,1\n", "row 2"),
         ("day,dataset,site,accesses\n2026-01-05,,b,1\n", "nulls"),
         ("day,dataset,site,accesses\n2026-01-05,a,b,nan\n", "negative"),
         ("day,dataset,site,accesses\n", "no rows"),

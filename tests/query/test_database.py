@@ -258,7 +258,33 @@ def test_a_wrong_name_gets_a_near_one(database: Database) -> None:
     assert '"nacc"' in str(wrong.value)
     with pytest.raises(UsageError) as wrong:
         database.query("select nacc from data_agregation")
-    assert '"data_aggregation"' in str(wrong.value)
+    assert "Did you mean data_aggregation?" in str(wrong.value)
+    with pytest.raises(UsageError) as wrong:
+        database.query("select * from stored_dys")
+    assert "Did you mean stored_days?" in str(wrong.value)
+    with pytest.raises(UsageError) as wrong:
+        database.query("select * from '/etc/passwd'")
+    assert "mean" not in str(wrong.value), "no table of DuckDB's own"
+
+
+@pytest.mark.parametrize("day", ["20260105", "'20260105'"])
+def test_a_day_in_another_form_is_answered_with_the_right_one(database: Database, day: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        database.query(f"select nacc from partials where day = {day}")
+    assert wrong.value.next_step == "write the day as '2026-01-05'"
+    assert database.query("select count(*) from partials where day = '2026-01-05'").rows == [(300,)]
+
+
+@pytest.mark.parametrize("day", ["latest", "2026-02-31", "99999999"])
+def test_what_is_no_day_is_answered_with_how_days_are_written(database: Database, day: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        database.query(f"select nacc from partials where day = '{day}'")
+    assert str(wrong.value.next_step).startswith("write days as '2026-01-15'")
+
+
+def test_columns_of_one_name_are_all_there(database: Database) -> None:
+    found = database.query("select 1 as a, 2 as a, 3 as a_1, 4 as b")
+    assert found.dicts == [{"a": 1, "a_2": 2, "a_1": 3, "b": 4}]
 
 
 def test_tables_with_a_row_for_each_person_can_be_left_out(week: str) -> None:
@@ -351,7 +377,7 @@ def test_partial_days_are_known_with_their_reason(tmp_path: Path) -> None:
         sql = f"select day, is_partial, partial_reason from {DAYS} where table_name = 'data_aggregation' order by day"
         assert database.query(sql).rows == [
             (days(3)[0], True, "without crab"),
-            (days(3)[1], True, "without crab"),
+            (days(3)[1], True, "without condor"),
             (days(3)[2], False, None),
         ]
 

@@ -1,0 +1,86 @@
+"""Values of a query's rows as text and as JSON, and names of its columns, each once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+#: Numbers from here on are written with an exponent: their digits say more than there is.
+_LARGE: Final = 1e15
+#: The nanoseconds of a second.
+_NANO: Final = 1_000_000_000
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names with ``_1``, ``_2`` behind those that come again: JSON, Parquet and dicts hold each name once.
+
+    Example:
+        >>> distinct(["a", "a", "b"])
+        ['a', 'a_1', 'b']
+    """
+    taken = set(names)
+    made: list[str] = []
+    for name in names:
+        chosen, number = name, 0
+        while chosen in made or (number and chosen in taken):
+            number += 1
+            chosen = f"{name}_{number}"
+        made.append(chosen)
+    return made
+
+
+def text_of(value: object) -> str:
+    """A value that is there, as CSV has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return json.dumps(json_of(value), ensure_ascii=False)
+    if isinstance(value, bytes):
+        return value.hex()
+    return _interval(value) if hasattr(value, "nanoseconds") else str(value)
+
+
+def cell_of(value: object) -> object:
+    """A value as a cell of a table: numbers as they are, whole ones without loss; anything else as text."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
+    if isinstance(value, float):
+        return value if abs(value) < _LARGE else f"{value:g}"
+    return text_of(value)
+
+
+def json_of(value: object) -> Any:
+    """A value as JSON has it: what is no finite number is null, decimals are numbers, anything else is text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case dict():
+            return {str(key): json_of(inner) for key, inner in value.items()}
+        case list() | tuple() if not hasattr(value, "nanoseconds"):
+            return [json_of(inner) for inner in value]
+        case date() | datetime() | time():
+            return value.isoformat()
+    return text_of(value)
+
+
+def _interval(value: Any) -> str:
+    """An interval, such as ``1 month 2 days 0:00:03``."""
+    parts = [
+        f"{count} {unit}{'s' if abs(count) != 1 else ''}"
+        for count, unit in ((value.months, "month"), (value.days, "day"))
+        if count
+    ]
+    if value.nanoseconds or not parts:
+        sign = "-" if value.nanoseconds < 0 else ""
+        parts.append(f"{sign}{timedelta(seconds=abs(value.nanoseconds) / _NANO)}")
+    return " ".join(parts)
