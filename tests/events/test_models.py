@@ -60,8 +60,9 @@ def test_a_judgement_by_hand() -> None:
     assert (judged.accuracy, judged.diagonal) == (0.5, pytest.approx((1 + 0.5 + 0) / 3))
     assert judged.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.4, 0.3]).mean())
     assert judged.as_dict()["auc_by_class"]["qcd"] == 1 and judged.scores.sum() == 12
-    with pytest.raises(DataError, match="all classes"):
+    with pytest.raises(DataError, match="all classes") as raised:
         evaluate(np.array([0, 1]), scores[:2])
+    assert raised.value.found == "1 qcd, 1 ttbar, 0 wjets"
     with pytest.raises(DataError, match="finite"):
         evaluate(np.array([0, 1, 2, 1]), np.where(scores == 0.8, np.nan, scores))
 
