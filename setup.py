@@ -162,6 +162,7 @@ setup(
             "waitress>=3.0.1",
             "psutil>=6",
             "pytest>=8.3",
+            "pytest-xdist>=3.8",
             "build>=1.2",
             "cython>=3.1",
             "setuptools>=77",

@@ -12,20 +12,52 @@ import json
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cmsspark.submit.host import find_spark
+from tests.cluster import artifacts
 from tests.cluster.daemons import Cluster
 
 #: Calls of the NameNode that ask for one file, and those that list a folder.
 _BY_FILE, _LISTING = ("GetFileInfoNumOps", "GetBlockLocationsNumOps"), ("GetListingNumOps",)
+
+
+#: Each call from Python would go through two sockets.
+_MAKE_FILES = """
+import java.net.URI;
+import java.util.concurrent.*;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.*;
+
+public class MakeFiles {
+    public static void main(String[] given) throws Exception {
+        Path folder = new Path(given[0]);
+        FileSystem files = FileSystem.get(folder.toUri(), new Configuration());
+        int first = files.exists(folder) ? (int) files.getContentSummary(folder).getFileCount() : 0;
+        ExecutorService pool = Executors.newFixedThreadPool(Integer.parseInt(given[2]));
+        CompletionService<Void> done = new ExecutorCompletionService<>(pool);
+        int count = Integer.parseInt(given[1]);
+        for (int number = first; number < count; number++) {
+            final int one = number;
+            done.submit(() -> {
+                try (FSDataOutputStream out = files.create(new Path(folder, String.format("part-%06d.json", one)))) {
+                    if (one % 1000 == 0) out.writeBytes("{}\\n");
+                }
+                return null;
+            });
+        }
+        for (int number = first; number < count; number++) done.take().get();
+        pool.shutdown();
+    }
+}
+"""
 
 
 def calls(cluster: Cluster) -> dict[str, int]:
@@ -55,21 +87,13 @@ def measured(cluster: Cluster, what: str, results: list[dict[str, Any]]) -> Iter
     print(results[-1], flush=True)
 
 
-def make_files(spark: Any, folder: str, count: int) -> None:
-    """Make a folder of ``count`` files, all but some of them empty."""
-    jvm = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path
-    system = path(folder).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-    there = system.getContentSummary(path(folder)).getFileCount() if system.exists(path(folder)) else 0
-
-    def make(number: int) -> None:
-        stream = system.create(path(f"{folder}/part-{number:06}.json"))
-        if number % 1_000 == 0:
-            stream.write(b"{}\n")
-        stream.close()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(make, range(there, count)))
+def make_files(cluster: Cluster, folder: str, count: int) -> None:
+    """Make a folder of ``count`` files, all but some of them empty, by threads of one JVM."""
+    source = cluster.folder / "MakeFiles.java"
+    source.write_text(_MAKE_FILES)
+    classes = f"{cluster.env['HADOOP_CONF_DIR']}:{artifacts.jars()}/hadoop/*"
+    java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", classes, str(source)]
+    subprocess.run([*java, folder, str(count), "16"], check=True, env={**os.environ, **cluster.env})
 
 
 def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
@@ -84,7 +108,9 @@ def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     options = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": quick}
     spark = session("listing", **options)
     folder = f"{cluster.uri()}/listing/{count}"
-    make_files(spark, folder, count)
+    began = time.monotonic()
+    make_files(cluster, folder, count)
+    print(f"{count:,} files made in {time.monotonic() - began:.0f} s", flush=True)
     files, results = HadoopFiles(spark), []
     with measured(cluster, "list", results):
         listed = data_files(files, folder).files

@@ -64,7 +64,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "prune": ("cmsspark.commands.prune", "command", "Remove runs that are no longer current from the store."),
     "report": ("cmsspark.commands.report", "command", "Account for every record of a day: text, JSON or HTML."),
     "help": ("cmsspark.commands.help", "command", "Show help on a topic (exit-codes) or on a command."),
-    "doctor": ("cmsspark.submit.doctor", "command", "Look at what cmsspark needs on this host, with what mends it."),
+    "doctor": ("cmsspark.submit.doctor", "command", "Check what cmsspark needs on this host, with the next steps."),
     "completion": ("cmsspark.submit.completion", "command", "Print a script that completes both commands in a shell."),
     "man": ("cmsspark.submit.man_pages", "command", "Write manual pages of all commands and jobs into a folder."),
     "demo": ("cmsspark.commands.demo", "command", "Create a small simulated CMS, process one day, show the results."),

@@ -51,7 +51,7 @@ class Exit(IntEnum):
     QUARANTINED = (
         3,
         "some documents were quarantined; all others are published",
-        "`cmsspark outbox show` says why; remove the cause, then publish again",
+        "`cmsspark outbox show` prints the reasons; remove the cause, then publish again",
     )
     DATA = (
         65,
@@ -179,6 +179,16 @@ def debugging() -> bool:
     return "--debug" in sys.argv or os.environ.get("CMSSPARK_DEBUG", "") not in ("", "0")
 
 
+#: The next step that is printed for an error without its own. The message of a usage error has what to type instead.
+_USUAL_STEPS: Final = {
+    Exit.DATA: "repair or replace what the message names, then run it again",
+    Exit.NO_INPUT: "check the name; if the input has not arrived yet, run it again when it has",
+    Exit.NO_OUTPUT: Exit.NO_OUTPUT.next_step,
+    Exit.NOT_READY: "run the same command again later",
+    Exit.NOT_ALLOWED: Exit.NOT_ALLOWED.next_step,
+    Exit.SETTINGS: Exit.SETTINGS.next_step,
+}
+
 _SHORT_WRITE: Final = re.compile(r"\d+ requested and \d+ written")
 #: Errors of disks and permissions, which are not bugs wherever they occur.
 _OS_ERRORS: dict[int, type[CmssparkError]] = {
@@ -202,7 +212,8 @@ def report(error: BaseException) -> Exit:
         _write_stderr("cmsspark: interrupted; run the same command again to finish\n")
         return Exit.NOT_READY
     if (ours := as_ours(error)) is not None:
-        _write_stderr(f"cmsspark: {ours.text()}\n")
+        usual = None if ours.next_step else _USUAL_STEPS.get(ours.exit_code)
+        _write_stderr(f"cmsspark: {ours.text()}\n" + (f"  next: {usual}\n" if usual else ""))
         return ours.exit_code
     reason = " ".join(str(error).split())[:300]
     _write_stderr(

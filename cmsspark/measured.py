@@ -27,11 +27,24 @@ def measured_run() -> str | None:
     return Path(folder).name if folder else None
 
 
-def report_read(run: str, job: str, day: str, sizes: Iterable[int]) -> None:
-    """Report the files that the run ``run`` of the run history read, by their bytes."""
+def report_read(
+    run: str, job: str, day: str, sizes: Iterable[int], counts: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Report the files that the run ``run`` of the run history read, by their bytes, and its records.
+
+    ``counts``: the reconciliation of the run: for each stream how many records were ``read`` and ``malformed``.
+    """
     if os.environ.get(VARIABLE):
         files = list(sizes)
-        read = {"run": run, "job": job, "day": day, "input_bytes": sum(files), "input_files": len(files)}
+        read: dict[str, Any] = {
+            "run": run,
+            "job": job,
+            "day": day,
+            "input_bytes": sum(files),
+            "input_files": len(files),
+        }
+        for name, key in (("input_records", "read"), ("malformed_records", "malformed")):
+            read[name] = sum(int(stream.get(key, 0)) for stream in (counts or {}).values())
         _report({"read": read})
 
 

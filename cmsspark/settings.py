@@ -253,7 +253,7 @@ def _check_owner(file: Path, status: os.stat_result) -> None:
         "the settings file found in the search order must be your own or root's, and not writable by all",
         where=file,
         found="it is writable by all" if is_open else f"it belongs to {_user_name(status.st_uid)}",
-        next_step=f"look at it; if you trust it: --settings {file}",
+        next_step=f"check it; if you trust it: --settings {file}",
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.opensearch import OpenSearch, running_or_skip
 
@@ -20,6 +24,11 @@ time.tzset()
 # Signals work in what tests start, however the tests themselves were started (nohup, a script's background).
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A machine that many share is slow now and then; that is no finding.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +57,31 @@ def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]
     yield from running_or_skip(tmp_path_factory.mktemp("opensearch"))
 
 
+#: Fixtures, and what each starts for the whole run. Workers of pytest-xdist share no server, no browser and no JVM.
+STARTED_ONCE = {
+    "opensearch": "opensearch", "activemq": "activemq", "page": "chromium", "chromium": "chromium", "kube": "kube",
+    "spark": "spark",
+}  # fmt: skip
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n 2`` a file is run by one worker, and all files that use the same server by the same worker."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scopes: dict[str, str] = {}
+
+    class ByServer(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            if file not in scopes:
+                words = set(re.findall(r"\w+(?=: )", Path(config.rootpath, file).read_text(encoding="utf-8")))
+                scopes[file] = next((STARTED_ONCE[name] for name in STARTED_ONCE if name in words), file)
+            return scopes[file]
+
+    return ByServer(config, log)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """In CI a skipped test is a failed one: nothing may be skipped for lack of a server."""
@@ -61,6 +95,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End here where DuckDB was used: at Python's end it prints what is still open, below pytest's last line."""
+    if hasattr(config, "workerinput"):
+        # A worker of pytest-xdist still has to hand over its results.
+        return
     if "duckdb" in sys.modules and (status := getattr(config, "exit_status", None)) is not None:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -58,7 +58,7 @@ DEBIANS = {
 
 
 @pytest.mark.parametrize("version", DEBIANS)
-def test_all_that_lacks_is_told_at_once_in_one_line_with_packages_of_this_distribution(
+def test_all_that_lacks_is_named_at_once_in_one_line_with_packages_of_this_distribution(
     version: str, tmp_path: Path
 ) -> None:
     os_release, packages, java = DEBIANS[version]

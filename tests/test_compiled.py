@@ -88,7 +88,7 @@ def test_a_checkout_reads_by_compiled_code(there: None) -> None:
     assert Path(found["from"]).parent == PACKAGE / "sources" / "formats"
 
 
-def test_it_can_be_told_to_do_without(there: None) -> None:
+def test_compiled_code_can_be_switched_off(there: None) -> None:
     assert look(PACKAGE.parent, CMSSPARK_COMPILED="0") == {"why not": "off", "from": None}
     assert look(PACKAGE.parent, CMSSPARK_COMPILED="1")["why not"] == ""
     assert look(PACKAGE.parent, CMSSPARK_COMPILED="")["why not"] == ""
@@ -140,7 +140,7 @@ def _libraries(suffix: str, content: bytes | None = None) -> Change:
 
 
 @pytest.mark.parametrize("suffix", [".cpython-399-x86_64-linux-gnu.so", ".cp399-win_amd64.pyd", ".txt"])
-def test_what_was_compiled_for_another_python_is_not_looked_at(there: None, tmp_path: Path, suffix: str) -> None:
+def test_what_was_compiled_for_another_python_is_ignored(there: None, tmp_path: Path, suffix: str) -> None:
     assert _looks(tmp_path, _libraries(suffix)) == {"missing"}
 
 

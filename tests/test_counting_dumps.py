@@ -137,7 +137,7 @@ CSV: tuple[tuple[str, list[list[str | None]]], ...] = (
 
 
 @pytest.mark.parametrize(("text", "rows"), CSV)
-def test_rule_19_csv_is_read_by_the_letter(text: str, rows: list[list[str | None]]) -> None:
+def test_rule_19_csv_is_read_exactly(text: str, rows: list[list[str | None]]) -> None:
     assert list(catalogue.csv_rows(text)) == rows
     lines = text.encode().splitlines(keepends=True)
     assert list(sqoop_csv.records(lines, "case")) == [

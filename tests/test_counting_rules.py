@@ -194,7 +194,7 @@ def test_rule_14_the_first_app_that_fits_counts(form: str) -> None:
 
 
 @forms_of(15)
-def test_rule_15_eos_generations_are_told_apart_by_the_record(form: str) -> None:
+def test_rule_15_eos_generations_are_distinguished_by_the_record(form: str) -> None:
     _check(15, form)
 
 

@@ -47,8 +47,20 @@ def test_an_error_crosses_processes_whole(kind: type[CmssparkError]) -> None:
 def test_our_errors_are_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.report(errors.InputMissing("a day is wanted", where="/x")) == 66
     told = capsys.readouterr()
-    assert told.err == "cmsspark: a day is wanted\n  where: /x\n"
+    usual = "check the name; if the input has not arrived yet, run it again when it has"
+    assert told.err == f"cmsspark: a day is wanted\n  where: /x\n  next: {usual}\n"
     assert told.out == ""
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {errors.UsageError}, key=KINDS.__getitem__))
+def test_an_error_without_a_next_step_is_printed_with_the_usual_one(
+    kind: type[CmssparkError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors.report(kind("wanted", next_step="do this"))
+    assert capsys.readouterr().err == "cmsspark: wanted\n  next: do this\n"
+    errors.report(kind("wanted"))
+    steps = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  next: ")]
+    assert len(steps) == (kind is not errors.DocumentsQuarantined)
 
 
 def test_a_bug_is_reported_in_one_line_and_an_interrupt_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,7 +169,7 @@ def test_hadoop_lists_reads_writes_replaces_and_deletes(hadoop: Files, tmp_path:
     hadoop.delete(folder)
 
 
-def test_hadoop_tells_what_is_not_there(hadoop: Files, tmp_path: Path) -> None:
+def test_hadoop_reports_what_is_not_there(hadoop: Files, tmp_path: Path) -> None:
     there = f"file://{tmp_path}"
     (tmp_path / "file").write_bytes(b"x")
     assert hadoop.stat(f"{there}/no") is None
@@ -182,7 +182,7 @@ def test_hadoop_tells_what_is_not_there(hadoop: Files, tmp_path: Path) -> None:
         hadoop.fetch(f"{there}/no", tmp_path / "target")
 
 
-def test_hadoop_tells_what_cannot_be_written(hadoop: Files, tmp_path: Path) -> None:
+def test_hadoop_reports_what_cannot_be_written(hadoop: Files, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     below = f"file://{tmp_path}/file/below"
     for attempt in (lambda: hadoop.write_bytes(below, b""), lambda: hadoop.make_dirs(below)):

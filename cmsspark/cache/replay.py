@@ -12,7 +12,7 @@ import numpy as np
 
 from cmsspark.cache import adaptive, bounds, forecast, policies, scored
 from cmsspark.cache.trace import Trace
-from cmsspark.errors import UsageError
+from cmsspark.errors import DataError, UsageError
 
 Array = np.ndarray[Any, Any]
 
@@ -46,6 +46,8 @@ ABOUT: Final = {
 }
 #: An object is taken for popular where it is expected on at least this share of the coming days.
 POPULAR_SHARE: Final = 0.5
+#: Scores of all days and objects of a trace: 8 GB.
+_MOST_SCORES: Final = 10**9
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,13 @@ class Simulation:
         """float64 [days, objects]: the forecast that was given, else one learned from the trace's own past."""
         if self._scores is not None:
             return self._scores
+        days, count = int(self.periods[-1]) + 1, len(self.trace.sizes)
+        if days * count > _MOST_SCORES:
+            raise DataError(
+                "a learned policy needs a score for each object and day, and they do not fit into memory",
+                found=f"{days:,} days, {count:,} objects",
+                next_step="choose other policies, fewer days, or --sample 0.1",
+            )
         return forecast.learned_scores(self.trace.objects, self.periods, len(self.trace.sizes))
 
     def hits(self, policy: str, capacity: int) -> Array:

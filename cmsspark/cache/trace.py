@@ -19,6 +19,10 @@ Array = np.ndarray[Any, Any]
 #: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
 _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
 _COLUMNS: Final = ("time", "object", "size")
+#: Bytes of all requests of a trace, and of a cache, are whole numbers of 64 bits.
+_MOST_BYTES: Final = 2.0**62
+#: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.
+_FIRST_S, _LAST_S = -(10**9) * 3, 4 * 10**9 + 10**8
 _BATCH_BYTES: Final = 64 << 20
 #: Objects are sampled by 24 bits of a hash of their names.
 _HASH_BITS: Final = 24
@@ -76,17 +80,17 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
     """
     if not path.is_file():
         raise InputMissing("there is no such trace", where=path, next_step="give a CSV, Parquet or oracleGeneral file")
-    columns: list[tuple[Array, Array, Array]] = []
-    nulls = 0
-    for times, names, sizes, null_count in _batches(path):
-        nulls += null_count
-        if sample < 1:
-            is_chosen = (_hashes(names) >> (64 - _HASH_BITS)) < int(sample * (1 << _HASH_BITS))
-            times, names, sizes = times[is_chosen], names[is_chosen], sizes[is_chosen]
-        columns.append((times, names, sizes))
+    try:
+        columns, nulls = _chosen(path, sample)
+    except _MixedNamesError:
+        # The first names are numbers, and later ones are not.
+        columns, nulls = _chosen(path, sample, names_as_text=True)
     if not columns or not sum(len(times) for times, _, _ in columns):
+        if sample < 1 and columns:
+            raise DataError("no object of the trace is in the sample", where=path, next_step="give a larger --sample")
         raise DataError("the trace has no requests", where=path, next_step="give a file with requests")
     times, names, sizes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    _check_ranges(times, sizes, path)
     trace = make_trace(times, names, sizes, sample=sample)
     if nulls:
         trace.dropped["null"] = nulls
@@ -95,19 +99,51 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
     return trace
 
 
-def _batches(path: Path) -> Iterator[tuple[Array, Array, Array, int]]:
+class _MixedNamesError(Exception):
+    """A CSV whose first objects are numbers, and later ones are not."""
+
+
+def _chosen(path: Path, sample: float, *, names_as_text: bool = False) -> tuple[list[tuple[Array, Array, Array]], int]:
+    """(times in ms, names, sizes) of each part of the file, of the sampled objects, and how many rows have a null."""
+    columns, nulls = [], 0
+    for times, names, sizes, null_count in _batches(path, names_as_text=names_as_text):
+        nulls += null_count
+        if sample < 1:
+            is_chosen = (_hashes(names) >> (64 - _HASH_BITS)) < int(sample * (1 << _HASH_BITS))
+            times, names, sizes = times[is_chosen], names[is_chosen], sizes[is_chosen]
+        columns.append((times, names, sizes))
+    return columns, nulls
+
+
+def _check_ranges(times_ms: Array, sizes: Array, path: Path) -> None:
+    """Raises DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
+    first, last = int(times_ms.min()) // 1000, int(times_ms.max()) // 1000
+    if first < _FIRST_S or last > _LAST_S:
+        raise DataError(
+            "times of the trace are no seconds since 1970", where=path,
+            found=f"{first:,} to {last:,}", next_step="write whole or fractional seconds, or timestamps",
+        )  # fmt: skip
+    total = float(np.maximum(sizes, 0).astype(float).sum())
+    if total > _MOST_BYTES:
+        raise DataError(
+            "the bytes of all requests do not fit into 64 bits", where=path,
+            found=f"{total:.3g} bytes", next_step="write sizes in bytes",
+        )  # fmt: skip
+
+
+def _batches(path: Path, *, names_as_text: bool = False) -> Iterator[tuple[Array, Array, Array, int]]:
     """(times in ms, names, sizes, rows with a null) of parts of the file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = suffixes[-1] if suffixes else ""
     if kind == ".zst" or kind in (".oraclegeneral", ".bin"):
         yield from _oracle_batches(path, is_packed=kind == ".zst")
-    elif kind in (".csv", ".parquet"):
-        yield from (_columns_of(batch, path) for batch in _arrow_batches(path, kind))
+    elif kind in (".csv", ".parquet") or suffixes[-2:] == [".csv", ".gz"]:
+        yield from (_columns_of(batch, path) for batch in _arrow_batches(path, kind, names_as_text))
     else:
         raise UsageError(
             f"the kind of {path.name} is not known",
             found=kind or "no ending",
-            next_step="name it .csv, .parquet, .oracleGeneral or .oracleGeneral.zst",
+            next_step="name it .csv, .csv.gz, .parquet, .oracleGeneral or .oracleGeneral.zst",
         )
 
 
@@ -135,20 +171,26 @@ def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, Arr
         )
 
 
-def _arrow_batches(path: Path, kind: str) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(path: Path, kind: str, names_as_text: bool) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
+    number = -1
     try:
-        if kind == ".csv":
-            with csv.open_csv(path, read_options=csv.ReadOptions(block_size=_BATCH_BYTES // 4)) as reader:
-                yield from reader
-        else:
+        if kind == ".parquet":
             with parquet.ParquetFile(path) as file:
                 _require(path, file.schema_arrow.names)
                 yield from file.iter_batches(columns=list(_COLUMNS))
-    except pa.ArrowException as error:
+            return
+        # Packed by the ending.
+        options = csv.ConvertOptions(column_types={"object": pa.string()} if names_as_text else None)
+        with csv.open_csv(path, csv.ReadOptions(block_size=_BATCH_BYTES // 4), None, options) as reader:
+            number = reader.schema.get_field_index("object")
+            yield from reader
+    except (pa.ArrowException, OSError) as error:
         text = str(error).splitlines()[0]
+        if kind != ".parquet" and not names_as_text and f"In CSV column #{number}:" in text:
+            raise _MixedNamesError from None
         raise DataError("the trace cannot be read", where=path, found=text, next_step="fetch it again") from None
 
 
@@ -174,9 +216,12 @@ def _columns_of(batch: pa.RecordBatch, path: Path) -> tuple[Array, Array, Array,
     time, name, size = time.filter(is_there), name.filter(is_there), size.filter(is_there)
     try:
         if pa.types.is_temporal(time.type) or pa.types.is_string(time.type) or pa.types.is_large_string(time.type):
-            times = time.cast(pa.timestamp("ms")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+            times = _instants(time).cast(pa.int64()).to_numpy(zero_copy_only=False)
         else:
-            times = np.rint(time.cast(pa.float64()).to_numpy(zero_copy_only=False) * 1000).astype(np.int64)
+            seconds = time.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            # What is beyond is refused by its value.
+            limit = 4 * max(-_FIRST_S, _LAST_S)
+            times = np.rint(np.clip(np.nan_to_num(seconds, nan=limit), -limit, limit) * 1000).astype(np.int64)
         sizes = size.cast(pa.int64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise DataError(
@@ -186,6 +231,18 @@ def _columns_of(batch: pa.RecordBatch, path: Path) -> tuple[Array, Array, Array,
             next_step="time: seconds since 1970 or timestamps; size: whole bytes",
         ) from None
     return times, name.to_numpy(zero_copy_only=False), sizes, nulls
+
+
+def _instants(time: pa.Array) -> pa.Array:
+    """Timestamps in ms; texts without a zone are UTC. Raises ArrowInvalid."""
+    import pyarrow as pa
+
+    if pa.types.is_temporal(time.type):
+        return time.cast(pa.timestamp("ms"))
+    try:
+        return time.cast(pa.timestamp("ms"))
+    except pa.ArrowInvalid:
+        return time.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("ms"))
 
 
 def _hashes(names: Array) -> Array:

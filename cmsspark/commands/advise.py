@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from cmsspark.commands.event_files import with_events
 from cmsspark.errors import UsageError
 from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import settings_of
@@ -28,7 +29,8 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None, debu
     from cmsspark.monitor.measured_runs import of_job
     from cmsspark.monitor.run_report import finding_lines
 
-    runs = of_job(settings_of(settings_file).state_dir, _name(job), count)
+    state_dir = settings_of(settings_file).state_dir
+    runs = [with_events(state_dir, run) for run in of_job(state_dir, _name(job), count)]
     advice = advise(runs)
     if as_json:
         document = {"job": job, "runs": [run.run for run in runs], "advice": msgspec.to_builtins(advice)}

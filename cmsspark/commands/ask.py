@@ -181,7 +181,7 @@ def replicate(
 ) -> None:  # fmt: skip
     """List the datasets that deserve another copy on disk and where, by the newest forecast.
 
-    The plan is that of cmsspark placement recommend, which also says what has to go for it.
+    The plan is that of cmsspark placement recommend, which also lists the copies to remove for it.
     """
     store, files = _open_store(fout, settings_file)
     _show(ask_forecast.replicate(files, store, settings_file, site, space, budget, day), top, as_json)

@@ -37,16 +37,10 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     """
     import polars as pl
 
-    from cmsspark.kernel.rollup import matches
-
     used_on, of_use = newest(files, fout, _TABLE, day)
     as_of, stored, table = newest_replicas(files, fout, day)
     replicas = _frame(files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"])
-    names = replicas["site_name"].drop_nulls().unique().to_list()
-    sites = [name for name in names if matches(name, [site])]
-    if not sites:
-        found = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
-        raise InputMissing(f"there is no site {site} in {table} of {as_of}", found=found)
+    sites = _sites_like(site, replicas["site_name"].drop_nulls().unique().to_list(), f"{table} of {as_of}")
     there = replicas.filter(pl.col("site_name").is_in(sites) & (pl.col("kind") == kind) & (pl.col("present_bytes") > 0))
     candidates = _frame(files, of_use, _TABLE, ["dataset_name", "state", "last_access", "is_candidate"])
     candidates = candidates.filter("is_candidate")
@@ -67,7 +61,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))
     facts = [
         f"{rows.height:,} of {there.height:,} datasets at sites, {volume(total)} of {volume(whole)}",
-        f"last use as of {used_on}, over all sites; what lies there as of {as_of}",
+        f"last use as of {used_on}, over all sites; replicas as of {as_of}",
         *about_forecast,
     ]
     by_state = (
@@ -88,6 +82,17 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     }
     parts = [Part.of("by use", "by_use", by_state), Part.of("the largest", "rows", shown)]
     return Answer(f"could go from {kind} at {site}, as of {as_of}", facts, parts, summary)
+
+
+def _sites_like(site: str, names: list[str], where: str) -> list[str]:
+    """The names that match. Raises InputMissing (66) with similar names where none does."""
+    from cmsspark.kernel.rollup import matches
+
+    sites = [name for name in names if matches(name, [site])]
+    if sites:
+        return sites
+    found = ", ".join(nearest(site, names) or sorted(names)[:10]) or "none"
+    raise InputMissing(f"there is no site {site} in {where}", found=found, next_step="name one of these, or a pattern")
 
 
 def _frame(files: Files, stored: CurrentTable, table: str, columns: list[str]) -> pl.DataFrame:

@@ -122,7 +122,11 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
         matching = [name for name in names if matches(name, [wanted])]
         if not matching:
             near = ", ".join(nearest(wanted, names)) or "none like it"
-            raise InputMissing(f"the forecast has no {column.replace('_', ' ')} {wanted}", found=near)
+            raise InputMissing(
+                f"the forecast has no {column.replace('_', ' ')} {wanted}",
+                found=near,
+                next_step="check the name; a pattern may have * and ?",
+            )
         rows = rows.filter(pl.col(column).is_in(matching))
     likely = rows.filter(pl.col("probability") >= LIKELY).height
     threshold = forecast.rows["threshold"][0] if forecast.rows.height else 0

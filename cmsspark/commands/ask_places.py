@@ -57,7 +57,11 @@ class Choice:
             matching = [name for name in names if matches(name, [wanted])]
             if not matching and column != "kind":
                 near = nearest(wanted, names) or sorted(names)[:10]
-                raise InputMissing(f"there is no {column.replace('_', ' ')} {wanted}", found=", ".join(near) or "none")
+                raise InputMissing(
+                    f"there is no {column.replace('_', ' ')} {wanted}",
+                    found=", ".join(near) or "none",
+                    next_step="name one of these, or a pattern",
+                )
             rows = rows.filter(rows[column].is_in(matching))
         return rows
 

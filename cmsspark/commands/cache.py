@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,7 @@ import click
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.output_files import write_text
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.reports.terminal import echo_table, percent, volume
 
@@ -132,9 +134,10 @@ def _compare(policies: tuple[str, ...], size_texts: tuple[str, ...], as_json: bo
     headings = ("policy", "cache", "byte misses", "request misses", "against LRU", "gap closed", "bound")
     echo_table(headings, rows, optional=(3, 5))
     if trace.sample < 1:
-        worst = percent(max(sampling_error(trace, each.replay.policy, each.replay.capacity) for each in comparisons))
+        found = [sampling_error(trace, each.replay.policy, each.replay.capacity) for each in comparisons]
+        worst = "unknown, too few objects" if any(map(math.isnan, found)) else f"at most {percent(max(found))}"
         share = percent(trace.sample)
-        click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: at most {worst}")
+        click.echo(f"from a sample of {share} of the objects; standard error of the byte misses: {worst}")
 
 
 def _comparisons(trace: Trace, policies: tuple[str, ...], size_texts: tuple[str, ...]) -> list[Comparison]:
@@ -167,7 +170,7 @@ def report_command(policies: tuple[str, ...], output: Path, **source: Any) -> No
     comparisons = _comparisons(trace, policies or _POLICIES, tuple(f"{share:.0%}" for share in SHARES))
     name = source["file"].name if source["file"] is not None else f"{source['site'] or 'all sites'}, {source['period']}"
     about = f"{len(trace.objects):,} requests of {len(trace.sizes):,} objects, {volume(trace.footprint)} together."
-    output.write_text(page(f"What a cache would miss: {name}", about, comparisons, trace.footprint), encoding="utf-8")
+    write_text(output, page(f"What a cache would miss: {name}", about, comparisons, trace.footprint))
     click.echo(output)
 
 
@@ -179,7 +182,7 @@ def report_command(policies: tuple[str, ...], output: Path, **source: Any) -> No
 def size_command(target: float, policy: str, as_json: bool, **source: Any) -> None:
     """Print the least cache whose byte misses stay within a target.
 
-    Example: cmsspark cache size --site T2_DE_DESY --last-days 28 --target 0.2
+    Example: cmsspark cache size --site T2_DE_DESY --month last --target 0.2
     """
     from cmsspark.cache.sizes import least_capacity
 

@@ -71,7 +71,7 @@ def command(
     if context.invoked_subcommand is not None:
         return None
     if only and (first or last):
-        raise UsageError("--date stands instead of --from and --to")
+        raise UsageError("--date cannot be combined with --from and --to", next_step="leave out one of them")
     if force and not (only or first):
         raise UsageError("--force needs the days that it is for", next_step="add --date DAYS, or --from and --to")
 
@@ -97,7 +97,7 @@ def command(
         until = max(chosen) if chosen else last or days.today() - timedelta(days=1)
         since = min(chosen) if chosen else first or until - timedelta(days=config.days - 1)
         if since > until:
-            raise UsageError(f"--from {since} lies after --to {until}", next_step="swap them")
+            raise UsageError(f"--from {since} is after --to {until}", next_step="swap them")
         return Daily(settings, config, store, files, argv, root, chosen, force), since, until
 
     if dry_run:
@@ -141,7 +141,7 @@ def _run(prepare: Callable[[Settings], tuple[Daily, date, date]], fout: str | No
 @command.command("acknowledge")
 @click.argument("day", type=DayType())
 @click.argument("job")
-@click.option("--reason", required=True, help="What is known, for those who look at it later.")
+@click.option("--reason", required=True, help="What is known; status and mails show it.")
 @store_options
 @click.pass_context
 def acknowledge(

@@ -70,7 +70,7 @@ def _check(store: str, prefix: str) -> None:
     if prefix and (
         not prefix.startswith("/") or any(part in ("", ".", "..") for part in prefix[1:].removesuffix("/").split("/"))
     ):
-        raise UsageError(f"--prefix is a path such as /cms, not {prefix!r}")
+        raise UsageError(f"--prefix must be a path such as /cms, not {prefix!r}")
     if not Path(local_path(store)).is_dir():
         raise UsageError(
             "the store is a folder",

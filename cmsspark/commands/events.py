@@ -28,7 +28,13 @@ def command() -> None:
 @click.option("-o", "--output", required=True, help="New folder for the scores, as Parquet.")
 @click.option("--stream", metavar="DIR", help="Score *.root files as they arrive in this folder, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="With --stream: score what is there and was not scored, then end.")
-@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two listings of the folder.",
+)
 @click.option(
     "--accept-damaged", "accepted", multiple=True, metavar="FILE", help="Leave this file out where damaged, or `all`."
 )
@@ -49,12 +55,13 @@ def score_command(
     from cmsspark.events.models import load
     from cmsspark.events.score_files import ScoreRequest, check_new, quiet_options, score_files, stream_scores
     from cmsspark.runners.session import session
+    from cmsspark.storage import LocalFiles, is_local
 
     require_events()
     load(model)  # a damaged model is an error before a JVM starts
     request = ScoreRequest(model.resolve(), tree, accepted)
-    if not stream:
-        check_new(output)
+    if not stream and is_local(output):
+        check_new(LocalFiles(), output)
     spark = session("cmsspark events score", **quiet_options())
     if stream:
         stream_scores(spark, stream, request, output, once=once, seconds=every, log=log)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from cmsspark.errors import DataError, Exit, InputMissing, NotAllowed
 from cmsspark.readable import json_text, readable
+
+if TYPE_CHECKING:
+    from cmsspark.monitor.lint import Problem
+
+    PlaceOf = Callable[[int], tuple[int, int]]
 
 
 @click.command("lint")
@@ -17,31 +24,57 @@ from cmsspark.readable import json_text, readable
 def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
     """Find in scripts for Spark what makes them slow or large: the line, why, and the cure.
 
-    SCRIPT is a file or a folder with *.py files. Nothing is run. `# noqa` or `# noqa: SPK101` silences a line. Ends
-    with 0 where nothing was found, 65 where something was, 66 for a file that does not exist.
+    SCRIPT is a file, a notebook, or a folder with *.py and *.ipynb files. Nothing is run. `# noqa` or `# noqa: SPK101`
+    silences a line. Ends with 0 where nothing was found, 65 where something was, 66 for a file that does not exist.
     """
-    from cmsspark.monitor.lint import lint
-
     count = 0
     for path in _files(scripts):
-        try:
-            problems = lint(path.read_bytes())
-        except (SyntaxError, ValueError, RecursionError) as error:
-            place = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else str(path)
-            raise DataError("a script in Python is wanted", where=place, found=str(error)) from None
-        except OSError as error:
-            raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
+        problems, place_of = _lint(path)
         count += len(problems)
         for problem in problems:
             rule = problem.rule
             if as_json:
                 fields = {"file": str(path), "line": problem.line, "column": problem.column, "code": problem.code}
+                if path.suffix == ".ipynb":
+                    fields["cell"], fields["line"] = place_of(problem.line)
                 click.echo(json_text({**fields, "detail": problem.detail, **rule._asdict()}))
                 continue
             detail = f" ({problem.detail})" if problem.detail else ""
-            click.echo(readable(f"{path}:{problem.line}:{problem.column}: {problem.code} {rule.what}{detail}"))
+            line = _line(place_of(problem.line))
+            click.echo(readable(f"{path}:{line}:{problem.column}: {problem.code} {rule.what}{detail}"))
             click.echo(f"    why:  {rule.why}\n    cure: {rule.cure}")
     return int(Exit.DATA) if count else 0
+
+
+def _lint(path: Path) -> tuple[list[Problem], PlaceOf]:
+    """The problems of a file, and what gives the cell (0 in a script) and the line in it for a line."""
+    from cmsspark.monitor.lint import lint
+    from cmsspark.monitor.lint_notebook import NotebookScript, script_of
+
+    notebook = NotebookScript(b"", [])
+
+    def place_of(line: int) -> tuple[int, int]:
+        return notebook.places[min(line, len(notebook.places)) - 1] if notebook.places else (0, line)
+
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".ipynb":
+            notebook = script_of(content)
+            content = notebook.source
+        return lint(content), place_of
+    except SyntaxError as error:
+        place = f"{path}:{_line(place_of(error.lineno))}" if error.lineno else str(path)
+        next_step = "Spark 3.5 and 4 run Python 3; `2to3` converts scripts for Python 2"
+        raise DataError("a script in Python 3 is wanted", where=place, found=error.msg, next_step=next_step) from None
+    except (ValueError, RecursionError, MemoryError) as error:  # the parser has no memory for what is nested deep
+        what = "a notebook of Jupyter (nbformat 4)" if path.suffix == ".ipynb" else "a script in Python 3"
+        raise DataError(f"{what} is wanted", where=path, found=str(error) or "nested too deep") from None
+    except OSError as error:
+        raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
+
+
+def _line(place: tuple[int, int]) -> str:
+    return f"cell {place[0]}:{place[1]}" if place[0] else str(place[1])
 
 
 def _files(scripts: tuple[str, ...]) -> list[Path]:
@@ -49,9 +82,12 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
     for name in scripts:
         path = Path(name)
         if path.is_dir():
-            found += sorted(path.rglob("*.py"))
+            files = [*path.rglob("*.py"), *path.rglob("*.ipynb")]
+            found += sorted(file for file in files if ".ipynb_checkpoints" not in file.parts)
         elif path.exists():
             found.append(path)
         else:
-            raise InputMissing("a script is wanted", where=name, found="no such file")
+            raise InputMissing(
+                "a script is wanted", where=name, found="no such file", next_step="name a *.py file or a folder"
+            )
     return found

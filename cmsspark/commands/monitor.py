@@ -152,6 +152,13 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between samples."
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="With --run: seconds without an answer of the collector after which it ends.",
+)
 @click.option("--pid", type=click.IntRange(min=1), help="Watch below this process. [default: the host's NodeManager]")
 @click.option(
     "--buffer",
@@ -165,12 +172,13 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
 @_SETTINGS
 @_DEBUG
 def node_command(
-    collector: str, token_file: Path, run: str | None, ttl: float, interval: float, pid: int | None,
+    collector: str, token_file: Path, run: str | None, ttl: float, interval: float, patience: float, pid: int | None,
     buffer: Path | None, ca: Path | None, settings_file: str | None, debug: bool,
 ) -> None:  # fmt: skip
     """Watch the NodeManager of this host and all below it, and send what is measured to a collector.
 
-    It ends with its run, with the NodeManager, after --ttl seconds, or by a signal.
+    It ends with its run, with the NodeManager, after --ttl seconds, by a signal, or, with --run, when the collector has
+    not answered for --patience seconds.
     """
     from cmsspark.monitor import processes_node
     from cmsspark.secrets import read_password
@@ -180,7 +188,7 @@ def node_command(
     folder = buffer or settings_of(settings_file).state_dir / "monitor" / "buffer"
     sender = processes_node.sender_to(server, folder, lambda text: click.echo(text, err=True))
     click.echo(f"watching process {root} and all below it; sending to {collector}", err=True)
-    reason = processes_node.NodeMonitor(root, sender, run, ttl, interval).watch()
+    reason = processes_node.NodeMonitor(root, sender, run, ttl, interval, patience).watch()
     click.echo(f"ended: {reason}", err=True)
 
 
@@ -262,7 +270,9 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
             next_step="see docs/processes.md",
         )
     if not re.fullmatch(r"[\w.\-]{1,100}", run):
-        raise UsageError("RUN is the id of a measured run", found=repr(run))
+        raise UsageError(
+            "RUN must be the id of a measured run", found=repr(run), next_step="cmsspark monitor runs lists them"
+        )
     found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
     send_annotations(settings.metrics, found)
     click.echo(f"{found.count} stages and queries of {found.run}")

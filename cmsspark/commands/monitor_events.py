@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cmsspark.file_systems import files_for
+from cmsspark.commands.event_files import event_files
 from cmsspark.readable import json_text, readable
 from cmsspark.reports.terminal import terminal_width
-from cmsspark.storage import is_local
 
 
 @click.command("events")
@@ -25,12 +24,7 @@ def events_command(location: str, as_json: bool, debug: bool) -> None:
     from cmsspark.monitor.event_log_files import find_log
     from cmsspark.monitor.run_report import report
 
-    files = None
-    if not is_local(location):
-        from cmsspark.runners.session import small_session
-
-        files = files_for(location, small_session("cmsspark monitor events"))
-    metrics = read_event_log(find_log(location, files)).metrics()
+    metrics = read_event_log(find_log(location, event_files(location))).metrics()
     metrics.findings = findings.find(metrics)
     if as_json:
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))

@@ -38,7 +38,10 @@ def _chosen(settings_file: str | None, day: date | None, table: str | None, to: 
     if not chosen:
         existing = sorted({f"{location.table} {location.period}" for location in locations(state_dir)})
         raise InputMissing(
-            "no outbox matches the options", where=state_dir / "outbox", found=", ".join(existing) or "none at all"
+            "no outbox matches the options",
+            where=state_dir / "outbox",
+            found=", ".join(existing) or "none at all",
+            next_step="cmsspark outbox list prints all outboxes",
         )
     return chosen
 
@@ -150,7 +153,11 @@ def move_command(source: str, target: str, table: str | None, day: date | None, 
         raise UsageError("--from and --to must name different destinations", found=old)
     chosen = list(locations(state_dir, day, table, old))
     if not chosen:
-        raise InputMissing("no outbox matches the options", where=state_dir / "outbox" / old)
+        raise InputMissing(
+            "no outbox matches the options",
+            where=state_dir / "outbox" / old,
+            next_step="cmsspark outbox list prints all outboxes",
+        )
     for location in chosen:
         _outbox_of(location).move_to(Outbox(state_dir, new, location.table, location.period))
         click.echo(f"{location.table} {location.period}: moved to {new}")

@@ -66,7 +66,11 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
         return _exit_code(runs[-1].exit_code)
     broken = [line for result in results for line in broken_limits(result, suite.limits)]
     if broken:
-        raise DataError(f"the suite {suite.suite} breaks {len(broken)} of its limits", found="\n    ".join(broken))
+        raise DataError(
+            f"the suite {suite.suite} breaks {len(broken)} of its limits",
+            found="\n    ".join(broken),
+            next_step=f"cmsspark perf results {suite.suite} draws the processes of the steps",
+        )
     return int(Exit.DONE)
 
 
@@ -125,6 +129,7 @@ def compare_command(
         raise InputMissing(
             "two releases with a run of the same input size are wanted",
             found=f"sizes {', '.join(map(str, first))} and {', '.join(map(str, second))}",
+            next_step="run the suite of both releases with the same sizes: cmsspark perf run",
         )
     _echo_differences(rows, as_json, tolerance)
     grown = [row for row in rows if tolerance is not None and row.ratio is not None and row.ratio > 1 + tolerance]
@@ -132,6 +137,7 @@ def compare_command(
         raise DataError(
             f"{len(grown)} measures of {suite} grew by more than {tolerance:.0%}",
             found="; ".join(f"{row.step} {row.role} {row.measure} × {row.ratio:.2f}" for row in grown[:10]),
+            next_step=f"cmsspark perf results {suite} draws the processes of the steps",
         )
 
 

@@ -14,6 +14,7 @@ from cmsspark.commands.placement_inputs import PlacementInputs
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline.options import store_options
+from cmsspark.pipeline.output_files import check_table_path, write_table
 from cmsspark.pipeline.period_options import period_options
 from cmsspark.reports.terminal import echo_table, percent, volume
 
@@ -47,10 +48,15 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Complete copies on disk that remain elsewhere of what loses one.",
         ),
         click.option("--locked", multiple=True, metavar="PATTERN", help="Datasets whose copies never go; repeatable."),
+        click.option(
+            "--locks", type=click.Path(path_type=Path),
+            help="Copies that never go: CSV or Parquet with dataset, site; or the folder of a Rucio dump with "
+            "DATASET_LOCKS and RSES.",
+        ),
         click.option("--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."),
         click.option(
             "--space", type=click.Path(path_type=Path),
-            help="CSV or Parquet with site, capacity[, budget]. [default: a site is full with what lies there]",
+            help="CSV or Parquet with site, capacity[, budget]. [default: a site is full with its current copies]",
         ),
         click.option(
             "--replicas", type=click.Path(path_type=Path),
@@ -67,8 +73,11 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _inputs(
     accesses: Path | None, replicas: Path | None, space: Path | None, budget: str | None, locked: tuple[str, ...],
-    period: Period | None, fout: str | None, settings_file: str | None, *, all_weeks: bool = False,
+    locks: Path | None, period: Period | None, fout: str | None, settings_file: str | None, *, all_weeks: bool = False,
 ) -> PlacementInputs:  # fmt: skip
+    from dataclasses import replace
+
+    from cmsspark.placement.locks import read_locks
     from cmsspark.placement.replicas import parse_bytes, read_space
 
     placement_inputs.require_one_source(accesses, replicas, period, fout)
@@ -78,6 +87,9 @@ def _inputs(
         made = placement_inputs.file_inputs(accesses, replicas, given, weekly, locked)
     else:
         made = placement_inputs.stored_inputs(fout, settings_file, period, given, weekly, locked, all_weeks=all_weeks)
+    if locks is not None:
+        made = replace(made, locks=read_locks(locks))
+        click.echo(f"{len(made.locks):,} datasets at sites are locked", err=True)
     if made.reads.dropped:
         click.echo(f"{made.reads.dropped:,} accesses name no site and are left out", err=True)
     return made
@@ -104,6 +116,7 @@ def recommend_command(
     """
     from cmsspark.placement.recommend import recommend
 
+    check_table_path(output)
     inputs = _inputs(**source)
     probability = _forecast(model, threshold, seed)(inputs.reads)
     advice = recommend(inputs.reads, inputs.replicas_before, inputs.space, probability, min_copies, free)
@@ -111,7 +124,7 @@ def recommend_command(
         import polars as pl
 
         frame = pl.DataFrame([row.as_dict() for row in advice.rows], schema=advice.schema)
-        frame.write_parquet(output) if output.suffix == ".parquet" else frame.write_csv(output)
+        write_table(frame, output)
         click.echo(output)
     elif as_json:
         click.echo(json.dumps({**advice.summary, "rows": [row.as_dict() for row in advice.rows]}, indent=1))
@@ -157,7 +170,7 @@ def _echo_advice(advice: Any, top: int) -> None:
 @_options
 @click.option("--rule", "rules", multiple=True, help=f"Rule; repeatable. [default: {', '.join(_COMPARED)}]")
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
-@click.option("--synthetic", type=int, metavar="SEED", help="Replay made-up data of this seed.")
+@click.option("--synthetic", type=int, metavar="SEED", help="Replay synthetic data of this seed.")
 @click.option("--weekly", is_flag=True, help="Print each week, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: each week, and the sums.")
 def replay_command(
@@ -174,8 +187,10 @@ def replay_command(
     if synthetic is None:
         inputs = _inputs(**source, all_weeks=True)
     else:
-        if any(source[name] for name in ("accesses", "replicas", "space", "locked", "period", "fout")):
-            raise UsageError("--synthetic excludes files, --locked, a period and --fout", next_step="give only one")
+        if any(source[name] for name in ("accesses", "replicas", "space", "locked", "locks", "period", "fout")):
+            raise UsageError(
+                "--synthetic excludes files, --locked, --locks, a period and --fout", next_step="give only one"
+            )
         inputs = placement_inputs.synthetic_inputs(
             synthetic, float(parse_bytes(source["budget"])) if source["budget"] else None
         )
@@ -191,7 +206,7 @@ def replay_command(
         click.echo(json.dumps({**about, "weeks": [row.as_dict() for row in rows], "sums": totals}, indent=1))
         return
     weeks = f"{totals[0]['weeks']} weeks from {rows[0].week} on"
-    click.secho(f"{weeks}, {inputs.about}{': made up, no measurement' if inputs.is_synthetic else ''}", bold=True)
+    click.secho(f"{weeks}, {inputs.about}{': synthetic, no measurement' if inputs.is_synthetic else ''}", bold=True)
     if weekly:
         _echo_weeks(rows)
     _echo_sums(totals)

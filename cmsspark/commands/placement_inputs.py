@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import polars as pl
 
+    from cmsspark.placement.locks import Lock
     from cmsspark.placement.reads import Reads
     from cmsspark.placement.replicas import Replicas, Space
     from cmsspark.popularity.training import Label
@@ -40,7 +41,8 @@ _STORED: Final = {
 class PlacementInputs:
     """Reads under the names of all datasets and sites, replicas as of before a day, and the space of each site.
 
-    ``about``: where they come from. ``locked``: patterns of datasets whose copies never go.
+    ``about``: where they come from. ``locked``: patterns of datasets whose copies never go; ``locks``: of datasets at
+    sites.
     """
 
     reads: Reads
@@ -50,13 +52,19 @@ class PlacementInputs:
     locked: tuple[str, ...]
     about: str
     is_synthetic: bool = False
+    locks: frozenset[Lock] = frozenset()
 
     def replicas_before(self, day: date) -> Replicas:
         """The replicas that are known before a day."""
         from cmsspark.placement.replicas import make_replicas
 
         made = make_replicas(self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, until=day)
-        return made.fixed_too(self.locked) if self.locked else made
+        made = made.fixed_too(self.locked) if self.locked else made
+        if not self.locks:
+            return made
+        from cmsspark.placement.locks import locked
+
+        return locked(made, self.locks)
 
     def space(self, replicas: Replicas) -> Space:
         """The space of the sites of the replicas."""

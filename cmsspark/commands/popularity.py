@@ -13,7 +13,9 @@ import click
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
+from cmsspark.pipeline.output_files import check_table_path, write_table, write_text
 from cmsspark.pipeline.period_options import needed, period_options
+from cmsspark.popularity.label_options import label_of, label_options
 from cmsspark.reports.terminal import echo_table, percent
 
 if TYPE_CHECKING:
@@ -38,21 +40,13 @@ def command() -> None:
 
 
 def _series_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--weeks", "horizon", type=click.IntRange(1, 52), default=1, show_default=True, help="Horizon."),
-        click.option("--users", type=float, help="Popular also needs more than this many users."),
-        click.option(
-            "--threshold", type=float, default=10, show_default=True, help="Popular: more accesses than this."
-        ),
-        click.option(
-            "--accesses",
-            "file",
-            type=click.Path(path_type=Path),
-            help="CSV or Parquet with day, dataset, accesses[, users, bytes, cpus]. [default: stored days of a period]",
-        ),
-    ):
-        function = option(function)
-    return store_options(period_options(function))
+    file = click.option(
+        "--accesses",
+        "file",
+        type=click.Path(path_type=Path),
+        help="CSV or Parquet with day, dataset, accesses[, users, bytes, cpus]. [default: stored days of a period]",
+    )
+    return store_options(period_options(file(label_options(function))))
 
 
 _model = click.option(
@@ -85,12 +79,6 @@ def _series(file: Path | None, period: Period | None, fout: str | None, settings
     return series
 
 
-def _label(threshold: float, users: float | None, horizon: int) -> Label:
-    from cmsspark.popularity.training import Label
-
-    return Label(threshold, users, horizon)
-
-
 @command.command("evaluate")
 @_series_options
 @click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_COMPARED)}]")
@@ -99,13 +87,13 @@ def _label(threshold: float, users: float | None, horizon: int) -> Label:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
 def evaluate_command(
     models: tuple[str, ...], last: int | None, seed: int, as_json: bool, threshold: float, users: float | None,
-    horizon: int, **source: Any,
+    top_bytes: int | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
     """Predict each past week from what was known on its Monday, and compare with what happened."""
     from cmsspark.popularity.evaluate import evaluate
 
     series = _series(**source)
-    rows = evaluate(series, _label(threshold, users, horizon), models or _COMPARED, weeks=last, seed=seed)
+    rows = evaluate(series, label_of(threshold, users, top_bytes, horizon), models or _COMPARED, weeks=last, seed=seed)
     if as_json:
         click.echo(json.dumps([{**row, "week": str(row["week"])} for row in rows], indent=1))
         return
@@ -145,7 +133,7 @@ def _number(value: float | None) -> str | None:
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def predict_command(
     model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool,
-    threshold: float, users: float | None, horizon: int, **source: Any,
+    threshold: float, users: float | None, top_bytes: int | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
     """Print each dataset's probability to be popular next week, the highest first.
 
@@ -154,6 +142,7 @@ def predict_command(
     """
     import numpy as np
 
+    check_table_path(output)
     series = _series(**source)
     number = len(series.days) if day is None else (day - series.days[0]).days
     if not 0 < number <= len(series.days):
@@ -162,7 +151,7 @@ def predict_command(
             found=f"{series.days[0]} to {series.days[-1]}",
             next_step="choose another --date",
         )
-    scores, raw = _scores(series, number, model, _label(threshold, users, horizon), seed)
+    scores, raw = _scores(series, number, model, label_of(threshold, users, top_bytes, horizon), seed)
     order = np.argsort(-scores, kind="stable")
     rows = [
         {
@@ -177,7 +166,7 @@ def predict_command(
         import polars as pl
 
         frame = pl.DataFrame(rows)
-        frame.write_parquet(output) if output.suffix == ".parquet" else frame.write_csv(output)
+        write_table(frame, output)
         click.echo(output)
     elif as_json:
         click.echo(json.dumps(rows, indent=1))
@@ -216,7 +205,7 @@ def _scores(series: Series, number: int, model: str, label: Label, seed: int) ->
 @click.option("--json", "as_json", is_flag=True, help="Print the model card as JSON.")
 def train_command(
     model: str, seed: int, last: int, output: Path, as_json: bool, threshold: float, users: float | None,
-    horizon: int, **source: Any,
+    top_bytes: int | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
     """Train a model on all days and save it as a new version, with its model card.
 
@@ -227,7 +216,7 @@ def train_command(
     from cmsspark.popularity.training import Weeks
 
     series = _series(**source)
-    label = _label(threshold, users, horizon)
+    label = label_of(threshold, users, top_bytes, horizon)
     metrics = evaluate(series, label, ("persistence", model), weeks=last, seed=seed)
     weeks = Weeks(series, label)
     place = saved.save(output, weeks, saved.train(weeks, model, seed=seed), metrics, seed)
@@ -240,22 +229,30 @@ def train_command(
 @command.command("features")
 @_series_options
 @click.option("--date", "day", type=DayType(), help="Features on this day. [default: after the last day]")
+@click.option("--last", type=click.IntRange(0), default=0, show_default=True, help="Also so many weeks before it.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="CSV or Parquet file to write.")
 def features_command(
-    day: date | None, output: Path, threshold: float, users: float | None, horizon: int, **source: Any
+    day: date | None,
+    last: int,
+    output: Path,
+    threshold: float,
+    users: float | None,
+    top_bytes: int | None,
+    horizon: int,
+    **source: Any,
 ) -> None:
-    """Write one row for each dataset with its features, from the days before one day only."""
-    import polars as pl
+    """Write one row for each dataset and week with its features, from the days before that week only.
 
-    from cmsspark.popularity.features import Names, features
+    Weeks that are over have their label in is_popular.
+    """
+    from cmsspark.popularity.feature_tables import file_rows
 
+    check_table_path(output)
     series = _series(**source)
     number = len(series.days) if day is None else (day - series.days[0]).days
     if not 0 < number <= len(series.days):
         raise UsageError(f"{day} has no days before it in the series", next_step="choose another --date")
-    columns, rows = features(series.until(number), Names(series.datasets))
-    frame = pl.DataFrame({"dataset": series.datasets, **{name: rows[:, place] for place, name in enumerate(columns)}})
-    frame.write_parquet(output) if output.suffix == ".parquet" else frame.write_csv(output)
+    write_table(file_rows(series, number, label_of(threshold, users, top_bytes, horizon), last), output)
     click.echo(output)
 
 
@@ -272,36 +269,20 @@ def report_command(
     output: Path,
     threshold: float,
     users: float | None,
+    top_bytes: int | None,
     horizon: int,
     **source: Any,
 ) -> None:
     """Write a page with a model card, weekly numbers, reliability and gain."""
-    import numpy as np
-
-    from cmsspark.popularity.evaluate import evaluate
-    from cmsspark.popularity.fitting import predict
-    from cmsspark.popularity.models import ABOUT
-    from cmsspark.popularity.report import page
+    from cmsspark.popularity.evaluate import evaluated_days, forecasts, judged
+    from cmsspark.popularity.report import evaluation_page
     from cmsspark.popularity.training import Weeks
 
     series = _series(**source)
-    label = _label(threshold, users, horizon)
-    rows = evaluate(series, label, ("persistence", model), weeks=last, seed=seed)
-    weeks = Weeks(series, label)
-    numbers = [(row["week"] - series.days[0]).days for row in rows if row["model"] == model]
-    labels = np.concatenate([label.of(series, number) for number in numbers])
-    scores = np.concatenate([predict(weeks, number, model, seed=seed) for number in numbers])
-    also = f" and more than {users:g} users" if users is not None else ""
-    card = {
-        "popular": f"more than {threshold:g} accesses{also} in {horizon} week(s)",
-        "model": f"{model}: {ABOUT[model]}",
-        "data": f"{len(series.datasets):,} datasets, {series.days[0]} to {series.days[-1]}",
-        "learned from": "for each week, all earlier days whose horizon is over on its Monday",
-        "guards": "later days deleted: features bit-identical; no column knows the week; shuffled labels: as guessing",
-        "baseline": f"persistence: {ABOUT['persistence']}",
-        "seed": str(seed),
-    }
-    output.write_text(page(f"Which datasets become popular: {model}", card, rows, labels, scores), encoding="utf-8")
+    label = label_of(threshold, users, top_bytes, horizon)
+    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), ("persistence", model), seed=seed)
+    rows = [judged(series, label, forecast) for forecast in made]
+    write_text(output, evaluation_page(series, label, model, made, rows, seed))
     click.echo(output)
 
 
@@ -315,11 +296,11 @@ def report_command(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def tune_command(
     model: str, grid: tuple[str, ...], last: int, on_spark: bool, seed: int, as_json: bool, threshold: float,
-    users: float | None, horizon: int, **source: Any,
+    users: float | None, top_bytes: int | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
     """Compare configurations of a model on past weeks, each predicted from the days before it.
 
-    The last week is held back: no configuration is chosen by it, and it says what the first one is worth.
+    The last week is held back: no configuration is chosen by it, and it measures the first one.
     """
     from cmsspark.popularity.tuning import parse_grid, tune
 
@@ -330,7 +311,9 @@ def tune_command(
         from cmsspark.runners.session import session
 
         spark = session("cmsspark popularity tune")
-    rows = tune(series, _label(threshold, users, horizon), model, chosen, weeks=last, seed=seed, spark=spark)
+    rows = tune(
+        series, label_of(threshold, users, top_bytes, horizon), model, chosen, weeks=last, seed=seed, spark=spark
+    )
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
@@ -341,6 +324,14 @@ def tune_command(
         for row in rows
     ]
     echo_table((*names, "average precision", "Brier", "held-back week", "its Brier"), shown, left=())
+
+
+@command.command("columns")
+def columns_command() -> None:
+    """List the features with a line each."""
+    from cmsspark.popularity.column_texts import TEXTS
+
+    echo_table(("feature", "what it is"), list(TEXTS.items()), left=(0, 1))
 
 
 @command.command("models")

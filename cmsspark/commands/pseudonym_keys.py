@@ -92,7 +92,7 @@ def rotate_command(first: date | None, yes: bool, fout: str | None, settings_fil
 @click.option("--yes", is_flag=True, help="Forget them; without this option only list.")
 @click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
 def forget_command(before: date, yes: bool, settings_file: str | None) -> None:
-    """Remove old keys. Stored results stay readable; nobody can tell whose pseudonyms they hold any more.
+    """Remove old keys. Stored results stay readable; nobody can find out any more whose pseudonyms they hold.
 
     A day of a forgotten key that is counted again gets pseudonyms of the next key.
     """

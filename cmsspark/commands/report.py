@@ -58,7 +58,10 @@ def command(
         if skipped is None:
             raise
         raise InputMissing(
-            error.wanted, where=error.where, found=f"the day was skipped by {skipped.user}: {skipped.reason}"
+            error.wanted,
+            where=error.where,
+            found=f"the day was skipped by {skipped.user}: {skipped.reason}",
+            next_step="cmsspark daily skip … --undo lets cmsspark daily run it",
         ) from None
     folder = stored.path.rsplit("/", 1)[0]
     contents = of_run(files, store, job, stored.manifest, folder)

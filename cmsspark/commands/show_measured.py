@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
+from cmsspark.commands.event_files import with_events
 from cmsspark.monitor.measured_runs import find_run
-from cmsspark.monitor.run_metrics import RunMetrics
 from cmsspark.monitor.run_report import report
 from cmsspark.readable import json_text, readable
 from cmsspark.reports.terminal import terminal_width
 from cmsspark.store.run_history import Run
+from cmsspark.store.run_metrics import RunMetrics
 
 
 def echo_measured(state_dir: Path, run: Run) -> None:
@@ -21,7 +22,7 @@ def echo_measured(state_dir: Path, run: Run) -> None:
     metrics = find_run(state_dir, name) if isinstance(name, str) else None
     if metrics is not None:
         click.echo()
-        _echo(metrics)
+        _echo(with_events(state_dir, metrics))
 
 
 def only_measured(state_dir: Path, name: str, *, as_json: bool) -> bool:
@@ -29,6 +30,7 @@ def only_measured(state_dir: Path, name: str, *, as_json: bool) -> bool:
     metrics = find_run(state_dir, name)
     if metrics is None:
         return False
+    metrics = with_events(state_dir, metrics)
     if as_json:
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))
     else:

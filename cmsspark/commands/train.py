@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from cmsspark import clock
 from cmsspark.errors import InputMissing, NotReady, OutputError, UsageError
@@ -46,7 +47,12 @@ def command() -> None:
 @click.option("--secret", "secrets", multiple=True, metavar="NAME[=FOLDER]", help="Credentials; repeatable.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Variable of the workers; repeatable.")
 @click.option("--cpus", type=click.IntRange(1, 512), default=1, show_default=True, help="Cores of a worker.")
-@click.option("--memory", default="2Gi", show_default=True, help="Memory of a worker (Spark, Kubernetes).")
+@click.option(
+    "--memory",
+    default="2Gi",
+    show_default=True,
+    help="Memory of a worker (Spark, Kubernetes; not enforced on this host).",
+)
 @click.option(
     "--retries", type=click.IntRange(0, 20), default=0, show_default=True, help="Attempts after a failed one."
 )
@@ -72,7 +78,7 @@ def run_command(
     Ctrl-C stops all workers and removes what was made. Ends with 65 and the last lines of a worker that failed.
     """
     from cmsspark.training.k8s_backend import K8sBackend
-    from cmsspark.training.launch import check, described_files, launch
+    from cmsspark.training.launch import brought_back, check, described_files, launch
     from cmsspark.training.run_folder import RunFolder
 
     state_dir = settings_of(settings_file).state_dir
@@ -88,9 +94,19 @@ def run_command(
         place = (backend.namespace, backend.context)
     folder = RunFolder.create(state_dir / "training", run, *place)
     click.echo(f"{run.name}: {run.workers} workers on {run.backend}; logs in {folder.path / 'logs'}", err=True)
+    _note_memory(run)
     launch(run, backend, folder, click.echo)
     click.echo(f"{run.name}: done; in {folder.output}: {described_files(folder)}", err=True)
-    click.echo(f"  next: cmsspark train fetch {run.name} --to FOLDER", err=True)
+    if brought_back(folder):
+        click.echo(f"  next: cmsspark train fetch {run.name} --to FOLDER", err=True)
+
+
+def _note_memory(run: TrainingRun) -> None:
+    """Say that --memory limits nothing here, to those who typed it."""
+    source = click.get_current_context().get_parameter_source("memory")
+    if run.backend == "local" and source is not ParameterSource.DEFAULT:
+        # Frameworks reserve far more addresses than memory, so limits of a process would stop them at once.
+        click.echo(f"{run.name}: --memory is not enforced on this host (--on local)", err=True)
 
 
 def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: dict[str, Any]) -> TrainingRun:
@@ -105,7 +121,7 @@ def _run_of(script: Path, arguments: tuple[str, ...], state_dir: Path, options: 
             raise UsageError(f"--{flag} is for --on {other}", found=f"--on {backend}")
     secrets = tuple(secret_of(text, state_dir / "secrets", backend) for text in options["secrets"])
     if len({secret.name for secret in secrets}) < len(secrets):
-        raise UsageError("a secret is named once", found=", ".join(secret.name for secret in secrets))
+        raise UsageError("each secret must be named once", found=", ".join(secret.name for secret in secrets))
     return TrainingRun(
         name=run_name(script, options["name"]),
         script=script,
@@ -157,6 +173,7 @@ def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
     addresses = [f"HOST{rank}:PORT{rank}" for rank in range(run.workers)]
     environment = worker_environment(run.job(0, addresses, "OUTPUT", 1)) | dict(run.environment)
     click.echo(f"{run.name}: {run.workers} workers on {run.backend}, each with {run.cpus} cores")
+    _note_memory(run)
     click.echo(f"  python {run.script} {' '.join(run.arguments)}".rstrip())
     click.echo("  variables of worker 0:")
     for name, value in sorted(environment.items()):

@@ -38,7 +38,7 @@ def notify(daily: Daily, first: date, last: date, outcomes: Sequence[TaskOutcome
     try:
         unfinished = daily.unfinished(min(first, daily.window_start()))
     except Exception as error:
-        problems.append(f"days before {first} cannot be looked at: {error}")
+        problems.append(f"days before {first} cannot be checked: {error}")
     report = DailyReport(first, last, outcomes, overdue, unfinished)
     values = metrics.of_report(daily, report)
     targets: list[Callable[[], None]] = [lambda: _mail(daily, report)]
@@ -135,7 +135,7 @@ def _mail(daily: Daily, report: DailyReport) -> None:
         "",
         "The same trouble is not mailed again. When you know of it: cmsspark daily acknowledge DAY JOB --reason TEXT",
     ]
-    lines += ["cmsspark status, cmsspark runs and cmsspark show RUN tell more."]
+    lines += ["cmsspark status, cmsspark runs and cmsspark show RUN show more."]
     daily.config.mail.send(f"cmsspark daily: exit {report.code}", "\n".join(lines) + "\n")
     with daily.state.change() as state:
         for key, signature in trouble.items():

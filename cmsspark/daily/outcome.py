@@ -94,7 +94,7 @@ def record_gap(state: StoreState, jobs: Sequence[Job], first: date, last: date, 
     if until is not None:
         for number in range(1, min((first - until).days, _GAP_DAYS + 1)):
             for job in jobs:
-                text = "no cmsspark daily looked at it"
+                text = "no cmsspark daily has checked it"
                 record = DayRecord(word="left", code=int(Exit.NOT_READY), text=text, first_ms=now_ms)
                 state.days.setdefault(key_of(until + timedelta(days=number), job.name), record)
     state.planned_until = last if until is None else max(until, last)

@@ -105,7 +105,7 @@ class Daily:
         try:
             return planner.task(job, day, force=self.force)
         except Exception as error:
-            return PlannedTask(day, job, "cannot be looked at", error=as_error(error))
+            return PlannedTask(day, job, "cannot be checked", error=as_error(error))
 
     def unfinished(self, before: date) -> dict[str, DayRecord]:
         """Recorded days before ``before`` that are still to be done and that nobody acknowledged, by key.

@@ -23,7 +23,7 @@ _FORMULA: Final = re.compile(r"^\s*[=+\-@\t\r]")
 def answer(content: Content, name: str, fmt: str) -> Response:
     """The table of that name. Raises UsageError (2) for another format, InputMissing (66) for another name."""
     if fmt not in FORMATS:
-        raise UsageError("a download is csv or parquet", found=repr(fmt[:40]))
+        raise UsageError("a download must be csv or parquet", found=repr(fmt[:40]))
     tables = {item.name: item for item in downloadable(content)}
     if name not in tables:
         raise InputMissing("there is no such table on this page", found=", ".join(tables) or "none")

@@ -1,6 +1,6 @@
 """What was measured of runs, as the page *Spark* reads it: ``monitor/runs/RUN/run.json`` and ``processes.sqlite``.
 
-Only fields that the page shows are read; others, also of later versions, are ignored. None is "not measured".
+None is "not measured".
 """
 
 from __future__ import annotations
@@ -15,108 +15,12 @@ import msgspec
 
 from cmsspark.errors import CmssparkError
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, read_processes
+from cmsspark.store.run_metrics import RunMetrics, file_of, runs_folder
 
 #: Runs that the page offers.
 MOST_RUNS: Final = 100
 _RUN: Final = re.compile(r"[\w.\-]{1,100}")
 _LARGEST: Final = 64_000_000
-
-
-class TaskSums(msgspec.Struct):
-    """Sums over tasks."""
-
-    tasks: int = 0
-    failed_tasks: int = 0
-    killed_tasks: int = 0
-    task_ms: int = 0
-    run_ms: int = 0
-    cpu_ms: int = 0
-    gc_ms: int = 0
-    deserialize_ms: int = 0
-    result_serialize_ms: int = 0
-    fetch_wait_ms: int = 0
-    shuffle_write_ms: int = 0
-    input_bytes: int = 0
-    input_records: int = 0
-    output_bytes: int = 0
-    shuffle_read_bytes: int = 0
-    shuffle_write_bytes: int = 0
-    memory_spilled_bytes: int = 0
-    disk_spilled_bytes: int = 0
-
-
-class Stage(msgspec.Struct):
-    """An attempt of a stage."""
-
-    stage: int
-    attempt: int = 0
-    name: str = ""
-    task_count: int = 0
-    submitted_ms: int | None = None
-    completed_ms: int | None = None
-    failure: str | None = None
-    totals: TaskSums = msgspec.field(default_factory=TaskSums)
-
-    @property
-    def duration_ms(self) -> int | None:
-        """How long it took."""
-        if self.submitted_ms is None or self.completed_ms is None:
-            return None
-        return max(0, self.completed_ms - self.submitted_ms)
-
-
-class Executor(msgspec.Struct):
-    """An executor, or the driver."""
-
-    executor: str
-    host: str = ""
-    cores: int = 0
-    heap_max_bytes: int | None = None
-    reason: str | None = None
-    totals: TaskSums = msgspec.field(default_factory=TaskSums)
-    peaks: dict[str, int] = {}
-
-
-class Look(msgspec.Struct):
-    """A look at the processes of a run."""
-
-    at_ms: int
-    driver_jvm_rss: int | None = None
-    driver_python_rss: int | None = None
-    workers_rss: int | None = None
-    heap_bytes: int | None = None
-    active_tasks: int | None = None
-
-
-class Found(msgspec.Struct):
-    """A finding."""
-
-    title: str
-    where: str = ""
-    cure: str = ""
-
-
-class Measured(msgspec.Struct):
-    """A measured run."""
-
-    run: str
-    job: str = ""
-    engine: str = ""
-    began_ms: int = 0
-    state: str = ""
-    ended_ms: int | None = None
-    root_pid: int | None = None
-    application: str | None = None
-    spark_version: str = ""
-    master: str = ""
-    notes: list[str] = []
-    totals: TaskSums = msgspec.field(default_factory=TaskSums)
-    stage_count: int = 0
-    stages: list[Stage] = []
-    executors: list[Executor] = []
-    samples: list[Look] = []
-    findings: list[Found] = []
-    cpu_ms: int | None = None
 
 
 class _Head(msgspec.Struct):
@@ -144,7 +48,7 @@ class RunView:
     """All that is known of one run."""
 
     choice: RunChoice
-    measured: Measured | None = None
+    measured: RunMetrics | None = None
     watched: WatchedRun | None = None
     samples: Sequence[ProcessSample] = ()
     log: Sequence[LogEntry] = ()
@@ -157,7 +61,7 @@ def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:
     by_root = {run.root_pid: run for run in reversed(watched) if run.root_pid}
     found: list[RunChoice] = []
     taken: set[str] = set()
-    folders = sorted((state_dir / "monitor" / "runs").glob("*/run.json"), key=lambda file: file.parent.name)
+    folders = sorted(runs_folder(state_dir).glob("*/run.json"), key=lambda file: file.parent.name)
     for file in folders[-MOST_RUNS:]:
         try:
             head = msgspec.json.decode(_content(file), type=_Head)
@@ -182,9 +86,9 @@ def view_of(state_dir: Path, choice: RunChoice) -> RunView:
     notes: list[str] = []
     measured = None
     if choice.is_measured and _RUN.fullmatch(choice.run):
-        file = state_dir / "monitor" / "runs" / choice.run / "run.json"
+        file = file_of(state_dir, choice.run)
         try:
-            measured = msgspec.json.decode(_content(file), type=Measured)
+            measured = msgspec.json.decode(_content(file), type=RunMetrics)
         except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
             notes.append(f"{file} cannot be read: {error}")
     if choice.watched is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from cmsspark.dashboard.run_measures import Executor, Measured, RunView, Stage, by_role
+from cmsspark.dashboard.run_measures import RunView, by_role
 from cmsspark.dashboard.widgets import Chart, Column, Figure, Figures, Table, si
 from cmsspark.store.process_samples import ProcessSample
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 _T = TypeVar("_T")
 #: Points of a line, and lines of a chart, at most.
@@ -62,7 +63,7 @@ def figures(view: RunView) -> Figures:
     return Figures(shown)
 
 
-def memory_areas(run: Measured) -> Chart:
+def memory_areas(run: RunMetrics) -> Chart:
     """Peaks of each area of memory, by executor."""
     used = {area: label for area, label in AREAS.items() if any(one.peaks.get(area) for one in run.executors)}
     largest = sorted(run.executors, key=lambda one: -max(one.peaks.values(), default=0))[:_LINES]
@@ -75,7 +76,7 @@ def memory_areas(run: Measured) -> Chart:
     )
 
 
-def memory_over_time(run: Measured) -> Chart:
+def memory_over_time(run: RunMetrics) -> Chart:
     """The processes of this host over time, as the measurement saw them."""
     looks = _thinned(run.samples, lambda one: (one.driver_jvm_rss or 0) + (one.driver_python_rss or 0))
     labels = [f"{(one.at_ms - run.began_ms) / 1000:.0f}" for one in looks]
@@ -89,7 +90,7 @@ def memory_over_time(run: Measured) -> Chart:
     return _timed("memory_over_time", "Memory over time", labels, series, "line", "bytes", "B")
 
 
-def active_tasks(run: Measured) -> Chart:
+def active_tasks(run: RunMetrics) -> Chart:
     """Running tasks over time."""
     looks = _thinned([one for one in run.samples if one.active_tasks is not None], lambda one: one.active_tasks or 0)
     labels = [f"{(one.at_ms - run.began_ms) / 1000:.0f}" for one in looks]
@@ -124,7 +125,7 @@ def top_processes(view: RunView) -> Chart:
     return _timed("top_processes", "Resident memory of the largest processes", labels, series, "line", "bytes", "B")
 
 
-def executors(run: Measured) -> Table:
+def executors(run: RunMetrics) -> Table:
     """A row for each executor."""
     columns = (
         Column("executor", "Executor"), Column("host", "Host"), Column("cores", "Cores", "count"),
@@ -146,7 +147,7 @@ def executors(run: Measured) -> Table:
     return Table("executors", columns, rows, "Executors and driver", limit=_SHOWN, empty="No executor is known.")
 
 
-def time_components(run: Measured) -> Table:
+def time_components(run: RunMetrics) -> Table:
     """What the time of tasks was spent on; CPU of tasks and of all processes apart."""
     total = run.totals.task_ms or run.totals.run_ms
     rows: list[tuple[str, float, float | None]] = [("all tasks", total / 1000, 1.0 if total else None)]
@@ -165,7 +166,7 @@ def time_components(run: Measured) -> Table:
     )
 
 
-def stages(run: Measured) -> Table:
+def stages(run: RunMetrics) -> Table:
     """A row for each stage, the longest first, with what it read each second."""
     columns = (
         Column("stage", "Stage"), Column("name", "Name"), Column("start", "Begin, s", "count"),
@@ -182,7 +183,7 @@ def stages(run: Measured) -> Table:
     )
 
 
-def _stage_row(run: Measured, one: Stage) -> tuple[object, ...]:
+def _stage_row(run: RunMetrics, one: StageEntry) -> tuple[object, ...]:
     totals, duration = one.totals, one.duration_ms
     start = None if one.submitted_ms is None else round((one.submitted_ms - run.began_ms) / 1000, 1)
     return (
@@ -194,7 +195,7 @@ def _stage_row(run: Measured, one: Stage) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def stage_timeline(run: Measured) -> Chart:
+def stage_timeline(run: RunMetrics) -> Chart:
     """Which stages ran when: in each slice of time one for each stage that ran in it."""
     known = [one for one in run.stages if one.duration_ms is not None]
     if not known:
@@ -214,7 +215,7 @@ def stage_timeline(run: Measured) -> Chart:
     return _timed("timeline", "Stages that ran, over time", labels, series, "stack", "count")
 
 
-def _runs_in(one: Stage, at: int, width: int) -> bool:
+def _runs_in(one: StageEntry, at: int, width: int) -> bool:
     return (one.submitted_ms or 0) < at + width and (one.completed_ms or 0) >= at
 
 
@@ -266,7 +267,7 @@ def _most(rows: Sequence[ProcessSample], name: str) -> float | None:
     return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
 
 
-def _name(one: Executor) -> str:
+def _name(one: ExecutorEntry) -> str:
     return one.executor if one.executor in ("driver", "workers") else f"executor {one.executor}"
 
 

@@ -144,7 +144,9 @@ def users_by(snapshot: Snapshot, chosen: Selection, group: str | None, *, whole_
         cells = [None if mixed else int(count) for count, mixed in zip(counts[:, number], is_mixed, strict=True)]
         if name != OTHER or (len(names) > len(shown) and any(cells)):
             values[name] = cells
-    note = "Users of two pseudonym keys cannot be told apart: such periods have no number." if any(is_mixed) else ""
+    note = (
+        "Users cannot be counted over days of two pseudonym keys: such periods have no number." if any(is_mixed) else ""
+    )
     kept = {name: cells for name, cells in values.items() if any(cells) or len(values) == 1}
     return Series(buckets, kept, is_additive=False, note=note)
 

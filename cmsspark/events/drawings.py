@@ -18,7 +18,7 @@ _LEFT, _HEIGHT, _TOP = 46, 300, 8
 _PLOT: Final = WIDTH - _LEFT - 8
 _SERIES: Final = ("c1", "c2", "c3")
 _DECADES: Final = ("0.01 %", "0.1 %", "1 %", "10 %", "100 %")
-#: Dashes beside colours: lines that cross can be told apart without colour, too.
+#: Dashes beside colours: lines that cross differ without colour, too.
 _DASHES: Final = ("", ' stroke-dasharray="7 3"', ' stroke-dasharray="2 3"')
 
 

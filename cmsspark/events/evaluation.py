@@ -82,7 +82,7 @@ def evaluate(labels: Array, probabilities: Array) -> Evaluation:
     of_class = np.bincount(labels, minlength=count)
     if len(of_class) != count or not of_class.all():
         raise DataError(
-            "events of all classes are wanted, to judge by", found=dict(zip(CLASSES, of_class, strict=False))
+            "events of all classes are wanted for the evaluation", found=dict(zip(CLASSES, of_class, strict=False))
         )
     guesses = probabilities.argmax(axis=1)
     confusion = np.bincount(labels * count + guesses, minlength=count * count).reshape(count, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +12,7 @@ import xxhash
 
 from cmsspark.errors import DataError
 from cmsspark.events.kernels import CUTS, SELECTED, fill
-from cmsspark.events.layout import BATCH_ROWS, FEATURES, HLF_COUNT, PARTICLES
+from cmsspark.events.layout import BATCH_ROWS, FEATURES, HLF_BATCH_ROWS, HLF_COUNT, PARTICLES
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +27,8 @@ BRANCHES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "Jet": (("PT",), ("Eta",), ("BTag",)),
     "MissingET": (("MET",), ("Phi",)),
 }
+#: Types of awkward arrays with a number, or a list of numbers, for each event.
+_NUMBERS: Final = re.compile(r"\d+ \* (?:(?:var|\d+) \* )?(?:bool|u?int\d+|float\d+)")
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,11 @@ class EventFeatures:
 def columns_of(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Collection]:
     """The collections of a chunk; ``arrays``: by collection, its columns as awkward or numpy arrays, a list an event.
 
-    Raises DataError (65) where the columns of a collection have different numbers of particles.
+    Raises DataError (65) where the columns of a collection have different numbers of particles, or no numbers.
     """
     collections = {}
     for name, columns in arrays.items():
-        flat = [_flattened(column) for column in columns.values()]
+        flat = [_flattened(column, f"{name}.{branch}") for branch, column in columns.items()]
         counts = flat[0][0]
         for branch, (other, _) in zip(columns, flat, strict=True):
             if not np.array_equal(counts, other):
@@ -84,11 +87,13 @@ def columns_of(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Collection]
     return collections
 
 
-def _flattened(column: Any) -> tuple[Array, Array]:
-    """The number of values of each event, and all values."""
+def _flattened(column: Any, branch: str) -> tuple[Array, Array]:
+    """The number of values of each event, and all values. Raises DataError (65) for what is no list of numbers."""
     import awkward as ak
 
     array = ak.Array(column)
+    if _NUMBERS.fullmatch(kind := str(array.type)) is None:
+        raise DataError(f"{branch} is a number, or a list of numbers, for each event", found=kind)
     if array.ndim == 1:
         return np.ones(len(array), np.int64), ak.to_numpy(array)
     return ak.to_numpy(ak.num(array)), ak.to_numpy(ak.flatten(array))
@@ -107,9 +112,13 @@ def features_of(collections: Mapping[str, Collection], *, low_level: bool) -> Ev
 
 
 def batches_of(collections: Mapping[str, Collection], *, low_level: bool) -> Iterator[tuple[int, EventFeatures]]:
-    """The features of a chunk in batches of at most 500 events, each with the place of its first event."""
+    """The features of a chunk in batches, each with the place of its first event.
+
+    A batch has at most 500 events with the matrix, and 20,000 without.
+    """
     count = len(collections["MissingET"].offsets) - 1
-    for start in range(0, count, BATCH_ROWS):
-        stop = min(count, start + BATCH_ROWS)
+    rows = BATCH_ROWS if low_level else HLF_BATCH_ROWS
+    for start in range(0, count, rows):
+        stop = min(count, start + rows)
         part = {name: collection.part(start, stop) for name, collection in collections.items()}
         yield start, features_of(part, low_level=low_level)

@@ -35,6 +35,8 @@ _TWO_PI: Final = 2 * math.pi
 @jit
 def wrapped(angle: float) -> float:
     """The angle in (−π, π]."""
+    if -math.pi < angle <= math.pi:
+        return angle
     return angle - _TWO_PI * math.ceil((angle - math.pi) / _TWO_PI)
 
 
@@ -47,50 +49,55 @@ def _distance2(eta: float, phi: float, other_eta: float, other_phi: float) -> fl
 
 @jit
 def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
-    """The numbers of the particles with more transverse momentum than ``least``, by η."""
+    """The particles with more transverse momentum than ``least``, by η: η, φ, pT and number of each, side by side."""
     numbers = np.empty(stop - start, np.int64)
+    etas = np.empty(stop - start)
     count = 0
     for number in range(start, stop):
         if rows[number, 0] > least:
             numbers[count] = number
+            etas[count] = rows[number, 1]
             count += 1
-    numbers = numbers[:count]
-    etas = np.empty(count)
+    order = np.argsort(etas[:count], kind="mergesort")
+    sorted_rows = np.empty((count, 4))
     for place in range(count):
-        etas[place] = rows[numbers[place], 1]
-    return numbers[np.argsort(etas, kind="mergesort")]
+        number = numbers[order[place]]
+        sorted_rows[place, 0] = rows[number, 1]
+        sorted_rows[place, 1] = rows[number, 2]
+        sorted_rows[place, 2] = rows[number, 0]
+        sorted_rows[place, 3] = number
+    return sorted_rows
 
 
 @jit
-def _cone_sum(eta: float, phi: float, rows: Array, numbers: Array, itself: int, veto2: float) -> float:
-    """Sum of the transverse momenta within the cone. ``numbers``: by η; ``itself`` is left out, and what is so near."""
-    low, high = 0, len(numbers)
+def _cone_sum(eta: float, phi: float, by_eta: Array, itself: int, veto2: float) -> float:
+    """Sum of the transverse momenta of :func:`_candidates` within the cone, without ``itself`` and what is so near."""
+    low, high = 0, len(by_eta)
     while low < high:
         middle = (low + high) // 2
-        if rows[numbers[middle], 1] < eta - CONE:
+        if by_eta[middle, 0] < eta - CONE:
             low = middle + 1
         else:
             high = middle
     total = 0.0
-    for place in range(low, len(numbers)):
-        number = numbers[place]
-        if rows[number, 1] > eta + CONE:
+    for place in range(low, len(by_eta)):
+        if by_eta[place, 0] > eta + CONE:
             break
-        if number != itself:
-            distance2 = _distance2(eta, phi, rows[number, 1], rows[number, 2])
+        if by_eta[place, 3] != itself:
+            distance2 = _distance2(eta, phi, by_eta[place, 0], by_eta[place, 1])
             if veto2 < distance2 < CONE * CONE:
-                total += rows[number, 0]
+                total += by_eta[place, 2]
     return total
 
 
 @jit
-def _by_falling_pt(rows: Array, numbers: Array, limit: int) -> Array:
-    """The first ``limit`` particles by falling transverse momentum; equal ones as they stand in the file."""
-    ordered = np.sort(numbers)
-    falling = np.empty(len(ordered))
-    for place in range(len(ordered)):
-        falling[place] = -rows[ordered[place], 0]
-    return ordered[np.argsort(falling, kind="mergesort")][:limit]
+def _by_falling_pt(rows: Array, by_eta: Array, limit: int) -> Array:
+    """The numbers of the first ``limit`` particles by falling transverse momentum; equal ones as in the file."""
+    numbers = np.sort(by_eta[:, 3]).astype(np.int64)
+    falling = np.empty(len(numbers))
+    for place in range(len(numbers)):
+        falling[place] = -rows[numbers[place], 0]
+    return numbers[np.argsort(falling, kind="mergesort")][:limit]
 
 
 @jit
@@ -116,23 +123,35 @@ def _is_finite(rows: Array, start: int, stop: int) -> bool:
 
 @jit
 def _count_isolated(
-    leptons: Array, start: int, stop: int, tracks: Array, photons: Array, neutrals: Array,
-    charged_numbers: Array, photon_numbers: Array, neutral_numbers: Array, best: Array,
-) -> tuple[int, int]:  # fmt: skip
-    """How many leptons pass the cut on pT, and how many are isolated. ``best``: number and isolations of the last."""
+    leptons: Array, start: int, stop: int, tracks: Array, photons: Array, neutrals: Array, best: Array
+) -> tuple[int, int]:
+    """How many leptons pass the cut on pT, and how many are isolated. ``best``: number and isolations of the last.
+
+    ``tracks``, ``photons``, ``neutrals``: their :func:`_candidates`.
+    """
     hard, isolated = 0, 0
     for number in range(start, stop):
         pt, eta, phi = leptons[number, 0], leptons[number, 1], leptons[number, 2]
         if pt < LEPTON_PT_GEV:
             continue
         hard += 1
-        charged = _cone_sum(eta, phi, tracks, charged_numbers, -1, OWN_TRACK**2) / pt
-        gamma = _cone_sum(eta, phi, photons, photon_numbers, -1, -1.0) / pt
-        neutral = _cone_sum(eta, phi, neutrals, neutral_numbers, -1, -1.0) / pt
+        charged = _cone_sum(eta, phi, tracks, -1, OWN_TRACK**2) / pt
+        gamma = _cone_sum(eta, phi, photons, -1, -1.0) / pt
+        neutral = _cone_sum(eta, phi, neutrals, -1, -1.0) / pt
         if charged + gamma + neutral < MAX_ISOLATION:
             isolated += 1
             best[0], best[1], best[2], best[3] = number, charged, gamma, neutral
     return hard, isolated
+
+
+@jit
+def _cut_of(hard: int, isolated: int) -> int:
+    """What becomes of an event with so many hard leptons, and so many isolated ones of them."""
+    if hard == 0:
+        return _NO_LEPTON
+    if isolated == 0:
+        return _NOT_ISOLATED
+    return SELECTED if isolated == 1 else _SEVERAL
 
 
 @jit
@@ -160,25 +179,30 @@ def _fill_hlf(row: Array, lepton: Array, isolation: Array, is_electron: bool, me
 @jit
 def _fill_matrix(
     matrix: Array, lepton: Array, hlf: Array, tracks: Array, photons: Array, neutrals: Array,
-    charged_numbers: Array, photon_numbers: Array, neutral_numbers: Array,
-) -> None:  # fmt: skip
-    """The rows of an event: lepton, charged particles, photons, neutral hadrons. ``matrix`` is zero before."""
+    charged: Array, gammas: Array, hadrons: Array,
+) -> bool:  # fmt: skip
+    """The rows of an event: lepton, charged particles, photons, neutral hadrons. ``matrix`` is zero before.
+
+    False where a value is beyond single precision.
+
+    ``charged``, ``gammas``, ``hadrons``: the :func:`_candidates` of tracks, photons and neutral hadrons.
+    """
     _momentum(matrix[0], lepton[0], lepton[1], wrapped(lepton[2]))
     matrix[0, 10], matrix[0, 11], matrix[0, 12] = hlf[9], hlf[10], hlf[11]
     matrix[0, 16], matrix[0, 17], matrix[0, 18] = hlf[13], 1 - hlf[13], lepton[3]
-    own = np.empty(len(charged_numbers), np.int64)
+    others = np.empty_like(charged)
     count = 0
-    for number in charged_numbers:
-        if _distance2(tracks[number, 1], tracks[number, 2], lepton[1], lepton[2]) > OWN_TRACK**2:
-            own[count] = number
+    for place in range(len(charged)):
+        if _distance2(charged[place, 0], charged[place, 1], lepton[1], lepton[2]) > OWN_TRACK**2:
+            others[count] = charged[place]
             count += 1
     for group in range(3):
         rows = tracks if group == 0 else photons if group == 1 else neutrals
-        numbers = own[:count] if group == 0 else photon_numbers if group == 1 else neutral_numbers
+        by_eta = others[:count] if group == 0 else gammas if group == 1 else hadrons
         first = 1 if group == 0 else 1 + CHARGED_ROWS if group == 1 else 1 + CHARGED_ROWS + PHOTON_ROWS
         limit = CHARGED_ROWS if group == 0 else PHOTON_ROWS if group == 1 else NEUTRAL_ROWS
         flag = 13 if group == 0 else 15 if group == 1 else 14
-        chosen = _by_falling_pt(rows, numbers, limit)
+        chosen = _by_falling_pt(rows, by_eta, limit)
         for place in range(len(chosen)):
             number = chosen[place]
             row = matrix[first + place]
@@ -186,10 +210,13 @@ def _fill_matrix(
             _momentum(row, pt, eta, wrapped(phi))
             if group == 0:
                 row[7], row[8], row[9], row[18] = rows[number, 4], rows[number, 5], rows[number, 6], rows[number, 3]
-            row[10] = _cone_sum(eta, phi, tracks, charged_numbers, number if group == 0 else -1, -1.0) / pt
-            row[11] = _cone_sum(eta, phi, photons, photon_numbers, number if group == 1 else -1, -1.0) / pt
-            row[12] = _cone_sum(eta, phi, neutrals, neutral_numbers, number if group == 2 else -1, -1.0) / pt
+            row[10] = _cone_sum(eta, phi, charged, number if group == 0 else -1, -1.0) / pt
+            row[11] = _cone_sum(eta, phi, gammas, number if group == 1 else -1, -1.0) / pt
+            row[12] = _cone_sum(eta, phi, hadrons, number if group == 2 else -1, -1.0) / pt
             row[flag] = 1.0
+        if not _is_finite(matrix, first, first + len(chosen)):
+            return False
+    return _is_finite(matrix, 0, 1)
 
 
 @jit
@@ -220,22 +247,13 @@ def fill(
         if met_ends[event] == met_ends[event + 1]:
             outcome[event] = _NO_MET
             continue
-        charged_numbers = _candidates(tracks, t0, t1, TRACK_PT_GEV)
-        photon_numbers = _candidates(photons, p0, p1, TOWER_ET_GEV)
-        neutral_numbers = _candidates(neutrals, n0, n1, TOWER_ET_GEV)
-        of_electrons = _count_isolated(
-            electrons, e0, e1, tracks, photons, neutrals, charged_numbers, photon_numbers, neutral_numbers, best
-        )
-        of_muons = _count_isolated(
-            muons, m0, m1, tracks, photons, neutrals, charged_numbers, photon_numbers, neutral_numbers, muon
-        )
-        if of_electrons[0] + of_muons[0] == 0:
-            outcome[event] = _NO_LEPTON
-        elif of_electrons[1] + of_muons[1] == 0:
-            outcome[event] = _NOT_ISOLATED
-        elif of_electrons[1] + of_muons[1] > 1:
-            outcome[event] = _SEVERAL
-        else:
+        charged = _candidates(tracks, t0, t1, TRACK_PT_GEV)
+        gammas = _candidates(photons, p0, p1, TOWER_ET_GEV)
+        hadrons = _candidates(neutrals, n0, n1, TOWER_ET_GEV)
+        of_electrons = _count_isolated(electrons, e0, e1, charged, gammas, hadrons, best)
+        of_muons = _count_isolated(muons, m0, m1, charged, gammas, hadrons, muon)
+        outcome[event] = _cut_of(of_electrons[0] + of_muons[0], of_electrons[1] + of_muons[1])
+        if outcome[event] == SELECTED:
             is_electron = of_electrons[1] == 1
             isolation = best if is_electron else muon
             lepton = (electrons if is_electron else muons)[int(isolation[0])]
@@ -244,13 +262,11 @@ def fill(
             is_good = _is_finite(row, 0, 1)
             if len(matrices) > 0:
                 matrix = matrices[selected]
-                _fill_matrix(
-                    matrix, lepton, row[0], tracks, photons, neutrals, charged_numbers, photon_numbers, neutral_numbers
-                )
-                is_good = is_good and _is_finite(matrix, 0, len(matrix))
+                is_good &= _fill_matrix(matrix, lepton, row[0], tracks, photons, neutrals, charged, gammas, hadrons)
                 if not is_good:
                     matrix[:] = 0
             if is_good:
                 selected += 1
-            outcome[event] = SELECTED if is_good else _NOT_FINITE
+            else:
+                outcome[event] = _NOT_FINITE
     return selected

@@ -43,15 +43,19 @@ PARTICLES: Final = 1 + CHARGED_ROWS + PHOTON_ROWS + NEUTRAL_ROWS
 MATRIX: Final = PARTICLES * FEATURES
 #: A matrix takes 61 KB: workers run out of memory with larger batches.
 BATCH_ROWS: Final = 500
+#: Events without it are computed at once.
+HLF_BATCH_ROWS: Final = 20_000
 
 
 def event_schema(*, low_level: bool, origin: bool = True) -> pa.Schema:
     """The Arrow schema of prepared events; ``origin``: with file and entry, which samples do not have."""
     import pyarrow as pa
 
-    fields = [pa.field("hlf", pa.list_(pa.float32(), HLF_COUNT), nullable=False)]
+    # Parquet writes levels of each value that may be null, which take longer than the values.
+    item = pa.field("item", pa.float32(), nullable=False)
+    fields = [pa.field("hlf", pa.list_(item, HLF_COUNT), nullable=False)]
     if low_level:
-        fields.append(pa.field("low_level", pa.list_(pa.float32(), MATRIX), nullable=False))
+        fields.append(pa.field("low_level", pa.list_(item, MATRIX), nullable=False))
     fields += [pa.field("label", pa.int8(), nullable=False), pa.field("event_hash", pa.uint64(), nullable=False)]
     if origin:
         fields += [pa.field("file", pa.string(), nullable=False), pa.field("entry", pa.int64(), nullable=False)]

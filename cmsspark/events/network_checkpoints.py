@@ -48,7 +48,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints in ``folder`` of the training that ``description`` tells."""
+    """The checkpoints in ``folder`` of the training of ``description``."""
 
     folder: Path
     description: dict[str, Any]

@@ -26,6 +26,10 @@ Array = np.ndarray[Any, Any]
 
 #: Rows of a row group, with and without the matrix.
 GROUP_ROWS: Final = {True: 500, False: 2_000}
+#: Rows of a row group of scores, which have no features.
+SCORE_GROUP_ROWS: Final = 100_000
+_FEATURES: Final = ("hlf", "low_level")
+_REPEATED: Final = ("file", "label", "predicted")
 
 
 def file_system(location: str) -> tuple[Any, str]:
@@ -54,7 +58,7 @@ class PartWriter:
     def __init__(self, folder: str, number: int, schema: pa.Schema) -> None:
         self.name = f"part-{number:06}-{uuid.uuid4()}.snappy.parquet"
         self.schema, self.rows = schema, 0
-        self._group = GROUP_ROWS["low_level" in schema.names]
+        self._group = GROUP_ROWS["low_level" in schema.names] if "hlf" in schema.names else SCORE_GROUP_ROWS
         self._fs, path = file_system(folder)
         self._target = f"{path}/{self.name}"
         # Neither Spark nor we take such a name for a part.
@@ -95,14 +99,13 @@ class PartWriter:
 
         if self._writer is None:
             # Floats have few equal values: dictionaries and statistics cost time and help nobody.
-            floats = [name for name in ("hlf", "low_level") if name in self.schema.names]
-            others = [name for name in self.schema.names if name not in floats]
+            others = [name for name in self.schema.names if name not in _FEATURES]
             self._writer = pq.ParquetWriter(
                 self._aside,
                 self.schema,
                 filesystem=self._fs,
                 compression="snappy",
-                use_dictionary=[name for name in others if name in ("file", "label")],
+                use_dictionary=[name for name in others if name in _REPEATED],
                 write_statistics=others,
             )
         return self._writer

@@ -12,8 +12,8 @@ from cmsspark.errors import DataError, UsageError
 from cmsspark.events.kernels import CUTS
 from cmsspark.events.layout import CLASSES, schema_document
 from cmsspark.events.parts import keep_only
-from cmsspark.events.prepare_task import InspectTask, PrepareTask, RangeResult, inspected, run_tasks
-from cmsspark.events.root_files import RANGE_EVENTS, TREE, EventFile, InspectedFile, files_of_inputs, ranges_of
+from cmsspark.events.prepare_task import PrepareTask, RangeResult, inspect_files, run_tasks
+from cmsspark.events.root_files import RANGE_EVENTS, TREE, InspectedFile, bytes_of, files_of_inputs, ranges_of
 from cmsspark.events.runs import EventRequest, event_run, finish
 from cmsspark.readable import json_text
 from cmsspark.schemas import stored_table
@@ -72,13 +72,15 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
         raise UsageError("files of events are wanted", next_step="--input 'qcd=data/qcd*.root', one for each class")
     files = files_of_inputs(options.inputs)
     with event_run(request, NAME) as (run_context, store, spark), run_context.staged(store) as staged:
-        looked_at = _inspect(spark, files, options.tree)
+        looked_at = inspect_files(spark, files, options.tree)
         check_damaged([file for file in looked_at if file.reason], options.accepted)
         ranges = ranges_of([file for file in looked_at if not file.reason], options.range_events)
         target = staged.table_path(FOLDER)
         store.make_dirs(target)
         task = PrepareTask(tuple(ranges), options.tree, target, options.low_level)
-        results = [RangeResult.of(text) for text in run_tasks(spark, task, len(ranges), "preparing events")]
+        results = [
+            RangeResult.of(text) for text in run_tasks(spark, task, len(ranges), bytes_of(ranges), "preparing events")
+        ]
         counts = counts_of(looked_at, [ranges[result.number].path for result in results], results)
         left_out = [count for count in counts if count.reason]
         bad = {count.file.path for count in left_out}
@@ -102,12 +104,6 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
         total = sum(count.file.events for count in counts)
         what = f"{selected:,} of {total:,} events of {len(files):,} files stored in {staged.folder}"
         return finish(run_context, staged, manifest, warnings, what)
-
-
-def _inspect(spark: Any, files: Sequence[EventFile], tree: str) -> list[InspectedFile]:
-    partitions = min(len(files), 4 * spark.sparkContext.defaultParallelism)
-    texts = run_tasks(spark, InspectTask(tuple(files), tree), len(files), "opening files of events", partitions)
-    return [file for _, file in sorted((inspected(text) for text in texts), key=lambda pair: pair[0])]
 
 
 def check_damaged(damaged: Sequence[InspectedFile], accepted: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -15,9 +15,11 @@ from cmsspark.events.kernels import CUTS
 from cmsspark.events.layout import event_schema
 from cmsspark.events.parts import PartWriter
 from cmsspark.events.root_files import EntryRange, EventFile, InspectedFile, inspect, read_range, reason_of
+from cmsspark.events.task_counts import task_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 #: A task gives one row, a JSON object.
 RESULT: Final = "result string"
@@ -121,8 +123,8 @@ def rows_of(texts: Iterable[str]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"result": pa.array([text], pa.string())})
 
 
-def run_tasks(spark: Any, task: Any, count: int, what: str, partitions: int | None = None) -> list[str]:
-    """Run ``task`` for the numbers 0 to ``count`` in Spark, by default each as a task of its own; the texts it gives.
+def run_tasks(spark: SparkSession, task: Any, count: int, size: int, what: str) -> list[str]:
+    """Run ``task`` for the numbers 0 to ``count``, which are ``size`` bytes in all, in Spark; the texts it gives.
 
     Raises the errors of tasks as ours where they are.
     """
@@ -133,7 +135,13 @@ def run_tasks(spark: Any, task: Any, count: int, what: str, partitions: int | No
         return []
     try:
         with spark_progress(spark, what):
-            rows = spark.range(0, count, 1, partitions or count).mapInArrow(task, RESULT).collect()
+            rows = spark.range(0, count, 1, task_count(spark, count, size)).mapInArrow(task, RESULT).collect()
     except Exception as error:
         raise cause_of(error) from None
     return [row["result"] for row in rows]
+
+
+def inspect_files(spark: SparkSession, files: Sequence[EventFile], tree: str) -> list[InspectedFile]:
+    """Look into files of events, in tasks; in their order."""
+    texts = run_tasks(spark, InspectTask(tuple(files), tree), len(files), 0, "opening files of events")
+    return [file for _, file in sorted((inspected(text) for text in texts), key=lambda pair: pair[0])]

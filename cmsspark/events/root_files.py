@@ -20,7 +20,10 @@ from cmsspark.storage import is_local, local_path
 
 #: Events of a task: 120 MB of branches where an event has 700 particles.
 RANGE_EVENTS: Final = 10_000
+#: Bytes of the branches of an event, in memory.
+EVENT_BYTES: Final = 12_000
 TREE: Final = "Delphes"
+_TREE_KINDS: Final = ("TTree", "TNtuple", "TNtupleD", "TChain")
 _REMOTE: Final = ("root", "http", "https", "s3")
 _CLASS_NAMES: Final = {"w+jets": "wjets", "w": "wjets", "tt": "ttbar"}
 
@@ -161,6 +164,11 @@ def ranges_of(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:
     return ranges
 
 
+def bytes_of(ranges: Iterable[EntryRange]) -> int:
+    """About so many bytes of branches are read for some ranges."""
+    return EVENT_BYTES * sum(part.stop - part.start for part in ranges)
+
+
 def read_range(part: EntryRange, tree_name: str) -> dict[str, Collection]:
     """The collections of the events of a range. Raises what uproot raises, DataError (65) for branches that differ."""
     with open_tree(part.path, tree_name) as tree:
@@ -207,6 +215,8 @@ def reason_of(error: BaseException) -> str:
     else:
         # uproot explains at length, from the second paragraph on.
         text = str(error).strip().partition("\n\n")[0] or type(error).__name__
+        if text == "while reading":
+            text = "damaged: its structure cannot be decoded"
     return " ".join(text.split())[:300]
 
 
@@ -215,10 +225,11 @@ def open_tree(path: str, name: str) -> Iterator[Any]:
     """The tree of a file. Raises what uproot raises; DataError (65) where the file has no such tree."""
     import uproot
 
-    with uproot.open({local_path(path) if is_local(path) else path: None}) as file:
-        kinds: Mapping[str, str] = file.classnames(recursive=False, cycle=False)
-        tree = file[name] if name in kinds else None
-        if not hasattr(tree, "num_entries"):
-            found = ", ".join(sorted(kinds)[:5]) or "nothing"
-            raise DataError(f"a tree {name} is wanted", where=path, found=f"the file has {found}")
-        yield tree
+    options = {"handler": uproot.MultithreadedFileSource} if is_local(path) else {}
+    # Names of files may have colons, which mean something to uproot and fsspec.
+    with uproot.open({local_path(path) if is_local(path) else path: None}, **options) as file:
+        kinds: Mapping[str, str] = file.classnames(cycle=False)
+        if kinds.get(name) not in _TREE_KINDS:
+            shown = ", ".join(f"{key} ({kind})" for key, kind in sorted(kinds.items())[:5])
+            raise DataError(f"a tree {name} is wanted", where=path, found=f"the file has {shown or 'nothing'}")
+        yield file[name]

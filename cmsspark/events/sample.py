@@ -30,6 +30,7 @@ from cmsspark.events.sample_tasks import (
 )
 from cmsspark.events.scalers import SCALERS_FILE, Moments, Scalers
 from cmsspark.events.small_sample import write_small
+from cmsspark.events.task_counts import task_count
 from cmsspark.readable import json_text
 from cmsspark.schemas import stored_table
 from cmsspark.storage import Files, join
@@ -46,6 +47,8 @@ NAME: Final = "events_sample"
 TABLE: Final = "event_sample"
 #: Rows of a part, with the matrix and without: some 100 MB.
 PART_ROWS: Final = {True: 4_000, False: 500_000}
+#: Bytes of an event of which the key is made.
+KEY_BYTES: Final = 9
 #: Bits of a key that make a bin: so many bins of a class are counted.
 _BIN_BITS: Final = 12
 
@@ -84,9 +87,11 @@ def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
         source = latest_run(store, request.fout, prepare.NAME, prepare.TABLE, request.day)
         folder = join(folder_of(source), prepare.FOLDER)
         low_level = bool(source.manifest.document["folders"][prepare.FOLDER]["low_level"])
-        parts = tuple(part.path for part in parts_of(store, folder))
-        choice = _choose(spark, parts, options)
-        written = _write(spark, store, staged, parts, choice, options, low_level)
+        entries = parts_of(store, folder)
+        parts = tuple(part.path for part in entries)
+        choice = _choose(spark, parts, source.manifest.document["folders"][prepare.FOLDER]["rows"], options)
+        size = sum(part.size for part in entries)
+        written = _write(spark, store, staged, parts, size, choice, options, low_level)
         scalers = _scalers(written, low_level)
         store.write_bytes(join(staged.folder, SCALERS_FILE), json_text(scalers.as_dict(), indent=1).encode())
         schema = json_text(schema_document(low_level=low_level, origin=False), indent=1)
@@ -108,12 +113,15 @@ def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
         return finish(run_context, staged, manifest, warnings, f"{counts} in {staged.folder}")
 
 
-def _choose(spark: SparkSession, parts: Sequence[str], options: SampleOptions) -> Choice:
+def _choose(spark: SparkSession, parts: Sequence[str], events: int, options: SampleOptions) -> Choice:
     """Count distinct events by group and bin of keys, and find each group's last key. Raises DataError (65)."""
     from pyspark.sql import functions as F
 
     task = KeysTask(tuple(parts), options.seed, options.test_fraction)
-    keys = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(task, KEYS_SCHEMA)
+    size = events * KEY_BYTES
+    keys = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(task, KEYS_SCHEMA)
+    # Keys are distinct but for few: they move once, and none of them would merge before.
+    keys = keys.repartition(task_count(spark, len(parts), size), "key", "label", "is_test")
     distinct = keys.groupBy("key", "label", "is_test").agg(F.count(F.lit(1)).alias("n"))
     binned = distinct.withColumn("bin", F.shiftright("key", KEY_BITS - _BIN_BITS)).persist()
     try:
@@ -171,10 +179,13 @@ def last_bin(bins: Mapping[int, int], count: int) -> tuple[int, int]:
 
 
 def _write(
-    spark: SparkSession, store: Files, staged: StagedRun, parts: Sequence[str], choice: Choice,
+    spark: SparkSession, store: Files, staged: StagedRun, parts: Sequence[str], size: int, choice: Choice,
     options: SampleOptions, low_level: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Write both parts of the sample; what the tasks say of each part file, in their order."""
+    """Write both parts of the sample; what the tasks say of each part file, in their order.
+
+    ``size``: bytes of the prepared parts.
+    """
     from cmsspark.runners.session import cause_of
     from cmsspark.runners.spark_progress import spark_progress
 
@@ -185,7 +196,7 @@ def _write(
     read = ChosenTask(
         tuple(parts), options.seed, options.test_fraction, choice.last_keys, (counts[0], counts[1]), low_level
     )
-    chosen = spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, ROWS_SCHEMA)
+    chosen = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(read, ROWS_SCHEMA)
     with _small_batches(spark, low_level), spark_progress(spark, "writing the sample"):
         shuffled = chosen.repartition(sum(counts), "part").sortWithinPartitions("part", "key")
         try:

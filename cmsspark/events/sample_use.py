@@ -14,7 +14,7 @@ from cmsspark.events import sample
 from cmsspark.events.runs import folder_of, latest_run
 from cmsspark.events.sample_tasks import TEST, TRAIN
 from cmsspark.events.scalers import SCALERS_FILE
-from cmsspark.storage import Files, is_local, join, local_path
+from cmsspark.storage import Entry, Files, is_local, join, local_path
 from cmsspark.store.part_files import parts_of
 
 
@@ -28,9 +28,9 @@ class StoredSample:
     seed: int
     counts: dict[str, int]
 
-    def parts(self, files: Files, part: str) -> list[str]:
+    def parts(self, files: Files, part: str) -> list[Entry]:
         """The part files of ``train`` or ``test``."""
-        return [entry.path for entry in parts_of(files, join(self.folder, part))]
+        return parts_of(files, join(self.folder, part))
 
     def facts(self) -> dict[str, str]:
         """What a model card says of the sample."""

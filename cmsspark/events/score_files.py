@@ -6,22 +6,25 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from cmsspark.errors import DataError, OutputError, UsageError
+from cmsspark.errors import OutputError, UsageError
+from cmsspark.events.parts import file_system, keep_only
 from cmsspark.events.prepare import check_damaged
-from cmsspark.events.prepare_task import InspectTask, inspected, run_tasks
-from cmsspark.events.root_files import RANGE_EVENTS, EventFile, InspectedFile, paths_of, ranges_of
-from cmsspark.events.scoring import SCORES_SCHEMA, ScoreFilesTask
+from cmsspark.events.prepare_task import RangeResult, inspect_files, run_tasks
+from cmsspark.events.root_files import RANGE_EVENTS, EventFile, InspectedFile, bytes_of, paths_of, ranges_of
+from cmsspark.events.scoring import ScoreFilesTask, scores_schema
+from cmsspark.file_systems import files_for
+from cmsspark.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.store.results import spark_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a stream of files tells of each of them.
+#: What a stream of files knows of each of them.
 _FILES_SCHEMA: Final = "path string, modificationTime timestamp, length bigint, content binary"
 #: Names in the folder of scores that are no batch.
 CHECKPOINT: Final = "_checkpoint"
@@ -52,57 +55,72 @@ def score_files(spark: SparkSession, patterns: Sequence[str], request: ScoreRequ
 
     Raises InputMissing (66), DataError (65) for damaged files that are not accepted, OutputError (73).
     """
-    check_new(output)
+    files = LocalFiles() if is_local(output) else files_for(output, spark)
+    check_new(files, output)
     paths = list(dict.fromkeys(path for pattern in patterns for path in paths_of(pattern)))
-    return _score(spark, paths, request, output, lambda left_out: check_damaged(left_out, request.accepted))
+    return _score(spark, files, paths, request, output, lambda left_out: check_damaged(left_out, request.accepted))
 
 
-def check_new(output: str) -> None:
-    """Raises OutputError (73) where a folder of scores is there already."""
-    if os.path.isdir(output) and os.listdir(output):
+def check_new(files: Files, output: str) -> None:
+    """Raises OutputError (73) where a folder of scores, or a file, is there already."""
+    if not _is_new(files, output):
         raise OutputError(
             "a new folder for scores is wanted", where=output, found="files", next_step="remove it, or name another"
         )
 
 
+def _is_new(files: Files, output: str) -> bool:
+    """Whether there is nothing, or an empty folder."""
+    entry = files.stat(output)
+    return entry is None or (entry.is_dir and not files.list_dir(output))
+
+
 def _score(
-    spark: SparkSession, paths: Sequence[str], request: ScoreRequest, output: str,
+    spark: SparkSession, store: Files, paths: Sequence[str], request: ScoreRequest, output: str,
     check: Callable[[list[InspectedFile]], None],
 ) -> Scored:  # fmt: skip
-    """Score files, all but those that cannot be read; ``check`` may refuse to go on without those."""
-    from cmsspark.runners.session import cause_of
+    """Score files, all but those that cannot be read; ``check`` may refuse to go on without those.
+
+    Two jobs: a look into all files, and tasks that score and write. The scores appear as a whole.
+    """
     from cmsspark.runners.shipped import ship
 
-    files = tuple(EventFile(path, None) for path in paths)
-    partitions = min(len(files), 4 * spark.sparkContext.defaultParallelism)
-    texts = run_tasks(spark, InspectTask(files, request.tree), len(files), "opening files of events", partitions)
-    seen = [file for _, file in sorted((inspected(text) for text in texts), key=lambda pair: pair[0])]
-    bad = [file for file in seen if file.reason]
-    check(bad)
+    seen = inspect_files(spark, [EventFile(path, None) for path in paths], request.tree)
+    check([file for file in seen if file.reason])
     ranges = tuple(ranges_of([file for file in seen if not file.reason], request.range_events))
-    task = ScoreFilesTask(ranges, request.tree, ship(spark, request.model))
-    rows = spark.range(0, len(ranges), 1, max(1, len(ranges))).mapInArrow(task, SCORES_SCHEMA).persist()
+    output = os.path.abspath(local_path(output)) if is_local(output) else output.rstrip("/")
+    head, _, name = output.rpartition("/")
+    # Neither Spark nor we take such a name for scores.
+    aside = f"{head}/_{name}.incomplete"
+    store.delete(aside)
+    store.make_dirs(aside)
     try:
-        failed = {row["file"]: row["reason"] for row in rows.where("reason is not null").collect()}
-        bad += [InspectedFile(f.path, None, f.events, f.size, failed[f.path]) for f in seen if f.path in failed]
+        task = ScoreFilesTask(ranges, request.tree, ship(spark, request.model), aside)
+        texts = run_tasks(spark, task, len(ranges), bytes_of(ranges), "scoring events")
+        results = [RangeResult.of(text) for text in texts]
+        failed = {ranges[result.number].path: result.reason for result in results if result.reason}
+        bad = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
+        bad = [file for file in bad if file.reason]
         check(bad)
-        selected = _write(rows, sorted(failed), output)
-    except DataError:
-        raise
-    except Exception as error:
-        raise cause_of(error) from None
+        kept = [result for result in results if result.part and ranges[result.number].path not in failed]
+        keep_only(store, aside, [result.part for result in kept])
+        if not kept:
+            _write_empty(aside)
+        if not _is_new(store, output):
+            # A batch that was written, but not noted by Spark, runs again.
+            store.delete(output)
+        store.replace(aside, output)
     finally:
-        rows.unpersist()
-    return Scored(sum(file.events for file in seen), selected, tuple(bad))
+        store.delete(aside)
+    return Scored(sum(file.events for file in seen), sum(result.rows for result in kept), tuple(bad))
 
 
-def _write(rows: DataFrame, failed: Sequence[str], output: str) -> int:
-    """Write the scores of files that were read whole; their number."""
-    from pyspark.sql import functions as F
+def _write_empty(folder: str) -> None:
+    """A part without rows: readers find the columns."""
+    import pyarrow.parquet as pq
 
-    good = rows.where(F.col("reason").isNull() & ~F.col("file").isin(list(failed))).drop("events", "reason")
-    good.write.mode("overwrite").parquet(spark_location(output))
-    return int(good.count())
+    system, path = file_system(folder)
+    pq.write_table(scores_schema().empty_table(), f"{path}/part-000000.snappy.parquet", filesystem=system)
 
 
 def stream_scores(
@@ -115,15 +133,20 @@ def stream_scores(
     in ``quarantine.jsonl`` and the stream goes on. ``once``: score what is there, then end. A file must appear in the
     folder complete: write it elsewhere and rename it.
     """
-    if not os.path.isdir(folder):
-        raise UsageError("a folder to watch is wanted", where=folder, next_step="make it, or name another")
-    Path(output).mkdir(parents=True, exist_ok=True)
+    if not is_local(folder) or not os.path.isdir(folder := os.path.abspath(local_path(folder))):
+        raise UsageError("a folder to watch on this host is wanted", where=folder, next_step="make it, or name another")
+    if not is_local(output):
+        raise UsageError("scores of a stream go into a folder on this host", where=output)
+    output = os.path.abspath(local_path(output))
+    store = LocalFiles()
+    store.make_dirs(output)
 
     def score_batch(batch: DataFrame, number: int) -> None:
         paths = sorted(_path_of(row["path"]) for row in batch.select("path").collect())
         if not paths:
             return
-        done = _score(spark, paths, request, os.path.join(output, f"batch-{number:06}"), lambda _: None)
+        target = os.path.join(output, f"batch-{number:06}")
+        done = _score(spark, store, paths, request, target, lambda _: None)
         if done.left_out:
             _note_left_out(Path(output, QUARANTINE), number, done.left_out)
         log(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +14,12 @@ from cmsspark.errors import DataError
 from cmsspark.events.features import EventFeatures, batches_of
 from cmsspark.events.layout import BATCH_ROWS, CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES
 from cmsspark.events.models import Model, load
-from cmsspark.events.parts import matrix_of
-from cmsspark.events.prepare_task import numbers_of
+from cmsspark.events.parts import PartWriter, matrix_of
+from cmsspark.events.prepare_task import RangeResult, numbers_of, peak_memory, rows_of
 from cmsspark.events.root_files import EntryRange, read_range, reason_of
 from cmsspark.events.sample_tasks import row_groups
+from cmsspark.events.task_counts import task_count
+from cmsspark.storage import Entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,11 +28,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 LABELLED_SCHEMA: Final = "label tinyint, qcd float, ttbar float, wjets float"
-#: A row for each selected event; and one for each range that cannot be read, with its reason and no event.
-SCORES_SCHEMA: Final = (
-    "file string, entry bigint, event_hash bigint, qcd float, ttbar float, wjets float, predicted string, "
-    "events bigint, reason string"
-)
 
 
 @dataclass(frozen=True)
@@ -48,56 +46,57 @@ class ScorePartsTask:
                 yield pa.RecordBatch.from_arrays([pa.array(labels), *_score_columns(scores)], ["label", *CLASSES])
 
 
+def scores_schema() -> pa.Schema:
+    """The Arrow schema of scores: a row for each selected event."""
+    import pyarrow as pa
+
+    fields = [("file", pa.string()), ("entry", pa.int64()), ("event_hash", pa.int64())]
+    fields += [(name, pa.float32()) for name in CLASSES]
+    return pa.schema([*fields, ("predicted", pa.string())])
+
+
 @dataclass(frozen=True)
 class ScoreFilesTask:
-    """For each id of the batches the entry range of that number: :data:`SCORES_SCHEMA`."""
+    """For each id of the batches the entry range of that number: its scores as a part in ``folder``.
+
+    A row of the result is a :class:`RangeResult` as JSON; a range that cannot be read has a reason and no part.
+    """
 
     ranges: tuple[EntryRange, ...]
     tree: str
     model: str
+    folder: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         model = load_shipped(self.model)
-        for number in numbers_of(batches):
-            part = self.ranges[number]
-            try:
-                collections = read_range(part, self.tree)
-            except MemoryError:
-                raise
-            except Exception as error:
-                yield _failed(part, reason_of(error))
-                continue
-            for start, features in batches_of(collections, low_level=model.needs_low_level):
-                yield _scored(part, start, features, model.predict(features.hlf, features.low_level))
+        return rows_of(json.dumps(asdict(self._score(model, number))) for number in numbers_of(batches))
+
+    def _score(self, model: Model, number: int) -> RangeResult:
+        part = self.ranges[number]
+        try:
+            collections = read_range(part, self.tree)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return RangeResult(number, reason=reason_of(error))
+        with PartWriter(self.folder, number, scores_schema()) as writer:
+            scored = [
+                _scored(part, start, features, model.predict(features.hlf, features.low_level))
+                for start, features in batches_of(collections, low_level=model.needs_low_level)
+            ]
+            # An event takes some 100 bytes: those of a range are one row group.
+            writer.write({name: np.concatenate([batch[name] for batch in scored]) for name in writer.schema.names})
+        return RangeResult(number, writer.name if writer.rows else "", writer.rows, memory=peak_memory())
 
 
-def _scored(part: EntryRange, start: int, features: EventFeatures, scores: Array) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    count = len(scores)
-    columns = [
-        pa.array([part.path] * count, pa.string()),
-        pa.array(features.entries + (part.start + start), pa.int64()),
-        pa.array(features.hashes().view(np.int64)),
-        *_score_columns(scores),
-        pa.array([CLASSES[guess] for guess in scores.argmax(axis=1)] if count else [], pa.string()),
-        pa.array([1] * count, pa.int64()),
-        pa.nulls(count, pa.string()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, _names())
-
-
-def _failed(part: EntryRange, reason: str) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    row = {"file": part.path, "entry": part.start, "events": part.stop - part.start, "reason": reason}
-    types = {"string": pa.string(), "bigint": pa.int64(), "float": pa.float32()}
-    kinds = dict(text.split() for text in SCORES_SCHEMA.split(", "))
-    return pa.RecordBatch.from_pydict({name: pa.array([row.get(name)], types[kind]) for name, kind in kinds.items()})
-
-
-def _names() -> list[str]:
-    return [text.split()[0] for text in SCORES_SCHEMA.split(", ")]
+def _scored(part: EntryRange, start: int, features: EventFeatures, scores: Array) -> dict[str, Array]:
+    return {
+        "file": np.full(len(scores), part.path, object),
+        "entry": features.entries + (part.start + start),
+        "event_hash": features.hashes().view(np.int64),
+        **{name: scores[:, place].astype(np.float32) for place, name in enumerate(CLASSES)},
+        "predicted": np.array(CLASSES, object)[scores.argmax(axis=1)],
+    }
 
 
 def _score_columns(scores: Array) -> list[pa.Array]:
@@ -113,7 +112,7 @@ def load_shipped(model: str) -> Model:
     return load(local_folder(model))
 
 
-def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[str]) -> tuple[Array, Array]:
+def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry]) -> tuple[Array, Array]:
     """Labels ``(n)`` and probabilities ``(n, 3)`` of the events of some parts, scored in Spark's tasks."""
     from cmsspark.runners.session import cause_of
     from cmsspark.runners.shipped import ship
@@ -121,10 +120,11 @@ def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[str]) -
 
     if not parts:
         raise DataError("parts of events are wanted, to judge by", found="none")
-    task = ScorePartsTask(tuple(parts), ship(spark, model_folder))
+    task = ScorePartsTask(tuple(part.path for part in parts), ship(spark, model_folder))
+    tasks = task_count(spark, len(parts), sum(part.size for part in parts))
     try:
         with spark_progress(spark, "judging the model"):
-            rows = spark.range(0, len(parts), 1, len(parts)).mapInArrow(task, LABELLED_SCHEMA).toPandas()
+            rows = spark.range(0, len(parts), 1, tasks).mapInArrow(task, LABELLED_SCHEMA).toPandas()
     except Exception as error:
         raise cause_of(error) from None
     return rows["label"].to_numpy(np.int64), rows[list(CLASSES)].to_numpy(np.float32)

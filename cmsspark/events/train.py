@@ -126,7 +126,8 @@ def train_model(
 
 def _train_network(spark: SparkSession, sample: StoredSample, kind: str, folder: Path, options: TrainOptions) -> None:
     """Train a network, and write it into ``folder``. Raises UsageError (2) for a sample that workers cannot open."""
-    assert options.networks is not None
+    if options.networks is None:
+        raise UsageError(f"a {kind} network is trained by workers", next_step=f"run_spark events_train --model {kind}")
     if not is_local(sample.folder):
         raise UsageError(
             "networks learn from a sample on a file system that all hosts mount",

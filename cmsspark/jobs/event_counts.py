@@ -36,19 +36,18 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
 
     from cmsspark.kernel import dump_frames
 
-    rows = blocks_of(frames).filter(~pl.col("is_left_out"))
+    rows = month_sums(frames).filter(~pl.col("is_left_out"))
     summed = dump_frames.in_64_bits(
         rows.group_by(_KEYS).agg(
-            pl.len().cast(pl.Int64).alias("block_count"),
-            *(dump_frames.exact_sum(name) for name in ("file_count", "events", "bytes")),
+            *(dump_frames.exact_sum(name) for name in ("block_count", "file_count", "events", "bytes")),
         )
     )
     counts = [pl.col(name).fill_null(0) for name in ("file_count", "bytes")]
     return dump_frames.as_table(summed.with_columns(counts).sort(_KEYS), JOB.name, day)
 
 
-def blocks_of(frames: Frames) -> pl.DataFrame:
-    """The blocks of valid datasets with what they hold, and whether words in their names leave them out."""
+def month_sums(frames: Frames) -> pl.DataFrame:
+    """The sums of blocks of valid datasets by dataset and month, and whether words in their names leave them out."""
     import polars as pl
 
     from cmsspark.kernel import dump_frames
@@ -59,15 +58,13 @@ def blocks_of(frames: Frames) -> pl.DataFrame:
     is_left_out = pl.any_horizontal(
         pl.lit(value=False), *(name.str.contains(word.lower(), literal=True) for word in without)
     )
-    blocks = dump_frames.one_each(frames["BLOCKS"], "block_id", "block_name", "dataset_id", "creation_date")
     rows = (
-        blocks.join(dump_frames.identities(frames["DATASETS"]), "dataset_id")
+        frames["block_sums"]
+        .join(dump_frames.identities(frames["DATASETS"]), "dataset_id")
         .join(datasets.select("dataset_name"), "dataset_name")
-        .join(frames["block_contents"], "block_id", "left")
     )
     named = dump_frames.with_derived(rows, ("data_tier", "processing_name"))
     return named.with_columns(
-        dump_frames.month("creation_date").alias("month"),
         pl.col("data_tier").fill_null(""),
         dump_frames.campaign(),
         is_left_out.alias("is_left_out"),
@@ -76,7 +73,7 @@ def blocks_of(frames: Frames) -> pl.DataFrame:
 
 def _manifest(frames: Frames) -> dict[str, Any]:
     """How many blocks the words leave out."""
-    left_out = int(blocks_of(frames)["is_left_out"].sum())
+    left_out = int(month_sums(frames).filter("is_left_out")["block_count"].sum())
     return {"event_counts": {"without": frames["without"]["word"].to_list(), "blocks_left_out": left_out}}
 
 

@@ -20,7 +20,7 @@ NAME: Final = "events_prepare"
     multiple=True,
     metavar="CLASS=FILES",
     help="ROOT files of a class (qcd, ttbar, wjets): a file, a glob in quotes, a folder, a list (.txt) or a URL "
-    "such as root://. May stand several times.",
+    "such as root://. May be repeated.",
 )
 @click.option("--low-level", is_flag=True, help="Also store the matrix of 801 particles with 19 features.")
 @click.option(

@@ -38,7 +38,7 @@ _SCRIPT: Final = "etc/training/train_events.py"
     multiple=True,
     default=("xgboost",),
     show_default=True,
-    help="What to train; may stand several times. Networks (hlf, sequence, inclusive) need cmsspark[training].",
+    help="What to train; may be repeated. Networks (hlf, sequence, inclusive) need cmsspark[training].",
 )
 @click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of trees, such as depth=6.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Networks: workers at once.")

@@ -59,7 +59,7 @@ def command_of(job: Job) -> click.Command:
         "--accept-damaged",
         multiple=True,
         metavar="FILE",
-        help="Read this file of the day as far as it is intact; marks the result partial. May stand several times.",
+        help="Read this file of the day as far as it is intact; marks the result partial. May be repeated.",
     )
     @click.option(
         "--quarantine-above",
@@ -67,7 +67,9 @@ def command_of(job: Job) -> click.Command:
         metavar="BYTES",
         help="Records that read more bytes (CRAB: took more seconds) are malformed; such ones mark the result partial.",
     )
-    @click.option("--refresh-dumps", is_flag=True, help="Choose the dumps anew, not those of the day's last run.")
+    @click.option(
+        "--refresh-dumps", is_flag=True, help="Choose the dumps again; without it the day keeps those of its last run."
+    )
     @click.option(
         "--join",
         type=click.Choice(["auto", "index", "shuffle"]),

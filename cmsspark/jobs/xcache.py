@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import days
-from cmsspark.errors import DataError, NotAllowed, NotReady
+from cmsspark.errors import DataError, NotAllowed, NotReady, UsageError
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import JOBS
-from cmsspark.pipeline.options import job_options, settings_of, store_of
+from cmsspark.pipeline.job_output import output_options, print_outcome
+from cmsspark.pipeline.options import job_options, settings_of, store_of, with_sources
 from cmsspark.pipeline.provenance import check_unchanged, input_summary, versions
 from cmsspark.pipeline.run_context import running
 from cmsspark.schemas import stored_table
@@ -34,10 +35,16 @@ _LIMIT: Final = 2**63 - 1
 
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @job_options
+@output_options
 @click.option("--allow-tmp", is_flag=True, help="Read a day's .tmp folder where there is no final one.")
-def command(settings_file: str | None, fout: str | None, **options: Any) -> None:
-    settings = settings_of(settings_file)
-    run(options["day"], store_of(fout, settings), settings, root=options["root"], allow_tmp=options["allow_tmp"])
+def command(settings_file: str | None, fout: str | None, as_json: bool, **options: Any) -> None:
+    if options["fmt"] != "parquet":
+        raise UsageError(f"{NAME} is stored as Parquet", found="--format csv", next_step="leave out --format")
+    settings = with_sources(settings_of(settings_file), options["source"])
+    day, store = options["day"], store_of(fout, settings)
+    print_outcome(
+        NAME, day, as_json, lambda: run(day, store, settings, root=options["root"], allow_tmp=options["allow_tmp"])
+    )
 
 
 def run(

@@ -14,7 +14,7 @@ import polars as pl
 
 from cmsspark.buffers import flags, from_numpy, is_there, to_numpy
 from cmsspark.kernel.dataset_contents import KnownDatasets, dataset_contents, known_datasets
-from cmsspark.kernel.dump_frames import nullable
+from cmsspark.kernel.dump_frames import exact_sum, month, nullable, one_each
 from cmsspark.kernel.partitions import ROWS
 from cmsspark.kernel.parts import Each, Part
 
@@ -58,6 +58,22 @@ def block_contents(
         "events": nullable(found.events, found.has_events), "bytes": found.bytes,
     })  # fmt: skip
     return frame.filter(pl.col("block_id") != _NO_BLOCK)
+
+
+def sums_by_month(blocks: pl.DataFrame, datasets: pl.DataFrame, contents: pl.DataFrame) -> pl.DataFrame:
+    """Blocks of ``datasets`` by ``dataset_id`` and ``month`` (of their creation, or null): ``block_count``, and in 128
+    bits ``file_count``, ``events``, ``bytes``, null where no file says.
+
+    ``blocks``: BLOCKS, of which each block_id counts once. ``contents``: of :func:`block_contents`.
+    """
+    rows = (
+        one_each(blocks, "block_id", "block_name", "dataset_id", "creation_date")
+        .join(datasets.select("dataset_id"), "dataset_id", "semi")
+        .join(contents, "block_id", "left")
+    )
+    sums = [exact_sum(name) for name in ("file_count", "events", "bytes")]
+    count = pl.len().cast(pl.Int64).alias("block_count")
+    return rows.with_columns(month("creation_date").alias("month")).group_by("dataset_id", "month").agg(count, *sums)
 
 
 def _by_block(folder: Path, is_valid_only: bool, part: Part) -> Iterator[pa.Table]:

@@ -33,6 +33,8 @@ Frames = Mapping[str, pl.DataFrame]
 #: The replicas' name among the tables, and the tables that are not read whole.
 REPLICAS: Final = "block_replicas"
 _LARGE: Final = ("FILES", "BLOCKS", REPLICAS)
+#: The first and the last Unix second of the years from 1 to 9999.
+TIMES: Final = (-62_135_596_800, 253_402_300_799)
 #: Rows that are handed over to Arrow at once: texts of one array must stay below 2 GB.
 _SLICE: Final = 1_000_000
 
@@ -250,7 +252,7 @@ def campaign() -> pl.Expr:
 def month(column: str) -> pl.Expr:
     """The month (``2026-01``, UTC) of Unix seconds; null where there are none, or none of a year from 1 to 9999."""
     seconds = pl.col(column)
-    is_time = seconds.is_between(-62_135_596_800, 253_402_300_799)
+    is_time = seconds.is_between(*TIMES)
     whole = pl.when(is_time).then(seconds).floor().cast(pl.Int64)
     return pl.from_epoch(whole, "s").dt.strftime("%Y-%m")
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.memory_sizes import MIB
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.reports.terminal import volume
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 #: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.
 GROW_ABOVE: Final = 0.95
@@ -130,7 +130,7 @@ def _confidence(runs: Sequence[RunMetrics]) -> str:
 
 def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
     """(heap, of that by execution and storage): the larger of unified / fraction + 300 MB and 1.2 × the heap's peak."""
-    unified = int(worst.unified / fraction) + sizes.RESERVED if worst.unified else 0
+    unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
     return max(unified, int(_HEADROOM * worst.heap)), unified
 
 
@@ -183,7 +183,8 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
     now, heap = sizes.overhead(run.options, role), sizes.heap(run.options, role)
     if role == "driver" and run.deploy_mode != "cluster":
         return Advice(subject, "of no effect: the driver runs on this host, in no container")
-    if not (worst.jvm_rss or worst.python):
+    # A container that was killed takes its last figures with it: that it was too small is known all the same.
+    if not (worst.jvm_rss or worst.python or worst.killed):
         why = "spark.executor.processTreeMetrics.enabled is off, or the system has no /proc"
         return Advice(subject, f"not known: no memory of processes was measured ({why})")
     beyond = max(0, worst.jvm_rss - heap)

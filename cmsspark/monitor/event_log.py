@@ -14,23 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
+from cmsspark.errors import DataError
 from cmsspark.monitor import event_records as records
+from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.event_log_files import LogLines
 from cmsspark.monitor.event_plans import Plans, Rdds
 from cmsspark.monitor.event_stages import OpenStage, add_task, merge_peaks
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 from cmsspark.monitor.spread import Spans
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 MOST_STAGES: Final = 1000
 _MOST_FAILURES: Final = 50
 _NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
-#: Options of Spark that are kept.
-_KEPT: Final = re.compile(
-    r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|maxResultSize)"
-    r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
-    r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
-    r"|spark\.(executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
-)
 
 
 @dataclass
@@ -41,9 +36,11 @@ class EventLogReader:
     lines: int = 0
     damaged: int = 0
     skipped: int = 0
+    #: Lines with a plan that is nested deeper than can be read.
+    deep: int = 0
     last_ms: int = 0
     ended: bool = False
-    #: The value of the system property ``cmsspark-run``: which run of run_spark wrote the log.
+    #: Which run of run_spark wrote the log: a system property or, where the driver is on another host, an option.
     measured_run: str | None = None
     _last_was_damaged: bool = False
     _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
@@ -73,8 +70,11 @@ class EventLogReader:
             if decoder is None:
                 self.skipped += 1
                 return
-            event = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            event = _decoded(decoder, name, line)
+        except RecursionError:
+            self.deep += 1
+            return
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             self.damaged += 1
             self._last_was_damaged = True
             return
@@ -108,11 +108,12 @@ class EventLogReader:
         self.run.ended_ms, self.ended = event.at, True
 
     def _environment(self, event: records.EnvironmentUpdate) -> None:
-        options = {name: value for name, value in event.spark.items() if _KEPT.fullmatch(name)}
+        options = {name: value for name, value in event.spark.items() if sizes.KEPT.fullmatch(name)}
         self.run.options.update(options)
         self.run.master = options.get("spark.master", self.run.master)
         self.run.deploy_mode = options.get("spark.submit.deployMode", self.run.deploy_mode)
-        self.measured_run = event.system.get("cmsspark-run") or self.measured_run
+        named = event.system.get("cmsspark-run") or event.spark.get("spark.cmsspark.run")
+        self.measured_run = named or self.measured_run
 
     def _executor(self, name: str) -> ExecutorEntry:
         return self._executors.setdefault(name, ExecutorEntry(name))
@@ -169,6 +170,8 @@ class EventLogReader:
 
     def _task_end(self, event: records.TaskEnd) -> None:
         info = event.info
+        if event.metrics is not None:
+            records.without_negatives(event.metrics)
         self.last_ms = max(self.last_ms, info.finish)
         executor = self._executor(info.executor)
         executor.host = executor.host or info.host
@@ -212,6 +215,13 @@ class EventLogReader:
         self._plans.driver_updates(event)
 
 
+def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:
+    try:
+        return decoder.decode(line)
+    except msgspec.ValidationError:
+        return records.decode_leniently(name, line)
+
+
 def _first_line(text: str) -> str:
     """The line that says what happened: the first one, of a Python trace the first one after it."""
     lines = text.strip().splitlines() or [""]
@@ -245,19 +255,34 @@ _HANDLERS: Final[dict[str, Any]] = {
 
 
 def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogReader:
-    """Read an event log. What is missing of it, or was not understood, is in ``run.notes``."""
+    """Read an event log. What is missing of it, or was not understood, is in ``run.notes``.
+
+    Raises DataError (65) where no line is an event.
+    """
     reader = EventLogReader() if run is None else EventLogReader(run)
     reader.read(lines)
+    if reader.lines and reader.lines == reader.damaged + reader.deep:
+        raise DataError(
+            "an event log of Spark is wanted",
+            where=lines.parts[0],
+            found=f"{reader.lines:,} lines, none of which is an event",
+            next_step="Spark names its logs after the application: application_…, app-… or local-…, or eventlog_v2_…",
+        )
     notes = reader.run.notes
     damaged = reader.damaged
     if reader._last_was_damaged:
         damaged -= 1
         notes.append("the last line of the event log is cut; all lines before it were read")
     notes += [f"the event log is cut: {text}" for text in lines.cut]
+    notes += [f"the event log is not whole: {text}" for text in lines.missing]
+    if reader.deep:
+        notes.append(f"{reader.deep:,} plans are nested too deep to be read, and were left out")
     if damaged:
         notes.append(f"{damaged:,} lines of the event log are damaged and were left out")
     if lines.long_lines:
         notes.append(f"{lines.long_lines:,} lines of the event log are longer than 64 MB and were left out")
-    if not reader.ended:
+    if not reader.lines:
+        notes.append("the event log is empty: Spark has written nothing yet")
+    elif not reader.ended:
         notes.append("the event log has no end: the application runs, or was killed")
     return reader

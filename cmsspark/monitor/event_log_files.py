@@ -7,6 +7,7 @@ their last ``.compact`` file, which replaces all before it.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class LogLines:
     open: Callable[[str], IO[bytes]]
     #: Parts whose end is missing, with the reason.
     cut: list[str] = field(default_factory=list)
+    #: Which numbers of a rolling folder are missing.
+    missing: list[str] = field(default_factory=list)
     long_lines: int = 0
     plain_bytes: int = 0
 
@@ -83,7 +86,8 @@ def find_log(location: str, files: Files | None = None) -> LogLines:
     if entry is None:
         raise InputMissing("an event log is wanted", where=location, found="no such file or folder")
     opener = _open_local if local else (lambda part: io.BufferedReader(_Remote(files, part), 1 << 20))
-    return LogLines(_parts(path, files) if entry.is_dir else [path], opener)
+    parts = _parts(path, files) if entry.is_dir else [path]
+    return LogLines(parts, opener, missing=_gaps(parts))
 
 
 def is_log_name(name: str) -> bool:
@@ -113,6 +117,17 @@ def _parts(folder: str, files: Files) -> list[str]:
     if not logs:
         raise InputMissing("an event log is wanted", where=folder, found="an empty folder")
     raise UsageError("one event log is wanted", where=folder, found=names + more, next_step="name one of them")
+
+
+def _gaps(parts: list[str]) -> list[str]:
+    """The numbers of a rolling folder that are missing between its parts, or before its first one."""
+    found = [match for part in parts if (match := _ROLLED.fullmatch(part.rpartition("/")[2]))]
+    numbers = sorted({int(match["number"]) for match in found})
+    # What a compact file replaces is gone for good, and nothing is missing.
+    first = numbers[0] if numbers and found[0]["rest"].endswith(".compact") else 1
+    ends = [first - 1, *numbers]
+    gaps = [(before + 1, after - 1) for before, after in itertools.pairwise(ends) if after > before + 1]
+    return [f"part{'s' if last > one else ''} {one}{f' to {last}' if last > one else ''} missing" for one, last in gaps]
 
 
 class _Remote(io.RawIOBase):

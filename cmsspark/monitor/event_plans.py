@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cmsspark.monitor.event_records import DriverUpdates, PlanNode, SqlEnd, SqlStart, SqlUpdate, StageInfo
-from cmsspark.monitor.run_metrics import Query
+from cmsspark.store.run_metrics import Query
 
 #: Kinds of nodes in ``Query.nodes``; the number is of rows, files or bytes.
 CARTESIAN: Final = "cartesian join"

@@ -245,3 +245,27 @@ KINDS: Final[dict[str, type[Struct]]] = {
 #: Event → the decoder of a line.
 DECODERS: Final = {name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()}
 NAME_DECODER: Final = msgspec.json.Decoder(EventName)
+
+
+def decode_leniently(name: str, line: bytes) -> Any:
+    """An event in which another program wrote null for what is missing, or ``1.5e9`` for a whole number.
+
+    Raises msgspec.MsgspecError where it is no such event.
+    """
+    return msgspec.convert(_without_nulls(msgspec.json.decode(line)), KINDS[name], strict=False)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def without_negatives(metrics: TaskMetrics) -> None:
+    """Set figures below 0 to 0: clocks that are set back make them, and sums of them would say nothing."""
+    parts = (metrics, metrics.shuffle_read, metrics.shuffle_write, metrics.input, metrics.output)
+    for part in parts:
+        for name in part.__struct_fields__ if part is not None else ():
+            value = getattr(part, name)
+            if isinstance(value, int) and value < 0:
+                setattr(part, name, 0)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from cmsspark.monitor.event_records import StageInfo, TaskEnd
-from cmsspark.monitor.run_metrics import StageEntry, TaskTotals
 from cmsspark.monitor.spread import SpreadSketch
+from cmsspark.store.run_metrics import StageEntry, TaskTotals
 
 #: Executors whose peaks a stage keeps: those with the most memory.
 _MOST_EXECUTORS: Final = 5

@@ -12,8 +12,8 @@ from typing import Final
 from cmsspark.monitor import event_plans as plans
 from cmsspark.monitor.findings_driver import CODES_OF_DRIVER, driver_findings
 from cmsspark.monitor.memory_sizes import executor_container, parallel_tasks
-from cmsspark.monitor.run_metrics import Finding, RunMetrics, StageEntry
 from cmsspark.reports.terminal import volume
+from cmsspark.store.run_metrics import Finding, RunMetrics, StageEntry
 
 MB: Final = 1_000_000
 #: A finding's code → what it says.

@@ -9,8 +9,8 @@ from typing import Final
 
 from cmsspark import clock
 from cmsspark.monitor import memory_sizes as sizes
-from cmsspark.monitor.run_metrics import Finding, RunMetrics, Sample
 from cmsspark.reports.terminal import volume
+from cmsspark.store.run_metrics import Finding, RunMetrics, Sample
 
 MB: Final = 1_000_000
 CODES_OF_DRIVER: Final = {
@@ -41,7 +41,10 @@ _ARROW: Final = (
 )
 _HEAP: Final = re.compile(r"Java heap space|GC overhead limit exceeded|OutOfMemoryError")
 _PY4J: Final = re.compile(r"getOutputCommand|py4j\.Protocol")
-_UNREACHED: Final = re.compile(r"Failed to connect to (?:driver|master)[^\n]*")
+#: In client mode YARN's application master connects to the driver, and says only its address.
+_UNREACHED: Final = re.compile(
+    r"Failed to connect to (?:driver|master)[^\n]*|(?<=YARN: )[^\n]*Failed to connect to [^\n]*"
+)
 
 
 def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Final, NamedTuple
 
+from cmsspark.monitor.lint_udfs import UdfNames
+
 
 class Rule(NamedTuple):
     """What a rule finds, why that matters, and the cure."""
@@ -134,6 +136,9 @@ class _Visitor(ast.NodeVisitor):
         self._loops = 0
         self._values: dict[str, ast.expr] = {}
         self._star: ast.ImportFrom | None = None
+        self._udfs = UdfNames()
+        #: Built-in names that the script imports again, from elsewhere.
+        self._restored: set[str] = set()
 
     def visit_Module(self, node: ast.Module) -> None:
         self.generic_visit(node)
@@ -141,13 +146,16 @@ class _Visitor(ast.NodeVisitor):
             uses = [
                 f"{call.func.id} in line {call.lineno}"
                 for call in ast.walk(node)
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in SHADOWED
+                if isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id in SHADOWED - self._restored
             ]
             self._add(self._star, "SPK103", f"used here: {', '.join(uses[:5])}" if uses else "")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         for decorator in node.decorator_list:
-            if _is_row_udf(decorator):
+            self._udfs.defined(node.name, decorator)
+            if self._udfs.takes_rows(decorator):
                 self._add(decorator, "SPK102", node.name)
         loops, values = self._loops, dict(self._values)
         # What a function does in a loop of its caller is not seen; its definition in a loop is no loop.
@@ -160,18 +168,24 @@ class _Visitor(ast.NodeVisitor):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if node.module == "pyspark.sql.functions" and any(alias.name == "*" for alias in node.names):
             self._star = node
+        elif self._star is not None and node.module == "builtins":
+            self._restored.update(alias.asname or alias.name for alias in node.names)
+        self._udfs.imported(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self._values[target.id] = node.value
+                self._udfs.defined(target.id, node.value)
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
         self._in_loop([*node.body])
         for statement in node.orelse:
             self.visit(statement)
+
+    visit_AsyncFor = visit_For  # type: ignore[assignment]
 
     def visit_While(self, node: ast.While) -> None:
         self._in_loop([node.test, *node.body])
@@ -222,7 +236,7 @@ class _Visitor(ast.NodeVisitor):
         chain = self._chain(node) if name else []
         if self._loops and name in _ACTIONS and (not node.args or name == "show") and not self._is_grouped(node):
             self._add(node, "SPK101", f"{name}()")
-        if _is_row_udf(node) or (name == "register" and _ends_with(node.func, "udf")):
+        if self._udfs.takes_rows(node) or self._udfs.registers_rows(node):
             self._add(node, "SPK102")
         if name == "toPandas" and not self._is_small(chain[1:]):
             self._add(node, "SPK106")
@@ -295,19 +309,6 @@ def _is_test_of_emptiness(left: ast.expr, operator: ast.cmpop, right: ast.expr) 
         left, right, kind = right, left, _TURNED.get(kind, kind)
     is_number = isinstance(right, ast.Constant) and type(right.value) is int
     return _is_bare_call(left, "count") and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
-
-
-def _ends_with(node: ast.expr, name: str) -> bool:
-    """``X.udf.register`` and the like."""
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == name
-
-
-def _is_row_udf(node: ast.expr) -> bool:
-    """``udf``, ``F.udf``, called or not, without ``useArrow=True``."""
-    keywords = node.keywords if isinstance(node, ast.Call) else []
-    function = node.func if isinstance(node, ast.Call) else node
-    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-    return name == "udf" and not any(keyword.arg == "useArrow" for keyword in keywords)
 
 
 def _few_partitions(call: ast.Call) -> bool:

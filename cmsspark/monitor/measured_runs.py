@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from cmsspark.errors import InputMissing
-from cmsspark.monitor import run_metrics
-from cmsspark.monitor.run_metrics import RunMetrics
-from cmsspark.store import process_identity
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics
+
+#: Ids that Spark's masters give.
+_APPLICATION: Final = re.compile(r"application_|app-|local-|spark-")
 
 
 def measured_runs(state_dir: Path, start: str = "") -> Iterator[RunMetrics]:
@@ -43,8 +47,10 @@ def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
 
 
 def find_run(state_dir: Path, name: str) -> RunMetrics | None:
-    """The measured run whose id begins with ``name``; None for none or several."""
+    """The measured run whose id begins with ``name``, or whose application has that id; None for none or several."""
     found = list(measured_runs(state_dir, name)) if name else []
+    if not found and _APPLICATION.match(name):
+        found = [metrics for metrics in measured_runs(state_dir) if metrics.application == name][:1]
     return found[0] if len(found) == 1 else None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from cmsspark.monitor.run_metrics import RunMetrics
+from cmsspark.store.run_metrics import RunMetrics
 
 MIB: Final = 1 << 20
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -17,6 +18,13 @@ LEAST_OVERHEAD: Final = 384 * MIB
 RESERVED: Final = 300 * MIB
 FRACTION: Final = 0.6
 OVERHEAD_FACTOR: Final = 0.1
+#: Options of Spark that are kept of a run.
+KEPT: Final = re.compile(
+    r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|maxResultSize)"
+    r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
+    r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
+    r"|spark\.(executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
+)
 
 
 def size(text: str | None, unit: str = "") -> int | None:
@@ -30,9 +38,10 @@ def size(text: str | None, unit: str = "") -> int | None:
 def share(text: str | None, default: float) -> float:
     """A number of an option, or the default."""
     try:
-        return float(text) if text else default
+        value = float(text) if text else default
     except ValueError:
         return default
+    return value if math.isfinite(value) and value >= 0 else default
 
 
 def heap(options: Mapping[str, str], role: str) -> int:

@@ -29,7 +29,10 @@ DEFAULT_PORT: Final = 8_766
 #: Bytes of a request at most.
 MOST_BYTES: Final = 8_000_000
 BATCHES: Final = "/v1/batches"
-_RUN_PATH: Final = re.compile(r"/v1/runs/([\w.\-]{1,100})")
+_RUN_ID: Final = r"[\w.\-]{1,100}"
+_RUN_PATH: Final = re.compile(rf"/v1/runs/({_RUN_ID})", re.ASCII)
+#: Bytes of a request that is too large which are read and thrown away, so that its client hears why.
+_MOST_DRAINED: Final = 4 * MOST_BYTES
 _SHORTEST_TOKEN: Final = 16
 
 
@@ -100,6 +103,7 @@ class Collector:
 
     def store(self, batch: Batch) -> Stored:
         """Store a batch."""
+        _check(batch)
         names = {*(one.run for one in batch.samples), *(one.run for one in batch.log)} - {batch.run.run}
         if names:
             raise UsageError("a batch has samples of one run", found=f"{batch.run.run} and {min(names)}")
@@ -169,8 +173,9 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit():
             self._refuse(411, "a request says its length")
-        elif int(length) > MOST_BYTES:
+        elif len(length) > 12 or int(length) > MOST_BYTES:
             self._refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
+            self._drain(int(length[:12]))
         elif not self._is_allowed():
             self._refuse(401, "the token is missing or wrong")
         elif self.path != BATCHES:
@@ -182,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _take(self, body: bytes) -> None:
         try:
             batch = msgspec.json.decode(body, type=Batch)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             self._answer(400, {"error": f"no batch: {error}"})
             return
         self._answer(200, self.server.collector.store(batch))
@@ -209,6 +214,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._answer(status, {"error": text})
 
+    def _drain(self, count: int) -> None:
+        left = min(count, _MOST_DRAINED)
+        with suppress(OSError):
+            while left > 0 and (read := len(self.rfile.read(min(left, 1 << 16)))):
+                left -= read
+
     def _answer(self, status: int, document: Any) -> None:
         body = msgspec.json.encode(document)
         with suppress(OSError):
@@ -222,6 +233,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: each node sends a request every ten seconds."""
+
+
+def _check(batch: Batch) -> None:
+    """Raises UsageError for a run that no address can name, and for numbers that no column takes."""
+    if not re.fullmatch(_RUN_ID, batch.run.run, re.ASCII):
+        raise UsageError("the id of a run has letters, digits and _.-, at most 100", found=repr(batch.run.run[:100]))
+    for row in (batch.run, *batch.samples, *batch.log):
+        for name, value in zip(row.__struct_fields__, msgspec.structs.astuple(row), strict=True):
+            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+                raise UsageError("a whole number has 64 bits", where=name, found=f"one of {value.bit_length()} bits")
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -37,8 +37,8 @@ MOST_BUFFERED: Final = 200_000_000
 _LAST_SECONDS: Final = 10.0
 #: Seconds after a failed sending in which none is tried.
 _PAUSE: Final = 5.0
-#: Samples of a request at most.
-_MOST_SAMPLES: Final = 5_000
+#: Samples of a request at most: with command lines of 4,000 characters of four bytes it is smaller than what is taken.
+_MOST_SAMPLES: Final = 400
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,8 @@ class Sender:
     log: Callable[[str], None]
     token: str = ""
     status: str = ""
+    #: When the collector answered last, by a clock that does not jump.
+    answered: float = field(default_factory=time.monotonic)
     _again: float = 0.0
     _said: str = ""
 
@@ -147,12 +149,13 @@ class Sender:
             )
         except ConnectionLost as error:
             return error.reason
+        self.answered = time.monotonic()
         if answer.status == 401:
             raise NotAllowed(
                 "the collector refuses the token", next_step="compare the token files of the node and the collector"
             )
-        if answer.status == 400:
-            # It will never be taken: another version, or a damaged file. It must not hold up those after it.
+        if answer.status in (400, 413):
+            # It will never be taken: another version, damaged, or too large. It must not hold up those after it.
             self.log(f"a batch was refused and left out: {answer.body[:200].decode(errors='replace')}")
             return None
         if not answer.is_success:
@@ -165,13 +168,16 @@ class Sender:
 
 @dataclass
 class NodeMonitor:
-    """Watches the tree of ``pid``. ``run``: the run that it belongs to, else one of its own."""
+    """Watches the tree of ``pid``. ``run``: the run that it belongs to, else one of its own; ``patience``: seconds
+    without an answer after which the run counts as ended, as its collector may have been killed with it.
+    """
 
     pid: int
     sender: Sender
     run: str | None
     ttl: float
     interval: float = 10.0
+    patience: float = 600.0
     _is_stopped: bool = False
     _sampler: TreeSampler = field(init=False)
 
@@ -210,6 +216,9 @@ class NodeMonitor:
         """Wait for the next sample; why there is none, or an empty text."""
         if self.run and self.sender.status and is_over(self.sender.status):
             return f"its run has ended ({self.sender.status})"
+        silent = time.monotonic() - self.sender.answered
+        if self.run and silent > self.patience:
+            return f"the collector has not answered for {silent:.0f} s"
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         poll.register(wake, select.POLLIN)

@@ -18,6 +18,10 @@ from cmsspark.store.process_samples import ProcessSample
 #: Every so many samples the proportional and the unshared memory are measured: the kernel walks all pages for them.
 PSS_EACH: Final = 6
 _SHORT: Final = 60
+#: The parents of all processes of the host are read in each n-th sample; between them only what forks while it has few
+#: threads is looked at, which are Python's daemons and shells: a JVM starts few processes, and has many threads.
+_ALL_EACH: Final = 3
+_FEW_THREADS: Final = 8
 
 
 def require_psutil() -> Any:
@@ -45,6 +49,7 @@ class _Seen:
     long: str
     container: str | None
     is_new: bool = True
+    threads: int = 1
     cpu_seconds: float | None = None
     at_ms: int = 0
 
@@ -74,8 +79,9 @@ class TreeSampler:
         A process that ends meanwhile, or may not be read, is left out.
         """
         is_deep = self.ticks % PSS_EACH == 2
+        is_whole = self.ticks % _ALL_EACH == 0
         self.ticks += 1
-        parents: dict[int, int] = self._psutil._ppid_map()
+        parents: dict[int, int] = self._psutil._ppid_map() if is_whole else self._known_parents()
         # A number that was given to another process is that process no longer.
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in parents and seen.process.is_running()}
         below = self._below(parents)
@@ -99,6 +105,18 @@ class TreeSampler:
                 below[pid] = None
                 queue += children.get(pid, [])
         return list(below)
+
+    def _known_parents(self) -> dict[int, int]:
+        """Process → parent, of the processes that were seen and of the children of those with few threads."""
+        parents = {pid: seen.ppid for pid, seen in self._seen.items()}
+        queue = [pid for pid, seen in self._seen.items() if seen.threads <= _FEW_THREADS]
+        while queue:
+            pid = queue.pop()
+            with suppress(OSError, ValueError), open(f"/proc/{pid}/task/{pid}/children", "rb") as stream:
+                for child in map(int, stream.read().split()):
+                    if parents.setdefault(child, pid) == pid and child not in self._seen:
+                        queue.append(child)
+        return parents
 
     def _created(self, pid: int) -> float | None:
         with suppress(self._psutil.Error, OSError):
@@ -132,6 +150,7 @@ class TreeSampler:
         if is_deep:
             self._measure_pages(process, sample)
         seen.cpu_seconds, seen.is_new, seen.at_ms = cpu, not seen.at_ms, now
+        seen.threads = sample.threads or 1
         return sample
 
     def _describe(self, process: Any, ppid: int, before: _Seen | None) -> _Seen:
@@ -148,6 +167,9 @@ class TreeSampler:
             before.is_new = False
             return before
         long = redacted(words) or f"[{process.name()}]"
+        if above and not is_root and role.startswith("java") and long == above.long:
+            # A JVM that starts a program is two for a moment: the second one has its pages, and shows them again.
+            raise self._psutil.NoSuchProcess(process.pid)
         created = int(process.create_time() * 1000)
         return _Seen(process, ppid, created, role, _short(words, process.name()), long, container)
 

@@ -1,7 +1,8 @@
 """Watches the processes of a run from beside it: a process of its own that ends when the root of the run ends.
 
-It samples each second in the first ten minutes, then each ten seconds; where samples cost more than 1 % of a core the
-interval gets longer. It never fails the run: what goes wrong ends the watch, and is logged where that is possible.
+It samples each second in the first ten minutes, then each ten seconds; where samples cost more than 1 % of a core, or
+0.5 % of what the run uses itself, the interval gets longer. It never fails the run: what goes wrong ends the watch, and
+is logged where that is possible.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from cmsspark.store.process_samples import DONE, ENDED, FAILED, LogEntry, Proces
 SHORT_INTERVAL: Final = 1.0
 LONG_INTERVAL: Final = 10.0
 SHORT_SECONDS: Final = 600.0
-#: CPU of the monitor at most, as a share of one core.
+#: CPU of the monitor at most, as a share of one core, and of what the run uses; for the latter the interval gets no
+#: longer than the last figure, so that a run that waits is seen.
 MOST_SHARE: Final = 0.01
+MOST_OF_RUN: Final = 0.005
+MOST_FOR_RUN: Final = 5.0
 #: Seconds between commits.
 _FLUSH: Final = 10.0
 #: Seconds that a run's exit code is waited for after its root has ended.
@@ -151,7 +155,8 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
             # The first sample has the imports in it.
             begun_cpu = begun_cpu or own_cpu_seconds()
             cost = (own_cpu_seconds() - begun_cpu) / max(1, sampler.ticks - 1)
-            if _ends_within(handle, next_interval(time.monotonic() - begun, cost, options.interval)):
+            age = time.monotonic() - begun
+            if _ends_within(handle, next_interval(age, cost, options.interval, used=cpu / age)):
                 break
         row.end_ms = clock.now_ms()
         row.exit_code = _exit_code(channel)
@@ -163,15 +168,16 @@ def watch(run: str, root: int, options: WatchOptions, channel: int | None = None
         database.put_run(row)
 
 
-def next_interval(age: float, cost: float, fixed: float | None = None) -> float:
+def next_interval(age: float, cost: float, fixed: float | None = None, *, used: float = 1.0) -> float:
     """Seconds to the next sample of a run of ``age`` seconds; ``cost``: CPU seconds of a sample on average.
 
-    ``fixed``: seconds that somebody chose, whatever they cost.
+    ``fixed``: seconds that somebody chose, whatever they cost; ``used``: cores that the run uses on average.
     """
     if fixed is not None:
         return fixed
     usual = SHORT_INTERVAL if age < SHORT_SECONDS else LONG_INTERVAL
-    return max(usual, cost / MOST_SHARE)
+    for_run = min(MOST_FOR_RUN, cost / (MOST_OF_RUN * max(used, 0.01)))
+    return max(usual, cost / MOST_SHARE, for_run)
 
 
 def _ends_within(handle: int, seconds: float) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cmsspark.monitor.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
 from cmsspark.reports.terminal import table, volume
+from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
 
 #: Stages that are shown: those with the longest duration.
 _MOST_STAGES = 15
@@ -48,7 +48,7 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
     unwell = f"{totals.failed_tasks} failed, {totals.killed_tasks} killed" if totals.failed_tasks else ""
     yield "tasks", f"{tasks}", unwell
     if metrics.ended_ms is not None:
-        elapsed = metrics.ended_ms - metrics.began_ms
+        elapsed = max(0, metrics.ended_ms - metrics.began_ms)
         yield "elapsedTime", f"{elapsed}", _time(elapsed)
         if elapsed and tasks:
             yield "averageActiveTasks", f"{totals.task_ms / elapsed:.1f}", ""
@@ -80,7 +80,7 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
 
 def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
     def duration(stage: StageEntry) -> int:
-        return (stage.completed_ms or 0) - (stage.submitted_ms or 0) if stage.completed_ms else 0
+        return max(0, stage.completed_ms - (stage.submitted_ms or 0)) if stage.completed_ms else 0
 
     longest = sorted(metrics.stages, key=duration, reverse=True)[:_MOST_STAGES]
     left = metrics.stage_count - len(longest)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from cmsspark import measured
-from cmsspark.errors import CmssparkError
 from cmsspark.monitor import findings
-from cmsspark.monitor.event_log import EventLogReader, read_event_log
-from cmsspark.monitor.event_log_files import find_log, is_log_name
+from cmsspark.monitor.event_log_search import pending_note, with_event_log
 from cmsspark.monitor.event_stages import merge_peaks
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
 from cmsspark.monitor.spark_reported import add_reported
-from cmsspark.storage import is_local, local_path
-
-#: Lines at the begin of a log among which Spark's properties stand.
-_HEAD: Final = 30
-#: The clock of a file system may be this much behind.
-_EARLIER_S: Final = 5.0
+from cmsspark.storage import is_local
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 
 def finish(
@@ -48,41 +39,7 @@ def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
         metrics.notes.append("there is no event log (spark.eventLog.enabled): figures of stages are missing")
         return metrics
     if not is_local(location):
-        metrics.notes.append(f"the event log is in {location}: cmsspark monitor events reads it there")
+        metrics.pending_events = location
+        metrics.notes.append(pending_note(location))
         return metrics
-    log = find_event_log(Path(local_path(location)), metrics.run, metrics.began_ms)
-    if log is None:
-        metrics.notes.append("Spark wrote no event log: it did not start, or was ended before it did")
-        return metrics
-    by_rest = {entry.executor: entry for entry in metrics.executors}
-    began_ms, ended_ms = metrics.began_ms, metrics.ended_ms
-    metrics.event_log = str(log)
-    result = read_event_log(find_log(str(log)), metrics).metrics()
-    # The run is longer than its application.
-    result.began_ms, result.ended_ms = began_ms, ended_ms
-    for entry in result.executors:
-        # Spark logs no peak of a driver without tasks; REST has it.
-        if (rest := by_rest.pop(entry.executor, None)) is not None:
-            merge_peaks(entry.peaks, rest.peaks)
-    result.executors += by_rest.values()
-    return result
-
-
-def find_event_log(folder: Path, run: str, began_ms: int) -> Path | None:
-    """The event log in ``folder`` that the measured run wrote: its first lines name the run."""
-    try:
-        entries = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True)
-    except OSError:
-        return None
-    for entry in entries:
-        with suppress(OSError, CmssparkError):
-            if not is_log_name(entry.name) or entry.stat().st_mtime < began_ms / 1000 - _EARLIER_S:
-                continue
-            reader = EventLogReader()
-            for number, line in enumerate(find_log(str(entry))):
-                reader.take(line)
-                if reader.measured_run or number > _HEAD:
-                    break
-            if reader.measured_run == run:
-                return entry
-    return None
+    return with_event_log(metrics, location)

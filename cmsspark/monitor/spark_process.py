@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from cmsspark import clock, measured
-from cmsspark.monitor import findings, run_metrics
-from cmsspark.monitor.run_metrics import ExecutorEntry, RunMetrics
+from cmsspark.monitor import findings
 from cmsspark.monitor.spark_reported import add_reported
+from cmsspark.settings import load_settings
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
 
 
 def measuring(run: Callable[[], NoReturn]) -> NoReturn:
@@ -44,6 +46,12 @@ def _store(folder: Path, code: int) -> None:
     _add_processes(metrics)
     metrics.findings = findings.find(metrics)
     run_metrics.write(path, metrics)
+    # This process was started by run_spark, whose settings it has by the environment.
+    settings = load_settings(None, os.environ)
+    if settings.metrics.host is not None:
+        from cmsspark.monitor.metrics_run import send_run
+
+        send_run(settings.metrics, path)
 
 
 def _add_processes(metrics: RunMetrics) -> None:

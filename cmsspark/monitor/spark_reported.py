@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from cmsspark.monitor.run_metrics import Reported, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import Reported, RunMetrics, StageEntry
 
 
 class ReportedLine(msgspec.Struct):

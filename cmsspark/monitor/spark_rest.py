@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cmsspark.monitor.event_stages import merge_peaks
-from cmsspark.monitor.run_metrics import ExecutorEntry, TaskTotals
+from cmsspark.store.run_metrics import ExecutorEntry, TaskTotals
 
 _FIRST_PORT: Final = 4040
 _RETRIES: Final = 16

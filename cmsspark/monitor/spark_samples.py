@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cmsspark import clock
-from cmsspark.monitor.run_metrics import MOST_SAMPLES, Sample
 from cmsspark.monitor.spark_jvm import JvmCounters
+from cmsspark.store.run_metrics import MOST_SAMPLES, Sample
 
 #: Seconds between samples, in the first minute and later.
 _SHORT_S, _LONG_S, _SHORT_RUN_S = 1.0, 5.0, 120.0

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cmsspark import clock, measured
-from cmsspark.monitor import run_metrics
-from cmsspark.monitor.run_metrics import RunMetrics, Sample
-from cmsspark.store import process_identity
+from cmsspark.monitor.memory_sizes import KEPT
+from cmsspark.store import process_identity, run_metrics
+from cmsspark.store.run_metrics import RunMetrics, Sample
 
 if TYPE_CHECKING:
     from cmsspark.monitor.spark_rest import RestPoller
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 #: The system property by which the event log of a run is known among others in one folder.
 PROPERTY: Final = "cmsspark-run"
+#: The option of Spark that says the same where the driver is on another host.
+OPTION: Final = "spark.cmsspark.run"
 #: Lines of the driver's log that name a cause.
 _TELLING: Final = re.compile(
     r"OutOfMemoryError|Java heap space|GC overhead limit|getOutputCommand|py4j\.Protocol|Container killed"
     r"|[Ee]xit (?:code|status):? (?:is )?(?:137|143)|beyond (?:the )?'?(?:physical|virtual)'? memory"
-    r"|Failed to connect to (?:driver|master)|ExecutorLostFailure|maxResultSize"
+    r"|Failed to connect to (?:driver|master)|YARN: .*Failed to connect to|ExecutorLostFailure|maxResultSize"
 )
 _MOST_LINES: Final = 50
 _LONGEST_LINE: Final = 300
@@ -45,6 +47,10 @@ class RunMeasure:
     metrics: RunMetrics
     options: Mapping[str, str] = field(default_factory=dict)
     has_jvm: bool = True
+    #: What YARN says of an application that failed, by its id: a Python driver shows that to the user only.
+    diagnose: Callable[[str], str] | None = None
+    #: Called with the file of the run when it is complete: live metrics.
+    on_end: Callable[[Path], None] | None = None
     _sampler: Sampler | None = None
     _rest: RestPoller | None = None
     _written_ms: int = 0
@@ -85,6 +91,10 @@ class RunMeasure:
         with suppress(Exception):
             self._end_samples()
         with suppress(Exception):
+            if code and application and self.diagnose is not None:
+                for text in self.diagnose(application).splitlines():
+                    self.line(f"YARN: {text.strip()}")
+        with suppress(Exception):
             metrics = self.metrics
             metrics.ended_ms, metrics.exit_code = clock.now_ms(), code
             metrics.state = "DONE" if code == 0 else "FAILED"
@@ -98,6 +108,8 @@ class RunMeasure:
             peaks = self._sampler.peaks if self._sampler is not None else {}
             self.metrics = finish(metrics, self.folder, self.options, peaks)
             self._write()
+            if self.on_end is not None:
+                self.on_end(self.folder / "run.json")
         with suppress(Exception):
             prune(self.state_dir)
 
@@ -130,6 +142,8 @@ def begin(
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()
     metrics.master, metrics.deploy_mode = options.get("spark.master", ""), options.get("spark.submit.deployMode", "")
+    # The event log has all that count; an application that never started has none.
+    metrics.options = {name: value for name, value in options.items() if KEPT.fullmatch(name)} if has_jvm else {}
     if not has_jvm:
         # This process becomes that of the job.
         metrics.root_pid, metrics.master, metrics.deploy_mode = os.getpid(), "", ""

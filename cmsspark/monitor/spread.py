@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cmsspark.monitor.run_metrics import Spread
+from cmsspark.store.run_metrics import Spread
 
 #: The ratio of the bounds of a bucket: a median from it is exact to half of that, 1 %.
 _RATIO = 1.02

@@ -89,7 +89,7 @@ class DumpJob:
             raise InputMissing(
                 f"{self.name} of {day} needs the dumps of Rucio",
                 found=layout.epochs.why(REPLICAS_ROLE, day),
-                next_step="give a later day; dbs_phedex says for all days what lies where",
+                next_step="give a later day; dbs_phedex has the replicas of all days",
             )
         chosen = [folders.choose_dbs_dump(files, layout, day, self.dbs)] if self.dbs else []
         tables = (*DUMPS["rucio"].for_streams, *self.rucio)

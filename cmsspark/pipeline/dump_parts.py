@@ -121,15 +121,17 @@ def write_by_processes(
 
 
 def _block_frames(job: DumpTable, parts: dict[str, list[Part]], folder: Path, each: Each) -> dict[str, pl.DataFrame]:
-    """DATASETS and BLOCKS as they are, and ``block_contents`` of FILES."""
+    """DATASETS as it is, and ``block_sums``."""
     from cmsspark.kernel import dump_frames
-    from cmsspark.kernel.block_contents import block_contents
+    from cmsspark.kernel.block_contents import block_contents, sums_by_month
 
     frames = dump_frames.read_tables({name: parts[name] for name in ("DATASETS", "BLOCKS")}, each)
     known, _ = dump_frames.datasets_in(frames)
-    ids = frames["BLOCKS"]["block_id"].drop_nulls().unique().sort().to_list()
+    blocks, datasets = frames.pop("BLOCKS"), dump_frames.identities(frames["DATASETS"])
+    ids = blocks["block_id"].drop_nulls().unique().sort().to_list()
     is_valid_only = job.block_contents == "valid"
-    frames["block_contents"] = block_contents(parts["FILES"], ids, known, folder, each, is_valid_only=is_valid_only)
+    contents = block_contents(parts["FILES"], ids, known, folder, each, is_valid_only=is_valid_only)
+    frames["block_sums"] = sums_by_month(blocks, datasets, contents)
     return frames
 
 

@@ -12,6 +12,8 @@ from cmsspark.pipeline.rucio_parts import read_rses
 from cmsspark.runners import dbs_rows, dump_scan
 from cmsspark.runners.dump_tables import dump_table
 from cmsspark.runners.rucio_scan import TABLES, RucioScan, counts_of
+from cmsspark.runners.session import static_plans
+from cmsspark.runners.tasks import weight_of
 from cmsspark.schemas import stored_table
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.rucio import TableCounts
@@ -56,7 +58,7 @@ def write_by_spark(
 
 
 def _block_frames(job: DumpTable, spark: SparkSession, dumps: Sequence[Dump]) -> dict[str, pl.DataFrame]:
-    """DATASETS and BLOCKS as they are, and ``block_contents`` of FILES."""
+    """DATASETS as it is, and ``block_sums``: the driver holds no block."""
     dbs = {
         name: dump_table(spark, dump, name, columns)
         for dump in dumps
@@ -64,9 +66,13 @@ def _block_frames(job: DumpTable, spark: SparkSession, dumps: Sequence[Dump]) ->
     }
     is_valid_only = job.block_contents == "valid"
     known = dbs_rows.identities(dbs["DATASETS"])
-    of_blocks = dbs_rows.block_contents(dbs["FILES"], dbs["BLOCKS"], known, is_valid_only=is_valid_only)
-    frames = {name: collected(dbs[name]) for name in ("DATASETS", "BLOCKS")}
-    return {**frames, "block_contents": collected(of_blocks)}
+    of_blocks = dbs_rows.block_sums(dbs["FILES"], dbs["BLOCKS"], known, is_valid_only=is_valid_only)
+    weight = sum(
+        weight_of(file.path, file.size) for dump in dumps for listed in dump.tables.values() for file in listed
+    )
+    # The plan has few exchanges: adaptive execution would run a job for each.
+    with static_plans(spark, shuffle_partitions=dump_scan.key_count(weight)):
+        return {"DATASETS": collected(dbs["DATASETS"]), "block_sums": collected(of_blocks)}
 
 
 def _with_rucio(
@@ -99,7 +105,8 @@ def collected(rows: DataFrame) -> pl.DataFrame:
     from cmsspark.runners.merge_task import decode_rows
 
     packed = rows.mapInArrow(_encoded, "packed binary").collect()
-    schema = pa.schema([(field.name, _ARROW[field.dataType.typeName()]) for field in rows.schema.fields])
+    kinds = {**_ARROW, "decimal": pa.decimal128(38, 0)}
+    schema = pa.schema([(field.name, kinds[field.dataType.typeName()]) for field in rows.schema.fields])
     tables = [schema.empty_table(), *(decode_rows(row["packed"]).cast(schema) for row in packed)]
     found = pl.from_arrow(pa.concat_tables(tables))
     assert isinstance(found, pl.DataFrame)

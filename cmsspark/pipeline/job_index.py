@@ -48,7 +48,7 @@ class Job:
         return tuple(table for table in self.tables if not stored_table(table).is_private)
 
 
-def _jobs() -> Iterator[Job]:
+def _log_jobs() -> Iterator[Job]:
     yield Job(
         "data_aggregation",
         "One day of all streams per dataset, site and app",
@@ -60,29 +60,33 @@ def _jobs() -> Iterator[Job]:
             about = f"One day of {stream.title} per dataset, site and app"
             tables = (stream.report, *(JOB_TABLES if stream.counts_jobs else ()))
             yield Job(stream.report, about, tables, aliases=stream.report_aliases, streams=(stream.name,))
-    yield Job(
-        "dbs_phedex", "What lies where: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True
-    )
+
+
+def _dump_jobs() -> Iterator[Job]:
+    yield Job("dbs_phedex", "Replicas: datasets by site and kind of storage", ("dbs_phedex",), runs_in_processes=True)
     for name, about in (
-        ("dbs_rucio", "What lies where by Rucio: datasets by site and kind of storage"),
+        ("dbs_rucio", "Replicas by Rucio: datasets by site and kind of storage"),
         ("rucio_daily", "Files at each storage element of Rucio by dataset: there, new, accessed"),
         ("dataset_last_access", "When each dataset was last used, and which could be deleted"),
         ("event_counts", "Blocks, files, events and bytes by month, data tier and campaign"),
-        ("leftovers", "Replicas that DBS does not want, and valid datasets without any"),
+        ("leftovers", "Replicas of datasets that are not valid in DBS, and valid datasets without replicas"),
         ("catalogue_check", "Files, blocks and sizes of Rucio beside those of DBS"),
     ):
         file = "leftover_datasets" if name == "leftovers" else ""
         yield Job(name, about, (name,), runs_in_processes=True, file=file)
-    about = "How much data sit at the sites of a tier, by data tier"
+    about = "Data volume at the sites of a tier, by data tier"
     yield Job("site_tier_usage", about, ("site_tier_usage",), runs_in_processes=True)
     yield Job("dbs_events", "Events, files and bytes of each dataset", ("dbs_events",), runs_in_processes=True)
     yield Job(
         "phedex",
-        "The replica snapshot of a day per site and dataset",
+        "The replica snapshot of a day by site and dataset",
         ("phedex",),
         runs_in_processes=True,
         file="phedex_snapshot",
     )
+
+
+def _period_jobs() -> Iterator[Job]:
     yield Job(
         "period",
         "A week, a month or any range of stored days, its distinct users counted anew",
@@ -96,9 +100,18 @@ def _jobs() -> Iterator[Job]:
     yield Job("crab_popularity", about, ("crab_popularity",), needs_spark=False, of_periods=True)
     about = "How many people had analysis jobs of CRAB in a week or month"
     yield Job("crab_users", about, ("crab_users",), needs_spark=False, of_periods=True)
+
+
+def _other_jobs() -> Iterator[Job]:
     about = "Which datasets will be popular in the week from a day on, and how good such forecasts were"
     tables = ("popularity_forecast", "popularity_quality", "popularity_predictions")
     yield Job("popularity_forecast", about, tables, needs_spark=False)
+    about = "How good forecasts of popularity would have been in past weeks, one Spark task each"
+    yield Job("popularity_evaluate", about, ("popularity_evaluation",))
+    about = "Features and labels of each dataset and week, from the stored days before a day"
+    yield Job("popularity_features", about, ("popularity_features",), needs_spark=False)
+    about = "A model of popularity with its model card, to predict with later"
+    yield Job("popularity_train", about, ("popularity_models",), needs_spark=False)
     about = "What caches of several sizes would have missed at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
@@ -115,7 +128,7 @@ def _jobs() -> Iterator[Job]:
 
 
 #: All built-in jobs by name, in the order of ``run_spark --list``.
-JOBS: dict[str, Job] = {job.name: job for job in _jobs()}
+JOBS: dict[str, Job] = {job.name: job for jobs in (_log_jobs, _dump_jobs, _period_jobs, _other_jobs) for job in jobs()}
 
 
 def find_job(name: str) -> Job:

@@ -97,7 +97,9 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
         log_page(spark, run_context.log)
     work = Work(request, inputs, opened, run_context)
     rses = None if has_index else _rses_of(request, inputs)
-    return work.count(SparkRunner(spark, inputs.dumps, request.feed, rses))
+    # Tasks write CSV.
+    of_driver = request.tables if request.fmt == "parquet" else ()
+    return work.count(SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses))
 
 
 def _rses_of(request: DayRequest, inputs: Inputs) -> Rses | None:

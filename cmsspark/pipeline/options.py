@@ -20,8 +20,8 @@ from cmsspark.sources.registry import DUMPS, STREAMS
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: Help of ``--settings``.
 SETTINGS_HELP: Final = "Settings file. [default: CMSSPARK_SETTINGS, else cmsspark.yaml]"
-
-
+#: What ``--source`` may name: streams, dumps, and the caches' records, which are no stream.
+_SOURCES: Final = (*STREAMS, *DUMPS, "xcache")
 #: The help of ``--date``.
 DATE_HELP: Final = "The day (UTC): 20260115, 2026-01-15, yesterday."
 
@@ -101,10 +101,8 @@ class SourceType(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         match = re.fullmatch(r"(\w+)\.([\w-]+)=(.+)", str(value))
-        if match is None or match[1] not in (*STREAMS, *DUMPS):
-            self.fail(
-                f"{value!r} is not SOURCE.NAME=FOLDER with a source of {', '.join((*STREAMS, *DUMPS))}", param, ctx
-            )
+        if match is None or match[1] not in _SOURCES:
+            self.fail(f"{value!r} is not SOURCE.NAME=FOLDER with a source of {', '.join(_SOURCES)}", param, ctx)
         return match[1], match[2], match[3]
 
 

@@ -70,7 +70,7 @@ class Planner:
             if manifest and not self._is_published(job, day, manifest):
                 return PlannedTask(day, job, "unpublished", runs=False)
         except CmssparkError as error:
-            return PlannedTask(day, job, "cannot be looked at", error=error)
+            return PlannedTask(day, job, "cannot be checked", error=error)
         return None
 
     def is_complete(self, job: Job, day: date) -> bool:

@@ -152,7 +152,9 @@ def show_documents(request: PublishRequest) -> None:
             f"{count:,} documents of {table} for {spec.period} would go to {sink.where}; nothing was sent", err=True
         )
     if bad:
-        raise DocumentsQuarantined(f"{bad:,} rows make no valid document")
+        raise DocumentsQuarantined(
+            f"{bad:,} rows make no valid document", next_step="the lines above name each row and its fault"
+        )
 
 
 def publish_table(request: PublishRequest, table: str, *, resume: bool = False) -> PublishResult:
@@ -313,5 +315,6 @@ def check_results(results: list[PublishResult]) -> None:
             f"{invalid + refused:,} documents were refused and kept aside; all others are confirmed",
             where=", ".join(str(result.snapshot) for result in results if result.snapshot),
             found=f"{invalid:,} rows that make no valid document, {refused:,} documents that the destination refused",
-            next_step="cmsspark outbox show says why" + ("; --resume sends them once more" if refused else ""),
+            next_step="cmsspark outbox show prints the reasons"
+            + ("; --resume sends them once more" if refused else ""),
         )

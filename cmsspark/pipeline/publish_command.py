@@ -151,7 +151,7 @@ def request_of(
     chosen = sink or ("stomp" if amq else defaults.sink or "file")
     if chosen not in SINKS:
         raise SettingsError(
-            f"sink is one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
+            f"sink must be one of {', '.join(SINKS)}", where=settings.where("publishing", "sink"), found=repr(chosen)
         )
     example = SINKS[chosen].example
     if example and not (amq or defaults.amq):

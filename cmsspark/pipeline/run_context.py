@@ -119,7 +119,8 @@ def running(
         run_context.record(_done(run, run_context.manifest))
         if run_context.manifest is not None:
             sizes = (size or 0 for source in run_context.manifest.inputs for _, size, _ in source.files)
-            measured.report_read(run.run, run.job, str(run_context.interval), sizes)
+            counts = run_context.manifest.reconciliation
+            measured.report_read(run.run, run.job, str(run_context.interval), sizes, counts)
         failure_report.remove(settings.state_dir, run)
 
 

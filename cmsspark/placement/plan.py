@@ -25,6 +25,8 @@ MARGIN: Final = 1.5
 LEAST_ACCESSES: Final = 5.0
 #: Pairs of a dataset and a site that are looked at, those of most worth.
 _MOST: Final = 200_000
+#: Datasets that are looked at together.
+_BLOCK: Final = 4_096
 
 
 @dataclass
@@ -95,12 +97,19 @@ def _candidates(
     replicas: Replicas, demand: Demand, space: Space, least_accesses: float
 ) -> Iterator[tuple[int, int, float]]:
     """(dataset, site, expected accesses) of copies that could be made, by accesses for each byte, the most first."""
-    reads = demand.accesses[:, None] * demand.share * demand.remote
-    reads[replicas.has_copy()] = 0
-    reads[replicas.sizes <= 0] = 0
-    reads[replicas.sizes[:, None] > np.minimum(space.capacity, space.budget)[None, :]] = 0
-    dataset, site = np.nonzero(reads >= max(least_accesses, 1e-9))
-    worth = reads[dataset, site]
+    has_copy, room = replicas.has_copy(), np.minimum(space.capacity, space.budget)
+    parts = []
+    for first in range(0, len(replicas.datasets), _BLOCK):
+        # Few pairs of a block remain: no array of floats holds all datasets at all sites.
+        rows = slice(first, first + _BLOCK)
+        reads = demand.accesses[rows, None] * demand.share[rows] * demand.remote[rows]
+        sizes = replicas.sizes[rows, None]
+        reads[has_copy[rows] | (sizes <= 0) | (sizes > room[None, :])] = 0
+        numbers, sites = np.nonzero(reads >= max(least_accesses, 1e-9))
+        parts.append((numbers + first, sites, reads[numbers, sites]))
+    if not parts:
+        return
+    dataset, site, worth = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     # Of equal worth the names decide: numbers follow their order.
     order = np.argsort(-worth / replicas.sizes[dataset], kind="stable")[:_MOST]
     yield from zip(dataset[order].tolist(), site[order].tolist(), worth[order].tolist(), strict=True)

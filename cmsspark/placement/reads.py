@@ -11,7 +11,7 @@ import numpy as np
 
 from cmsspark.errors import InputMissing
 from cmsspark.pipeline.stored_days import StoredDays
-from cmsspark.placement.tables import read_table
+from cmsspark.pipeline.table_files import read_table
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:

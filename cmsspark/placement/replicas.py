@@ -14,7 +14,7 @@ import numpy as np
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.kernel.rollup import matches
 from cmsspark.names import site_and_kind
-from cmsspark.placement.tables import read_table
+from cmsspark.pipeline.table_files import read_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -100,7 +100,7 @@ class Space:
 def read_replicas(path: Path) -> pl.DataFrame:
     """Rows with :data:`COLUMNS` of a CSV or Parquet file. A name of a node (``T1_US_FNAL_MSS``) gives its kind, too.
 
-    Raises as :func:`cmsspark.placement.tables.read_table`.
+    Raises as :func:`cmsspark.pipeline.table_files.read_table`.
     """
     import polars as pl
 

@@ -17,6 +17,7 @@ BASE_COLUMNS: Final = (
     *(f"{name}_{days}d" for days in _DAYS for name in ("accesses", "active_share", "mean_log_accesses")),
     *(f"{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
     *("recency_days", "age_days", "trend_week", "spread_week", "peak_week"),
+    *("gap_days", "run_days", "peak_day", "peak_age_days", "spread_28d"),
     *(f"siblings_{name}" for name in ("primary", "processed", "tier", "campaign")),
     "all_datasets",
 )
@@ -27,9 +28,12 @@ _MOST_FLAGS: Final = 19
 
 
 class Names:
-    """The parts of dataset names: which datasets are siblings, and columns of common tiers and campaigns."""
+    """The parts of dataset names: which datasets are siblings, and columns of common tiers and campaigns.
 
-    def __init__(self, datasets: tuple[str, ...]) -> None:
+    ``known``: bool [datasets], those among which tiers and campaigns are common; all without it.
+    """
+
+    def __init__(self, datasets: tuple[str, ...], known: Array | None = None) -> None:
         parts = [(*name.split("/"), "", "", "")[1:4] for name in datasets]
         primary, processed, tier = (np.array(column, str) for column in zip(*parts, strict=True))
         campaign = np.array([text.partition("-")[0] for text in processed.tolist()], str)
@@ -38,7 +42,7 @@ class Names:
         self.columns: list[str] = []
         flags = []
         for name in ("tier", "campaign"):
-            values, counts = np.unique(groups[name], return_counts=True)
+            values, counts = np.unique(groups[name] if known is None else groups[name][known], return_counts=True)
             common = np.sort(np.argsort(-counts, kind="stable")[:_MOST_FLAGS])
             for value in values[common[counts[common] >= _COMMON]].tolist():
                 self.columns.append(f"is_{name}_{value}")
@@ -54,7 +58,7 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     its age.
     """
     columns: dict[str, Array] = {}
-    used = past.accesses > 0
+    used, known = past.accesses > 0, past.is_known
     length, count = used.shape
     for days in _DAYS:
         window = past.accesses[max(length - days, 0) :]
@@ -72,15 +76,37 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
     columns["trend_week"] = last - before
     columns["spread_week"] = week.std(0) / (1 + week.mean(0))
     columns["peak_week"] = np.log1p(week.max(0))
+    columns |= _rhythm(past.accesses, used)
     for name, group in names.groups.items():
-        columns[f"siblings_{name}"] = _of_siblings(last, group)
-    columns["all_datasets"] = np.full(count, last.mean())
+        columns[f"siblings_{name}"] = _of_siblings(last, group, known)
+    columns["all_datasets"] = np.full(count, last[known].mean() if known.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
     return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
 
 
-def _of_siblings(values: Array, group: Array) -> Array:
-    """The mean of the others in the group; of all where there are none."""
-    totals, counts = np.bincount(group, values), np.bincount(group)
-    others = counts[group] - 1
-    return np.where(others > 0, (totals[group] - values) / np.maximum(others, 1), values.mean())
+def _rhythm(accesses: Array, used: Array) -> dict[str, Array]:
+    """How regularly and how much each dataset was used: gaps between days with an access, the days in a row up to the
+    last one, the busiest day and how long ago it was, and how far days of four weeks differ.
+    """
+    length, count = used.shape
+    active = used.sum(0)
+    span = length - 1 - np.argmax(used[::-1], 0) - np.argmax(used, 0)
+    idle = np.concatenate([~used[::-1], np.ones((1, count), bool)])
+    recent = np.log1p(accesses[max(length - 28, 0) :])
+    return {
+        "gap_days": np.log1p(np.where(active > 1, span / np.maximum(active - 1, 1), length)),
+        "run_days": np.log1p(np.argmax(idle, 0)),
+        "peak_day": np.log1p(accesses.max(0)),
+        "peak_age_days": np.log1p(np.where(active > 0, length - np.argmax(accesses, 0), length)),
+        "spread_28d": recent.std(0),
+    }
+
+
+def _of_siblings(values: Array, group: Array, known: Array) -> Array:
+    """The mean of the others in the group that are ``known``: days before have a row of them. Names that only later
+    days have count nowhere. Where the group has none, the mean of all known ones.
+    """
+    totals, counts = np.bincount(group, values * known), np.bincount(group, known)
+    others = counts[group] - known
+    of_all = values[known].mean() if known.any() else 0.0
+    return np.where(others > 0, (totals[group] - values * known) / np.maximum(others, 1), of_all)

@@ -55,15 +55,16 @@ def fit(
     training = weeks.training(day, seed=seed)
     if is_shuffled:
         training = replace(training, labels=np.random.default_rng(seed).permutation(training.labels))
-    model = make_model(model_name, weeks.label.threshold, options)
+    model = make_model(model_name, weeks.label, options)
     model.fit(training, seed)
     fitted = Fitted(model_name, model, None, training)
     held = training.days > training.days.max() - _HELD_DAYS
     # Labels of the days just before the held-out week reach into it, and are left out.
     earlier = training.days <= training.days.max() - _HELD_DAYS - (weeks.label.days - 1)
-    if model_name == "persistence" or earlier.sum() < held.sum():
+    # What learned from shuffled labels is only ranked, which a calibration does not change.
+    if is_shuffled or model_name == "persistence" or earlier.sum() < held.sum():
         return fitted
-    without = make_model(model_name, weeks.label.threshold, options)
+    without = make_model(model_name, weeks.label, options)
     without.fit(training.where(earlier), seed)
     of_week = training.where(held)
     return replace(fitted, calibration=calibration(without.predict(of_week.rows), of_week.labels, of_week.weights))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from cmsspark.periods import start_ms
-from cmsspark.popularity.evaluate import strata
-from cmsspark.popularity.fitting import fit, predict
-from cmsspark.popularity.guards import check_guards
-from cmsspark.popularity.scores import metrics
+from cmsspark.popularity.evaluate import forecasts, judged, strata
+from cmsspark.popularity.fitting import fit
 from cmsspark.popularity.series import Series
 from cmsspark.popularity.training import FIRST_DAY, Label, Weeks
 from cmsspark.schemas import stored_table
@@ -25,6 +23,8 @@ Array = np.ndarray[Any, Any]
 PREDICTIONS: Final = "popularity_predictions"
 FORECAST: Final = "popularity_forecast"
 QUALITY: Final = "popularity_quality"
+EVALUATION: Final = "popularity_evaluation"
+MODELS: Final = "popularity_models"
 _BASELINE: Final = "persistence"
 _METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
@@ -68,31 +68,57 @@ def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int =
     """``schemas/tables/popularity_quality.yaml``: the last ``count`` weeks of seven days that are over, for the model
     and the baseline; none where the series is too short. Raises DataError (65) where a guard fails.
     """
-    import polars as pl
-
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
-    rows: list[dict[str, Any]] = []
-    if starts:
-        check_guards(weeks, starts, seed=seed)
-    for start in starts:
-        labels = label.of(series, start)
-        everything = np.ones(len(labels), bool)
-        for name in dict.fromkeys((model_name, _BASELINE)):
-            scores = predict(weeks, start, name, seed=seed)
-            for stratum, where in {"all": everything, **strata(series, start)}.items():
-                found = metrics(labels[where], scores[where])
-                low, high = found["average_precision_interval"] or (None, None)
-                rows.append({
-                    "first_day": series.days[start], "model": name, "stratum": stratum,
-                    "dataset_count": found["rows"], "popular_share": found["positives"],
-                    "average_precision_low": low, "average_precision_high": high,
-                    **{metric: found[metric] for metric in _METRICS},
-                })  # fmt: skip
-    schema = {name: kind for name, kind in pl.Schema(stored_table(QUALITY).arrow()).items()}
-    frame = pl.DataFrame(rows, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")})
-    return _with_day(frame, day, QUALITY)
+    made = forecasts(weeks, starts, (model_name, _BASELINE), seed=seed) if starts else []
+    return quality_rows([judged(series, label, forecast) for forecast in made], day, QUALITY)
+
+
+def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
+    """Rows of :func:`cmsspark.popularity.evaluate.evaluate` as the stored ``table``, one for each week, model and
+    stratum.
+    """
+    import polars as pl
+
+    stored = []
+    for row in rows:
+        for stratum, found in {"all": row, **row["strata"]}.items():
+            low, high = found["average_precision_interval"] or (None, None)
+            stored.append({
+                "first_day": row["week"], "model": row["model"], "stratum": stratum,
+                "dataset_count": found["rows"], "popular_share": found["positives"],
+                "average_precision_low": low, "average_precision_high": high,
+                **{metric: found[metric] for metric in _METRICS},
+            })  # fmt: skip
+    schema = pl.Schema(stored_table(table).arrow())
+    frame = pl.DataFrame(stored, schema={name: schema[name] for name in schema if name not in ("day", "timestamp")})
+    return _with_day(frame, day, table)
+
+
+def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
+    """``schemas/tables/popularity_models.yaml``: one row, of the model card of a saved version."""
+    import polars as pl
+
+    own = [week for week in card["weeks"] if week["model"] == card["model"]]
+    baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
+    row = {
+        "day": day, "version": version, "model": card["model"], "label": Label(**card["label"]).text,
+        "learned_from": date.fromisoformat(card["learned_from"]),
+        "learned_until": date.fromisoformat(card["learned_until"]),
+        "dataset_count": card["datasets"], "row_count": card["rows"],
+        "row_count_before_sampling": card["rows_before_sampling"], "column_count": len(card["columns"]),
+        "seed": card["seed"], "judged_week_count": len(own),
+        "average_precision": _mean(own, "average_precision"), "brier": _mean(own, "brier"),
+        "persistence_average_precision": _mean(baseline, "average_precision"),
+        "model_sha256": card["model_sha256"], "columns_sha256": card["columns_sha256"], "timestamp": start_ms(day),
+    }  # fmt: skip
+    return pl.DataFrame([row], schema=pl.Schema(stored_table(MODELS).arrow())).select(stored_table(MODELS).names)
+
+
+def _mean(weeks: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [week[name] for week in weeks if week[name] is not None]
+    return float(np.mean(values)) if values else None
 
 
 def last_days(series: Series, day: date) -> Series:
@@ -112,6 +138,7 @@ def tables_of(
     series: Series, day: date, label: Label, model_name: str, *, weeks: int = 4, top: int = 2000, seed: int = 0
 ) -> Sequence[tuple[str, pl.DataFrame]]:
     """(name, rows) of the three tables of a forecast; ``top``: the ranks of the published one."""
+    label.check(series)
     every = Weeks(last_days(series, day), label)
     rows = predictions(every, day, model_name, seed=seed)
     judged = quality(every, day, model_name, weeks, seed=seed)

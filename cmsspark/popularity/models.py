@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from cmsspark.errors import UsageError
-from cmsspark.popularity.training import Training
+from cmsspark.popularity.training import Label, Training, first_by_bytes
 
 Array = np.ndarray[Any, Any]
 
@@ -119,22 +119,46 @@ class Logistic:
 
 
 class Persistence:
-    """What was popular in the last week will be: the labels are those of the same rule one week earlier."""
+    """What was popular in the last weeks will be, by the same rule; weeks: the longest window of the features that the
+    horizon holds (1, 2, 4, 8 or 26 weeks; for bytes and users 1 or 4), the threshold in its share.
+    """
 
-    def __init__(self, threshold: float) -> None:
-        self._least = np.log1p(threshold)
+    def __init__(self, label: Label) -> None:
+        self._label = label
 
     def fit(self, training: Training, seed: int) -> None:
-        self._column = training.columns.index("accesses_7d")
+        label, columns = self._label, training.columns
+        if label.top_bytes is not None:
+            name, _ = _window("bytes", label, columns)
+            self._saved: dict[str, Any] = {"column": columns.index(name), "top": label.top_bytes}
+            return
+        name, share = _window("accesses", label, columns)
+        self._saved = {"column": columns.index(name), "least": float(np.log1p(label.threshold * share))}
+        if label.users is not None:
+            users, share = _window("users", label, columns)
+            self._saved |= {"users": columns.index(users), "least_users": float(np.log1p(label.users * share))}
 
     def predict(self, rows: Array) -> Array:
-        return np.asarray(rows[:, self._column] > self._least, float)
+        saved = self._saved
+        values = rows[:, saved["column"]]
+        if "top" in saved:
+            return first_by_bytes(values, saved["top"])
+        is_popular = values > saved["least"]
+        if "users" in saved:
+            is_popular &= rows[:, saved["users"]] > saved["least_users"]
+        return np.asarray(is_popular, float)
 
     def save(self) -> dict[str, Any]:
-        return {"column": self._column, "least": float(self._least)}
+        return self._saved
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._column, self._least = saved["column"], saved["least"]
+        self._saved = dict(saved)
+
+
+def _window(measure: str, label: Label, columns: Sequence[str]) -> tuple[str, float]:
+    """The column of the longest window within the horizon, and its share of it."""
+    days = max(days for days in (7, 14, 28, 56, 182) if days <= label.days and f"{measure}_{days}d" in columns)
+    return f"{measure}_{days}d", days / label.days
 
 
 class Trees:
@@ -211,8 +235,8 @@ def _forest(options: Mapping[str, Any]) -> Model:
     return Trees({**_FOREST, **options}, 1)
 
 
-def _on_spark(kind: str) -> Callable[[float, Mapping[str, Any]], Model]:
-    def make(threshold: float, options: Mapping[str, Any]) -> Model:
+def _on_spark(kind: str) -> Callable[[Label, Mapping[str, Any]], Model]:
+    def make(label: Label, options: Mapping[str, Any]) -> Model:
         from cmsspark.popularity.spark_models import SparkModel
 
         return SparkModel(kind, options)
@@ -220,13 +244,13 @@ def _on_spark(kind: str) -> Callable[[float, Mapping[str, Any]], Model]:
     return make
 
 
-MODELS: Final[dict[str, Callable[[float, Mapping[str, Any]], Model]]] = {
-    "persistence": lambda threshold, options: Persistence(threshold),
-    "average": lambda threshold, options: Logistic(_AVERAGE),
-    "logistic": lambda threshold, options: _logistic(options),
-    "forest": lambda threshold, options: _forest(options),
-    "boosting": lambda threshold, options: _boosting(options),
-    "blend": lambda threshold, options: Blend([_forest({}), _boosting({})]),
+MODELS: Final[dict[str, Callable[[Label, Mapping[str, Any]], Model]]] = {
+    "persistence": lambda label, options: Persistence(label),
+    "average": lambda label, options: Logistic(_AVERAGE),
+    "logistic": lambda label, options: _logistic(options),
+    "forest": lambda label, options: _forest(options),
+    "boosting": lambda label, options: _boosting(options),
+    "blend": lambda label, options: Blend([_forest({}), _boosting({})]),
     "spark-logistic": _on_spark("logistic"),
     "spark-forest": _on_spark("forest"),
     "spark-boosting": _on_spark("boosting"),
@@ -244,13 +268,18 @@ ABOUT: Final = {
 }
 
 
-def make_model(name: str, threshold: float, options: Mapping[str, Any] | None = None) -> Model:
-    """A model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
+def check_model(name: str) -> None:
+    """Raises UsageError (2) for a name of no model."""
     if name not in MODELS:
         names = ", ".join(MODELS)
         next_step = f"one of {names}, or for predictions the folder of a saved model"
         raise UsageError(f"there is no model {name!r}", next_step=next_step)
-    return MODELS[name](threshold, options or {})
+
+
+def make_model(name: str, label: Label, options: Mapping[str, Any] | None = None) -> Model:
+    """A model by name, with ``options`` in place of its own. Raises UsageError (2) for another name."""
+    check_model(name)
+    return MODELS[name](label, options or {})
 
 
 def _xgboost() -> Any:

@@ -8,6 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.popularity.evaluate import WeekForecast
+from cmsspark.popularity.models import ABOUT
+from cmsspark.popularity.series import Series
+from cmsspark.popularity.training import Label
 from cmsspark.resources import read_text
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +50,26 @@ guessing.</figcaption></figure>
 </body>
 </html>
 """
+
+
+def evaluation_page(
+    series: Series, label: Label, model: str, forecasts: Sequence[WeekForecast], rows: Sequence[Mapping[str, Any]],
+    seed: int,
+) -> str:  # fmt: skip
+    """The page of an evaluation of ``model`` beside the baseline, from its forecasts and their rows."""
+    own = [forecast for forecast in forecasts if forecast.model == model]
+    labels = np.concatenate([label.of(series, forecast.day) for forecast in own])
+    scores = np.concatenate([forecast.scores for forecast in own])
+    card = {
+        "popular": label.text,
+        "model": f"{model}: {ABOUT[model]}",
+        "data": f"{len(series.datasets):,} datasets, {series.days[0]} to {series.days[-1]}",
+        "learned from": "for each week, all earlier days whose horizon is over on its Monday",
+        "guards": "later days deleted: features bit-identical; no column knows the week; shuffled labels: as guessing",
+        "baseline": f"persistence: {ABOUT['persistence']}",
+        "seed": str(seed),
+    }
+    return page(f"Which datasets become popular: {model}", card, rows, labels, scores)
 
 
 def page(title: str, card: Mapping[str, str], rows: Sequence[Mapping[str, Any]], labels: Array, scores: Array) -> str:

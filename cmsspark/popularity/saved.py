@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -40,8 +40,7 @@ class Saved:
     @property
     def label(self) -> Label:
         """What it predicts."""
-        of = self.card["label"]
-        return Label(of["threshold"], of["users"], of["weeks"])
+        return _label(self.card)
 
     def predict(self, weeks: Weeks, day: int) -> tuple[Array, Array]:
         """(calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets].
@@ -107,7 +106,7 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
     card = {
         "model": fitted.name,
         "about": ABOUT[fitted.name],
-        "label": {"threshold": label.threshold, "users": label.users, "weeks": label.weeks},
+        "label": asdict(label),
         "learned_from": series.days[0].isoformat(),
         "learned_until": series.days[-1].isoformat(),
         "datasets": len(series.datasets),
@@ -161,11 +160,16 @@ def load(folder: Path) -> Saved:
         ) from None
 
 
+def _label(card: Mapping[str, Any]) -> Label:
+    of = card["label"]
+    return Label(of["threshold"], of["users"], of["weeks"], of.get("top_bytes"))
+
+
 def _fitted(saved: Mapping[str, Any], card: Mapping[str, Any]) -> Fitted:
     if saved["version"] != _VERSION:
         raise ValueError(f"format {saved['version']}, this version of cmsspark reads {_VERSION}")
     try:
-        model = make_model(saved["name"], card["label"]["threshold"])
+        model = make_model(saved["name"], _label(card))
     except UsageError as error:
         raise ValueError(error.wanted) from None
     model.load(saved["model"])

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.errors import DataError, InputMissing, UsageError
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.pipeline.table_files import read_table
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -21,19 +22,39 @@ Array = np.ndarray[Any, Any]
 #: Measures of a day and dataset; ``accesses`` is needed, others are 0 where a series has none.
 MEASURES: Final = ("accesses", "users", "bytes", "cpus")
 _NEEDED: Final = ("day", "dataset", "accesses")
+#: Columns of a file: name → other names that are taken for it, those of stored tables among them.
+COLUMNS: Final = {
+    "day": ("date", "access_day"),
+    "dataset": ("dataset_name",),
+    "accesses": ("nacc", "access_count"),
+    "users": ("distinct_users",),
+    "bytes": ("read_bytes",),
+    "cpus": ("cpu_time", "cpu_seconds"),
+}
+#: Days times datasets of a series: four measures of so many take 6 GB.
+_MOST_CELLS: Final = 200_000_000
 
 
 @dataclass(frozen=True)
 class Series:
     """``values``: float64 [measures, days, datasets], 0 where nothing was used. ``days`` are consecutive.
 
-    ``missing``: days without any row; they count as days without use, and reports name them.
+    ``missing``: days without any row; they count as days without use, and reports name them. ``first_rows``: the number
+    of the day of each dataset's first row, which may be one without use; without it that of its first use.
     """
 
     days: tuple[date, ...]
     datasets: tuple[str, ...]
     values: Array
     missing: tuple[date, ...] = ()
+    first_rows: Array | None = None
+
+    @property
+    def is_known(self) -> Array:
+        """bool [datasets]: whether a day of the series has a row of the dataset."""
+        if self.first_rows is None:
+            return np.asarray(self.values.any((0, 1)))
+        return np.asarray(self.first_rows < len(self.days))
 
     @property
     def accesses(self) -> Array:
@@ -42,7 +63,13 @@ class Series:
 
     def until(self, count: int) -> Series:
         """The series that ends before day number ``count``."""
-        return Series(self.days[:count], self.datasets, self.values[:, :count])
+        return Series(self.days[:count], self.datasets, self.values[:, :count], first_rows=self.first_rows)
+
+    def only(self, chosen: Array) -> Series:
+        """The series of the datasets of these numbers, which ascend."""
+        names = tuple(self.datasets[number] for number in chosen.tolist())
+        first = None if self.first_rows is None else self.first_rows[chosen]
+        return Series(self.days, names, np.ascontiguousarray(self.values[:, :, chosen]), self.missing, first)
 
     def mondays(self, weeks: int = 1) -> list[int]:
         """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
@@ -53,56 +80,20 @@ class Series:
 def read_series(path: Path) -> Series:
     """The series of a CSV or Parquet file with the columns day, dataset, accesses, and optionally users, bytes, cpus.
 
-    Rows of one day and dataset are added up. Raises InputMissing (66), UsageError (2) for other files, DataError (65)
-    for damaged ones, missing columns, nulls and negative numbers.
+    Rows of one day and dataset are added up; users, bytes and cpus may be null. Raises as
+    :func:`cmsspark.pipeline.table_files.read_table`, DataError (65) for more than fits into memory.
     """
-    import polars as pl
-
-    if not path.is_file():
-        raise InputMissing("there is no such series", where=path, next_step="give a CSV or Parquet file")
-    kind = path.suffix.lower()
-    if kind not in (".csv", ".parquet"):
-        raise UsageError(f"the kind of {path.name} is not known", next_step="name it .csv or .parquet")
-    try:
-        table = pl.read_csv(path, try_parse_dates=True) if kind == ".csv" else pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        text = str(error).splitlines()[0]
-        raise DataError("the series cannot be read", where=path, found=text, next_step="write it again") from None
-    return _series_of(table, path)
-
-
-def _series_of(table: pl.DataFrame, path: Path) -> Series:
-    import polars as pl
-
-    lacking = [name for name in _NEEDED if name not in table.columns]
-    if lacking:
+    measures = MEASURES[1:]
+    table = read_table(path, "accesses", COLUMNS, _NEEDED, numbers=MEASURES, may_be_null=measures)
+    first, last = table["day"].min(), table["day"].max()
+    assert isinstance(first, date) and isinstance(last, date)
+    cells = ((last - first).days + 1) * table["dataset"].n_unique()
+    if cells > _MOST_CELLS:
         raise DataError(
-            f"the series has no column {', '.join(lacking)}",
-            where=path,
-            found=f"columns {', '.join(table.columns)}",
-            next_step="name the columns day, dataset and accesses",
-        )
-    measures = [name for name in MEASURES if name in table.columns]
-    try:
-        table = table.select(
-            pl.col("day").cast(pl.Date),
-            pl.col("dataset").cast(pl.String),
-            *(pl.col(name).cast(pl.Float64) for name in measures),
-        )
-    except pl.exceptions.PolarsError as error:
-        raise DataError(
-            "the series has days that are no dates, or numbers that are none",
-            where=path,
-            found=str(error).splitlines()[0],
-            next_step="day: 2026-01-15; accesses, users, bytes, cpus: numbers",
-        ) from None
-    bad = table.filter(
-        pl.any_horizontal(pl.col(name).is_null() for name in _NEEDED)
-        | pl.any_horizontal((pl.col(name) < 0) | pl.col(name).is_nan() for name in measures)
-    )
-    if len(bad) or table.is_empty():
-        found = f"{len(bad)} rows, the first: {bad.row(0)}" if len(bad) else "no rows"
-        raise DataError("the series has nulls or negative numbers", where=path, found=found, next_step="remove them")
+            "the accesses are too many days of too many datasets for the memory of one process", where=path,
+            found=f"{first} to {last}, {table['dataset'].n_unique():,} datasets",
+            next_step="leave out early days, or days that are mistakes",
+        )  # fmt: skip
     return make_series(table.group_by("day", "dataset").sum())
 
 
@@ -120,7 +111,9 @@ def make_series(table: pl.DataFrame) -> Series:
             values[number, row, column] = table[name].fill_null(0).to_numpy()
     present = set(row.tolist())
     missing = tuple(day for number, day in enumerate(days) if number not in present)
-    return Series(days, tuple(datasets.tolist()), values, missing)
+    first_rows = np.full(len(datasets), len(days))
+    np.minimum.at(first_rows, column, row)
+    return Series(days, tuple(datasets.tolist()), values, missing, first_rows)
 
 
 def stored_series(stored: StoredDays) -> Series:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.errors import InputMissing
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.popularity.features import Names, features
 from cmsspark.popularity.series import MEASURES, Series
 
@@ -23,24 +23,63 @@ _INACTIVE_DAYS: Final = 28
 
 @dataclass(frozen=True)
 class Label:
-    """What popular means: above ``threshold`` accesses, and above ``users`` users where given, in ``weeks`` weeks."""
+    """What popular means: above ``threshold`` accesses, and above ``users`` users where given, in ``weeks`` weeks; or,
+    with ``top_bytes``, among that many datasets with the most bytes read in these weeks (of equal bytes the first
+    name).
+
+    Users of a file are summed over days: who comes back on another day counts again.
+    """
 
     threshold: float = 10
     users: float | None = None
     weeks: int = 1
+    top_bytes: int | None = None
 
     @property
     def days(self) -> int:
         """The horizon in days."""
         return 7 * self.weeks
 
+    @property
+    def text(self) -> str:
+        """What it is, in a few words."""
+        during = "1 week" if self.weeks == 1 else f"{self.weeks} weeks"
+        if self.top_bytes is not None:
+            return f"among the {self.top_bytes:,} datasets with the most bytes read in {during}"
+        also = f" and more than {self.users:g} users" if self.users is not None else ""
+        return f"more than {self.threshold:g} accesses{also} in {during}"
+
+    def check(self, series: Series) -> None:
+        """Raises DataError (65) where the series lacks what the label is made of."""
+        lacking = [
+            name for name, is_needed in (("users", self.users is not None), ("bytes", self.top_bytes is not None))
+            if is_needed and not series.values[MEASURES.index(name)].any()
+        ]  # fmt: skip
+        if lacking:
+            name = lacking[0]
+            raise DataError(
+                f"popular is {self.text}, and the series has no {name}",
+                found=f"no column {name}, or 0 in all rows",
+                next_step=f"give a series with {name}, or another label",
+            )
+
     def of(self, series: Series, day: int) -> Array:
         """float64 [datasets], 1 where popular in the weeks from that day on."""
         after = slice(day, day + self.days)
+        if self.top_bytes is not None:
+            return first_by_bytes(series.values[MEASURES.index("bytes"), after].sum(0), self.top_bytes)
         is_popular = series.accesses[after].sum(0) > self.threshold
         if self.users is not None:
             is_popular &= series.values[MEASURES.index("users"), after].sum(0) > self.users
         return np.asarray(is_popular, float)
+
+
+def first_by_bytes(values: Array, count: int) -> Array:
+    """float64 [datasets], 1 for the ``count`` largest values above 0; of equal values the first ones."""
+    largest = np.argsort(-values, kind="stable")[:count]
+    result = np.zeros(len(values))
+    result[largest[values[largest] > 0]] = 1
+    return result
 
 
 @dataclass(frozen=True)
@@ -75,7 +114,8 @@ class Weeks:
     _made: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._names = Names(self.series.datasets)
+        # The common tiers and campaigns are those of datasets that the days have.
+        self._names = Names(self.series.datasets, self.series.is_known)
         self.columns, _ = features(self.series.until(FIRST_DAY), self._names)
 
     def rows(self, day: int) -> Array:

@@ -68,7 +68,9 @@ def key_columns(table: Table) -> tuple[str, ...]:
     Raises UsageError (2) for tables that are not published.
     """
     if table.is_private:
-        raise UsageError(f"{table.name} is never published: it is private")
+        raise UsageError(
+            f"{table.name} is never published: it is private", next_step="publish another table of the job"
+        )
     if table.keys:
         return table.keys
     return tuple(column.name for column in table.columns if column.type == "string" and not column.nullable)

@@ -52,6 +52,14 @@ def by_role(measurement: str) -> str:
     )
 
 
+def of_jobs(counter: str) -> str:
+    """The rate of a counter of our own jobs, by run and job: a point when a run ends, with its mean."""
+    return (
+        f'SELECT non_negative_derivative(max("value"), 1s) FROM "{counter}" WHERE "namespace" = \'jobs\' AND {_TIME} '
+        'GROUP BY time($__interval), "applicationid", "name" fill(none)'
+    )
+
+
 _AREAS: Final = {
     "JVMHeapMemory": "JVM heap", "JVMOffHeapMemory": "JVM off-heap", "OnHeapExecutionMemory": "execution, on heap",
     "OffHeapExecutionMemory": "execution, off heap", "OnHeapStorageMemory": "storage, on heap",
@@ -93,6 +101,11 @@ PANELS: Final = (
         ("memory", rate("memoryBytesSpilled.count")), ("disk", rate("diskBytesSpilled.count")),
     ), "Bps"),
     MetricPanel("Records read", (("", rate("recordsRead.count")),), "short"),
+    MetricPanel("Records of our jobs", (
+        ("read", of_jobs("records_read")), ("malformed", of_jobs("records_malformed")),
+    ), "rps", about="Of each run, when it has ended"),
+    MetricPanel("Bytes that our jobs read by path", (("", of_jobs("input_bytes")),), "Bps",
+                about="Which Spark's metrics do not count"),
 )  # fmt: skip
 
 
@@ -145,11 +158,17 @@ def _panel(panel: MetricPanel, number: int, place: dict[str, int]) -> dict[str, 
                 "rawQuery": True,
                 "query": query,
                 "resultFormat": "time_series",
-                "alias": f"{legend} $tag_process".strip() if '"process"' in query else "$tag_role",
+                "alias": _alias(legend, query),
             }
             for index, (legend, query) in enumerate(panel.queries)
         ],
     }
+
+
+def _alias(legend: str, query: str) -> str:
+    if "'jobs'" in query:
+        return f"$tag_name {legend}".strip()
+    return f"{legend} $tag_process".strip() if '"process"' in query else "$tag_role"
 
 
 def _variable(name: str, query: str) -> dict[str, Any]:

@@ -70,7 +70,9 @@ class SearchIndex:
                 hits = self._client.search(body).hits
             except TooLargeError:
                 if size == 2:
-                    raise DataError("a document is larger than an answer may be", where=self.where) from None
+                    raise DataError(
+                        "a document is larger than an answer may be", where=self.where, next_step="name another --index"
+                    ) from None
                 self._page = max(2, size // 2)
                 continue
             if any(not hit.sort or hit.sort[0] is None for hit in hits):

@@ -163,7 +163,9 @@ class Database:
 
     def _require(self, table: str) -> None:
         if table not in self._tables:
-            raise UsageError(f"there is no table {table!r}", found=", ".join(self._tables))
+            raise UsageError(
+                f"there is no table {table!r}", found=", ".join(self._tables), next_step="`show tables` lists them"
+            )
 
     def _all_stored(self) -> Iterator[StoredInterval]:
         for name, job in self._tables.items():

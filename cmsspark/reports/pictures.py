@@ -139,7 +139,7 @@ def pictures(use: Use, about: str) -> list[Picture]:
         Picture(
             "remote",
             "Local and remote reads",
-            f"share of {unit} {about}: at the job's own site, from another site, or not said by the log",
+            f"share of {unit} {about}: at the job's own site, from another site, or not recorded by the log",
             charts.shares(use.places, ("local", "remote", "not known"), ("c1", "c2", "c7"), what="local and remote"),
         ),
     ]

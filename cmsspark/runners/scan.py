@@ -17,6 +17,7 @@ from cmsspark.kernel.jobs import JOB_COLUMNS
 from cmsspark.runners.cores import cores_of
 from cmsspark.runners.read_exact_files import read_exact_files
 from cmsspark.runners.tasks import (
+    GZIP_FACTOR,
     ROUNDS,
     StreamFiles,
     Task,
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 2_000_000_000
 #: Bytes of input for each task whose files Spark reads, at least: the start of a worker costs as much as reading them.
 SPARK_TASK_BYTES: Final = 128_000_000
+#: Packed files up to so many bytes are passed to the workers as they are, so many bytes together to a task at most. A
+#: JVM inflates them and divides them into lines at ten times the cost of passing them.
+WHOLE_BYTES: Final = 64_000_000
+_WHOLE_TASK_BYTES: Final = 128_000_000
 #: Bytes that are read in the time in which a file is opened. Spark's 4 MB would make a task of each 32 small files.
 OPEN_BYTES: Final = 1_000_000
 #: The driver lists up to so many files of a stream one by one; a Spark job of some tasks lists more.
@@ -61,10 +66,10 @@ def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskConte
         tasks = pack_tasks(direct, cores_of(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
         parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(direct, context)))
-    set_sizes(spark, total_weight(streams), sum(len(stream.files) for stream in streams))
-    for stream in streams:
-        if feeds[stream] == "spark":
-            parts.append(_through_spark(spark, stream, context))
+    through_spark = [stream for stream in streams if feeds[stream] == "spark"]
+    is_whole = are_passed_whole(through_spark)
+    set_sizes(spark, total_weight(streams), sum(len(stream.files) for stream in streams), is_whole=is_whole)
+    parts += [_through_spark(spark, stream, context, is_whole=is_whole) for stream in through_spark]
     return reduce(lambda left, right: left.unionByName(right), parts)
 
 
@@ -73,10 +78,24 @@ def _schema(streams: Sequence[StreamFiles], context: TaskContext) -> str:
     return spark_schema(JOB_COLUMNS) if streams[0].stream in STREAMS_OF_JOBS else context.schema()
 
 
-def set_sizes(spark: SparkSession, weight: int, files: int = 0) -> None:
-    """Set the size of tasks whose files Spark reads, ``files`` of ``weight`` bytes together, and how it lists them."""
+def are_passed_whole(streams: Sequence[StreamFiles]) -> bool:
+    """Whether Spark passes the files as they are: where each is packed, and none is large.
+
+    Beside a file that Spark divides into lines none is, as all have tasks of one size.
+    """
+    files = [file for stream in streams if stream.format != "avro" for file in stream.files]
+    return bool(files) and all(path.endswith(".gz") and size <= WHOLE_BYTES for path, size in files)
+
+
+def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_whole: bool = False) -> None:
+    """Set the size of tasks whose files Spark reads, ``files`` of ``weight`` bytes together, and how it lists them.
+
+    ``is_whole``: the files are packed, and a task gets all of its files at once.
+    """
     share = (weight + files * OPEN_BYTES) // (cores_of(spark) * ROUNDS)
     size = max(SPARK_TASK_BYTES, min(TASK_BYTES, share))
+    if is_whole:
+        size = min(size // GZIP_FACTOR, _WHOLE_TASK_BYTES)
     for name, value in {
         "spark.sql.files.maxPartitionBytes": size,
         "spark.sql.files.openCostInBytes": OPEN_BYTES,
@@ -139,7 +158,10 @@ class _SparkTask:
         yield from self.context.batches(reader, aggregator, is_last=True)
 
 
-def _through_spark(spark: SparkSession, stream: StreamFiles, context: TaskContext) -> DataFrame:
+def _through_spark(
+    spark: SparkSession, stream: StreamFiles, context: TaskContext, *, is_whole: bool = False
+) -> DataFrame:
+    """The rows of a stream whose files Spark reads. ``is_whole``: it passes files, else the lines of text files."""
     from pyspark.sql import functions as F
 
     parts = []
@@ -151,12 +173,12 @@ def _through_spark(spark: SparkSession, stream: StreamFiles, context: TaskContex
         whole = read_exact_files(spark, "binaryFile", accepted).select("file_path", "content")
         parts.append(whole.mapInArrow(replace(task, is_whole=True, accept_damaged=True), schema))
     paths = [path for path, _ in stream.files if path not in context.accepted]
-    is_avro = stream.format == "avro"
-    if paths and is_avro:
+    is_whole = is_whole or stream.format == "avro"
+    if paths and is_whole:
         rows = read_exact_files(spark, "binaryFile", paths).select("file_path", "content")
     elif paths:
         lines = read_exact_files(spark, "text", paths, lineSep="\n")
         rows = lines.select("file_path", F.col("value").cast("binary"))
     if paths:
-        parts.append(rows.mapInArrow(replace(task, is_whole=is_avro), schema))
+        parts.append(rows.mapInArrow(replace(task, is_whole=is_whole), schema))
     return reduce(lambda left, right: left.unionByName(right), parts)

@@ -127,7 +127,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
     if full or unwritten:
         causes = _CAUSE.findall(text)
         is_store = bool(unwritten or _WRITING.search(text))
-        place = "in the store" if is_store else "in spark.local.dir, where shuffled rows lie"
+        place = "in the store" if is_store else "in spark.local.dir, which holds shuffled rows"
         return errors.OutputError(
             "the result cannot be written" if is_store else "there is no room for what Spark keeps on disk",
             where=unwritten[1] if unwritten else None,
@@ -198,18 +198,22 @@ def _not_read(file: str, text: str) -> errors.CmssparkError:
 
 
 @contextmanager
-def static_plans(spark: SparkSession) -> Iterator[None]:
+def static_plans(spark: SparkSession, shuffle_partitions: int | None = None) -> Iterator[None]:
     """Run queries without adaptive execution, which runs a job of its own for each exchange.
 
-    For queries without joins, whose numbers of partitions are set.
+    For queries whose numbers of partitions are set, with ``shuffle_partitions`` those of all exchanges.
     """
-    name = "spark.sql.adaptive.enabled"
-    before = spark.conf.get(name, "true")
-    spark.conf.set(name, "false")
+    options = {"spark.sql.adaptive.enabled": "false"}
+    if shuffle_partitions is not None:
+        options["spark.sql.shuffle.partitions"] = str(shuffle_partitions)
+    before = {name: spark.conf.get(name) for name in options}
+    for name, value in options.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(name, before or "true")
+        for name, value in before.items():
+            spark.conf.set(name, value or "")
 
 
 def small_session(app: str, settings: Settings | None = None) -> SparkSession:
@@ -228,5 +232,6 @@ def small_session(app: str, settings: Settings | None = None) -> SparkSession:
         kerberos.check(os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab")))
     quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    options = {"spark.ui.enabled": "false", "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
+    off = dict.fromkeys(("spark.ui.enabled", "spark.eventLog.enabled"), "false")
+    options = {**off, "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
     return session(app, **{"spark.master": "local[1]", **options, **access})

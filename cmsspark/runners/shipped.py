@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark import clock
 from cmsspark.days import DAY_MS
-from cmsspark.errors import CmssparkError, OutputError
+from cmsspark.errors import CmssparkError, OutputError, SettingsError
 from cmsspark.hadoop import HadoopFiles
 from cmsspark.storage import Files, join
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Archives from this size on are fetched from the cluster's file system, smaller ones from the driver.
 SHARED_BYTES: Final = 256 * 1024 * 1024
+#: The option of Spark that sets another limit.
+SHARED_BYTES_KEY: Final = "spark.cmsspark.sharedIndexBytes"
 #: Days that an archive there is kept at least; other hosts may use it.
 KEPT_DAYS: Final = 60
 #: A folder in the user's home there.
@@ -30,7 +32,8 @@ def ship(spark: SparkSession, folder: Path) -> str:
     """Make the folder of a snapshot available to tasks and return its name for :func:`local_folder`.
 
     Tasks of a local session open it in place. On a cluster Spark unpacks an archive of it on each executor. Raises
-    OutputError (73) if the archive cannot be written beside the snapshot.
+    OutputError (73) if the archive cannot be written beside the snapshot, SettingsError (78) for an option that is no
+    number.
     """
     master = spark.sparkContext.master
     if master.startswith("local") and "cluster" not in master:
@@ -38,10 +41,20 @@ def ship(spark: SparkSession, folder: Path) -> str:
     # Executors fetch the archive whenever they start, so it stays as long as its snapshot does.
     packed = archive(folder)
     location = str(packed)
-    if master == "yarn" and packed.stat().st_size >= SHARED_BYTES:
+    if master == "yarn" and packed.stat().st_size >= _shared_bytes(spark):
         location = shared(HadoopFiles(spark), packed) or location
     spark.sparkContext.addArchive(f"{location}#{folder.name}")
     return folder.name
+
+
+def _shared_bytes(spark: SparkSession) -> int:
+    value = spark.conf.get(SHARED_BYTES_KEY, str(SHARED_BYTES))
+    assert value is not None
+    if value.isascii() and value.isdigit():
+        return int(value)
+    raise SettingsError(
+        f"{SHARED_BYTES_KEY} is a number of bytes", found=repr(value), next_step=f"write one such as {SHARED_BYTES}"
+    )
 
 
 def shared(files: Files, packed: Path) -> str | None:

@@ -46,11 +46,12 @@ DRIVER_ROWS: Final = 1_000_000
 class SparkRunner:
     """Counts days with a Spark session. Without a catalogue in the context the shuffle join attaches the ``dumps``.
 
-    ``rses``: the storage elements of a dump of Rucio.
+    ``rses``: the storage elements of a dump of Rucio. ``tables``: those that the driver writes where they are small.
     """
 
     session: SparkSession
     dumps: Sequence[Dump]
+    tables: Sequence[str]
     feed: str = "auto"
     rses: Rses | None = None
 
@@ -78,7 +79,7 @@ class SparkRunner:
         scanned = reduce(lambda left, right: left.unionByName(right), parts)
         is_shuffled = bool(of_accesses) and not has_catalogue
         rows = _persisted(merged(scanned, max(1, partitions), context.day), is_adaptive=is_shuffled)
-        return SparkResult(rows, context.day, jobs, kept)
+        return SparkResult(rows, context.day, self.tables, jobs, kept)
 
     def _rucio_replicas(self, dump: Dump | None) -> tuple[DataFrame | None, DataFrame | None]:
         """The replicas on disk by Rucio, with ``shuffle_join.DISK_REPLICAS``, and what is persisted for them.
@@ -146,37 +147,57 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
 class SparkResult:
     """The :class:`cmsspark.runners.scan_result.ScanResult` of Spark. ``rows``: the merged rows, persisted.
 
-    ``jobs``: the merged jobs with their tables, persisted; None without a stream of jobs. ``kept``: other persisted
-    rows that these are made of.
+    ``tables``: those that the driver writes where they are small. ``jobs``: the merged jobs with their tables,
+    persisted; None without a stream of jobs. ``kept``: other persisted rows that these are made of.
     """
 
     rows: DataFrame
     day: date
+    tables: Sequence[str]
     jobs: DataFrame | None = None
     kept: DataFrame | None = None
     engine: str = SPARK
 
     @cached_property
-    def _side(self) -> list[tuple[Any, ...]]:
-        """All rows without their packed column: some hundred, and the quarantined records that the merge keeps.
+    def _collected(self) -> tuple[list[tuple[Any, ...]], JobTables]:
+        """All rows without their packed column, and the tables of jobs, by one job. Later jobs use the persisted rows.
 
-        This job reads the logs; later jobs use the persisted rows.
+        The rows are some hundred, and the quarantined records that the merge keeps. The tables of jobs are some hundred
+        thousand rows of CRAB, and 8 bytes for each job.
         """
-        with spark_progress(self.rows.sparkSession, "reading logs in Spark"):
-            rows = self.rows.select("kind", "stream", "app", "nacc", "detail").collect()
-        return [(row["kind"], row["stream"], row["app"], row["nacc"], row["detail"]) for row in rows]
+        columns = ("kind", "stream", "app", "nacc", "detail")
+        rows = self.rows.selectExpr(*columns, "cast(null as binary) packed")
+        if self.jobs is not None:
+            # The rows are made of the jobs, which are persisted when the tasks that read them here start.
+            of_tables = self.jobs.where("packed is not null")
+            rows = rows.unionAll(of_tables.select(*columns, "packed"))
+        side: list[tuple[Any, ...]] = []
+        tables = JobTables()
+        with spark_progress(self.rows.sparkSession, "reading logs in Spark"), static_plans(self.rows.sparkSession):
+            for row in rows.collect():
+                if row["packed"] is None:
+                    side.append(tuple(row[name] for name in columns))
+                else:
+                    tables.add_rows(row["kind"], decode_rows(row["packed"]))
+        return side, tables
+
+    @property
+    def _side(self) -> list[tuple[Any, ...]]:
+        return self._collected[0]
+
+    def _row_count(self, kind: str) -> int:
+        return sum(row[3] for row in self._side if row[0] == kind)
 
     @cached_property
-    def _job_tables(self) -> JobTables:
-        """The tables of jobs: some hundred thousand rows of CRAB, and 8 bytes for each job, collected in one job.
-
-        An iterator over the partitions would be a job for each of them.
-        """
-        tables = JobTables()
-        if self.jobs is not None:
-            for row in self.jobs.where("packed is not null").select("kind", "packed").collect():
-                tables.add_rows(row["kind"], decode_rows(row["packed"]))
-        return tables
+    def _packed(self) -> dict[str, list[bytes]]:
+        """Encoded rows of the small tables by kind, collected in one job."""
+        kinds = {_kind(table) for table in self.tables if table not in JOB_TABLES}
+        found: dict[str, list[bytes]] = {kind: [] for kind in sorted(kinds) if self._row_count(kind) <= DRIVER_ROWS}
+        if found:
+            small = ", ".join(f"'{kind}'" for kind in found)
+            for row in self.rows.where(f"kind in ({small})").select("kind", "packed").collect():
+                found[row["kind"]].append(row["packed"])
+        return found
 
     def side_rows(self) -> Iterator[SideRow]:
         """Return the rows of the scan that are not accesses."""
@@ -189,14 +210,12 @@ class SparkResult:
     def write(self, run: StagedRun, table: str, fmt: str) -> int:
         """Write a table of the run and return its number of rows. The driver writes small tables, tasks large ones."""
         if table in JOB_TABLES:
-            return run.write_arrow(self._job_tables.table(table, self.day), table)
-        kind = PARTIALS if table == "partials" else REPORT
-        schema = stored_table(table)
-        row_count = sum(row[3] for row in self._side if row[0] == kind)
+            return run.write_arrow(self._collected[1].table(table, self.day), table)
+        kind, schema = _kind(table), stored_table(table)
+        if kind in self._packed:
+            return run.write_arrow(_sorted([decode_rows(packed) for packed in self._packed.pop(kind)], schema), table)
         packed = self.rows.where(f"kind = '{kind}'").select("packed")
-        if fmt == "parquet" and row_count <= DRIVER_ROWS:
-            return run.write_arrow(_sorted([decode_rows(row["packed"]) for row in packed.collect()], schema), table)
-        rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(file_count(row_count))
+        rows = packed.mapInArrow(decode_batches, schema.spark()).coalesce(file_count(self._row_count(kind)))
         return run.write(rows.sortWithinPartitions(*(USER_KEYS if kind == PARTIALS else KEYS)), table, fmt)
 
     def close(self) -> None:
@@ -209,6 +228,11 @@ class SparkResult:
         summary = locality.summary(self.rows.sparkSession)
         if summary:
             click.echo(summary, err=True)
+
+
+def _kind(table: str) -> str:
+    """The kind of the merged rows that a table of accesses is made of."""
+    return PARTIALS if table == "partials" else REPORT
 
 
 def _sorted(parts: list[pa.Table], schema: Table) -> pa.Table:

@@ -15,7 +15,7 @@ from cmsspark.access import AccessBatch, Remote
 from cmsspark.schemas import input_table
 from cmsspark.sources.fields import UNKNOWN, Apps, MemoDict, as_is
 from cmsspark.sources.formats.chunk import Content
-from cmsspark.sources.formats.fast_keys import AccessKeys, fast_access_lines
+from cmsspark.sources.formats.fast_keys import AccessKeys, Ends, fast_access_lines
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, add_bytes, add_lfns, objects, parts_of
 from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.sample import FormatVersions, RecordSchema
@@ -103,7 +103,8 @@ class AaaNgDecoder(JsonDecoder):
         meanings = (
             self.user_names.__getitem__, self.apps.of.__getitem__, as_is, as_is, as_is, as_is, is_resolved, is_resolved
         )  # fmt: skip
-        keys = AccessKeys("file_lfn", tuple(_TEXTS.values())[1:], _LONGS[:1], _LONGS[1:], NO_NAMES)
+        ends = Ends("site_name", "server_site", "src_site", "dst_site", "src_site_status", "dst_site_status")
+        keys = AccessKeys("file_lfn", tuple(_TEXTS.values())[1:], ends, _LONGS[:1], _LONGS[1:], NO_NAMES)
         self._fast_lines = fast_access_lines(self.day_number, keys, meanings, self._number)
 
     @classmethod

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+import msgspec
+
 from cmsspark.access import AccessBatch
 from cmsspark.sources.fields import UNKNOWN, Apps
+from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.json_lines import JsonDecoder, Metadata, objects, parts_of
 from cmsspark.sources.formats.strict_json import Fields, last
 from cmsspark.sources.values import Malformed, long, text
@@ -52,12 +55,19 @@ class CacheDecoder(JsonDecoder):
     """
 
     stream = FEED
-    #: No line is of this type, so that the strict parser reads every line.
-    record_type = int
+    record_type = CacheRecord
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         super().__init__(day, apps, format_name)
         self.sites: dict[str, CacheSums] = {}
+
+    def decode_lines(self, lines: Content) -> list[Any]:
+        """Leave all lines to the strict parser. Raises msgspec.ValidationError."""
+        raise msgspec.ValidationError
+
+    def decode_line(self, line: bytes) -> Any:
+        """Leave the line to the strict parser. Raises msgspec.ValidationError."""
+        raise msgspec.ValidationError
 
     def strict(self, fields: Fields) -> Any:
         """The record of a parsed line, whose fields are in ``data`` or beside ``metadata``. Raises Malformed."""

@@ -209,7 +209,7 @@ def find_stream(name: str) -> Stream:
     """The stream of that name. Raises UsageError (2) that lists all streams."""
     if name in STREAMS_BY_NAME:
         return STREAMS_BY_NAME[name]
-    raise UsageError(f"there is no stream {name!r}", found=", ".join(STREAMS))
+    raise UsageError(f"there is no stream {name!r}", found=", ".join(STREAMS), next_step="name one of these")
 
 
 def of_accesses(filters: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -35,6 +35,7 @@ STORE_VERSION = 1
 FILE_ROWS = 6_000_000
 #: The key of CURRENT that names the run whose rows a compacted run has, as in its manifest.
 ROWS_OF = "rows_of"
+_WRITE_AGAIN = "run it again; where it happens again, check the disk of the store"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,12 @@ class StagedRun:
         self._write_parts(rows, folder)
         parts = parts_of(self.files, folder)
         if not read_parts(self.files, parts).equals(rows):
-            raise OutputError(f"{rows.num_rows} rows of {table} were written", where=folder, found="other rows")
+            raise OutputError(
+                f"{rows.num_rows} rows of {table} were written",
+                where=folder,
+                found="other rows",
+                next_step=_WRITE_AGAIN,
+            )
         self.tables[table] = {**entry, "files": len(parts), "bytes": sum(part.size for part in parts)}
 
     def _write_parts(self, rows: pa.Table, folder: str) -> None:
@@ -133,7 +139,12 @@ class StagedRun:
         """Add a written table to the manifest. Raises OutputError (73) where rows were lost or multiplied."""
         table, folder = schema.name, self.table_path(schema.name)
         if written != read_back:
-            raise OutputError(f"{written} rows of {table} were written", where=folder, found=f"{read_back} read back")
+            raise OutputError(
+                f"{written} rows of {table} were written",
+                where=folder,
+                found=f"{read_back} read back",
+                next_step=_WRITE_AGAIN,
+            )
         parts = parts_of(self.files, folder, fmt)
         self.tables[table] = {
             "rows": written,
@@ -240,7 +251,10 @@ def run_table(files: Files, fout: str, job: str, table: str, interval: Interval,
     matches = [name for name in ids if name.startswith(run)]
     if len(matches) != 1:
         raise InputMissing(
-            f"a run of {job} of {interval} whose id begins with {run} is wanted", where=runs, found=", ".join(ids)
+            f"a run of {job} of {interval} whose id begins with {run} is wanted",
+            where=runs,
+            found=", ".join(ids) or "no runs",
+            next_step="give more letters of one of these ids",
         )
     path = join(runs, matches[0])
     manifest = _read_manifest(files, join(path, "manifest.json"), "compare another run")

@@ -144,7 +144,7 @@ class _Line:
             )
         if self._takes_a_day() and not self._has("--date"):
             if self._names_no_day:
-                self.gone.append(("--hdir", "the folder names no day: say which day, and which job's result"))
+                self.gone.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
                 self._add("--date", "YYYYMMDD", "--job", "JOB")
             elif not (self._publishes or self.job.is_day_optional):
                 # The day as such: a job that waits in a queue may start on another one.

@@ -38,6 +38,8 @@ START_WITHIN_S: Final = 1800.0
 MEASURED: Final[Mapping[str, tuple[str, str]]] = {
     "spark.eventLog.enabled": ("true", "stages, tasks and memory of each run are stored (docs/monitoring.md)"),
     "spark.eventLog.dir": ("{events}", "a private folder of this host; another one, or --no-monitor, replaces it"),
+    "spark.eventLog.compress": ("true", "a log has a tenth of its text's size"),
+    "spark.eventLog.compression.codec": ("lz4", "Spark has loaded it already; zstd costs more to write and to read"),
     "spark.eventLog.logStageExecutorMetrics": ("true", "peaks of memory by stage"),
     "spark.executor.metrics.pollingInterval": ("1s", "peaks between two heartbeats are seen"),
 }
@@ -133,7 +135,7 @@ def choose_profile(request: Request, settings: Settings) -> Profile:
     chosen = [name for name in ("local", "yarn", "k8s") if request.has(f"--{name}")]
     chosen += request.every("--profile")
     if len(set(chosen)) > 1:
-        raise UsageError("one profile is wanted", found=" and ".join(chosen))
+        raise UsageError("one profile is wanted", found=" and ".join(chosen), next_step="leave out all but one of them")
     if chosen:
         return load_profile(chosen[0])
     master = request.last("--master") or ""
@@ -154,7 +156,7 @@ def _deploy_mode(request: Request, profile: Profile) -> Mode:
         return "client"
     if mode == "cluster":
         return "cluster"
-    raise UsageError("--deploy-mode is client or cluster", found=repr(mode))
+    raise UsageError("--deploy-mode must be client or cluster", found=repr(mode))
 
 
 def _check_master(master: str, mode: Mode) -> None:
@@ -230,7 +232,7 @@ def _start_within(request: Request) -> float:
     try:
         seconds = START_WITHIN_S if given is None else float(given)
     except ValueError:
-        raise UsageError("--start-within is a number of seconds", found=repr(given)) from None
+        raise UsageError("--start-within must be a number of seconds", found=repr(given)) from None
     return seconds if seconds > 0 else math.inf
 
 

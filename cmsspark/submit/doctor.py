@@ -34,7 +34,7 @@ _NONE: Final = 200_000_000
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """What was found of one need. ``state``: ok, note or wrong; ``mend``: what to do, None where nothing is."""
 
     name: str
@@ -48,7 +48,7 @@ class Finding:
 @click.option("--fout", metavar="URI", help="URI of the store. [default: `store` in the settings]")
 @click.option("--settings", "settings_file", metavar="FILE", help=SETTINGS_HELP)
 def command(as_json: bool, fout: str | None, settings_file: str | None) -> int:
-    """Look at what cmsspark needs on this host: a line for each need, with what mends it.
+    """Check what cmsspark needs on this host: a line for each need, with the next step where it is not met.
 
     Nothing is changed, made or sent. Ends with 78 where something is wrong.
     """
@@ -64,7 +64,7 @@ def command(as_json: bool, fout: str | None, settings_file: str | None) -> int:
     return int(Exit.SETTINGS) if any(finding.state == WRONG for finding in findings) else 0
 
 
-def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, str]) -> Iterator[Finding]:
+def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Look at each need in turn."""
     yield _python()
     yield _compiled()
@@ -74,8 +74,8 @@ def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, s
     except CmssparkError as error:
         yield _failed("settings", error)
         return
-    yield Finding("settings", OK, settings.origin or "no file, built-in values")
-    looks: tuple[tuple[str, Callable[[], Finding]], ...] = (
+    yield Diagnosis("settings", OK, settings.origin or "no file, built-in values")
+    looks: tuple[tuple[str, Callable[[], Diagnosis]], ...] = (
         ("store", lambda: _store(fout or settings.store)),
         ("root", lambda: _root(settings)),
         ("key", lambda: _key(settings)),
@@ -89,35 +89,35 @@ def examine(settings_file: str | None, fout: str | None, environ: Mapping[str, s
         except CmssparkError as error:
             yield _failed(name, error)
         except OSError as error:
-            yield Finding(name, WRONG, f"{error.filename or ''}: {error.strerror}".strip(": "))
+            yield Diagnosis(name, WRONG, f"{error.filename or ''}: {error.strerror}".strip(": "))
 
 
-def _failed(name: str, error: CmssparkError) -> Finding:
+def _failed(name: str, error: CmssparkError) -> Diagnosis:
     parts = [str(part) for part in (error.wanted, error.where, error.found) if part is not None]
-    return Finding(name, WRONG, "; ".join(parts), error.next_step)
+    return Diagnosis(name, WRONG, "; ".join(parts), error.next_step)
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     text = f"{platform.python_version()}, cmsspark {__version__}, in {sys.prefix}"
     if not (3, 11) <= sys.version_info[:2] < (3, 14):
-        return Finding("python", WRONG, text, "install cmsspark with Python 3.11, 3.12 or 3.13")
-    return Finding("python", OK, text)
+        return Diagnosis("python", WRONG, text, "install cmsspark with Python 3.11, 3.12 or 3.13")
+    return Diagnosis("python", OK, text)
 
 
-def _compiled() -> Finding:
+def _compiled() -> Diagnosis:
     reason = unavailable_reason()
     if not reason:
-        return Finding("compiled", OK, "logs and dumps are read by compiled code")
+        return Diagnosis("compiled", OK, "logs and dumps are read by compiled code")
     if reason == OFF:
         text = "off by CMSSPARK_COMPILED=0; logs are read more slowly"
-        return Finding("compiled", NOTE, text, "unset CMSSPARK_COMPILED")
+        return Diagnosis("compiled", NOTE, text, "unset CMSSPARK_COMPILED")
     is_checkout = Path(__file__).parent.parent.joinpath("hashed.pyx").exists()
     target = f"-e {Path(__file__).parent.parent.parent}" if is_checkout else "--force-reinstall --no-cache-dir cmsspark"
     mend = f"have gcc and Python's headers (python3-dev), then: {sys.executable} -m pip install --no-deps {target}"
-    return Finding("compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend)
+    return Diagnosis("compiled", NOTE, f"none ({reason}); logs are read up to three times more slowly", mend)
 
 
-def _java(environ: Mapping[str, str]) -> Finding:
+def _java(environ: Mapping[str, str]) -> Diagnosis:
     from cmsspark.submit.host import check_java, find_java, find_spark
 
     try:
@@ -126,28 +126,30 @@ def _java(environ: Mapping[str, str]) -> Finding:
     except CmssparkError as error:
         # One machine's jobs run without a JVM.
         failed = _failed("java", error)
-        return Finding("java", NOTE, f"{failed.text}; only Spark and HDFS need it", failed.mend)
+        return Diagnosis("java", NOTE, f"{failed.text}; only Spark and HDFS need it", failed.mend)
     assert java is not None
-    return Finding("java", OK, f"{java.version} ({java.program}) for Spark {spark.version} in {spark.home}")
+    return Diagnosis("java", OK, f"{java.version} ({java.program}) for Spark {spark.version} in {spark.home}")
 
 
-def _store(fout: str | None) -> Finding:
+def _store(fout: str | None) -> Diagnosis:
     if not fout:
-        return Finding("store", NOTE, "none is named; each command needs --fout", "put `store: URI` into cmsspark.yaml")
+        return Diagnosis(
+            "store", NOTE, "none is named; each command needs --fout", "put `store: URI` into cmsspark.yaml"
+        )
     if not is_local(fout):
-        return Finding("store", OK, f"{fout} (not on this host: not looked at)")
+        return Diagnosis("store", OK, f"{fout} (not on this host: not checked)")
     folder = Path(local_path(fout))
     there = _existing(folder)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         mend = f"get permission on {there}, or name another store"
-        return Finding("store", WRONG, f"{folder} cannot be written", mend)
+        return Diagnosis("store", WRONG, f"{folder} cannot be written", mend)
     if not folder.exists():
-        return Finding("store", OK, f"{folder}, which the first run makes")
+        return Diagnosis("store", OK, f"{folder}, which the first run makes")
     jobs = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
-    return Finding("store", OK, f"{folder}: {', '.join(jobs) or 'empty'}")
+    return Diagnosis("store", OK, f"{folder}: {', '.join(jobs) or 'empty'}")
 
 
-def _root(settings: Settings) -> Finding:
+def _root(settings: Settings) -> Diagnosis:
     from cmsspark.sources.layout import Layout
 
     layout = Layout.load(settings.sources, settings.root)
@@ -163,25 +165,25 @@ def _root(settings: Settings) -> Finding:
     where = settings.root or "no root: production's folders on HDFS"
     if missing and not present:
         mend = "name the folder with --root, CMSSPARK_ROOT or `root` in the settings"
-        return Finding("root", WRONG, f"{where}: no input folder is there", mend)
+        return Diagnosis("root", WRONG, f"{where}: no input folder is there", mend)
     texts = [f"has {', '.join(present)}"] if present else []
     texts += [f"lacks {', '.join(missing)}"] if missing else []
     texts += [f"not on this host: {', '.join(remote)}"] if remote else []
     state = NOTE if missing else OK
-    return Finding("root", state, f"{where}: {'; '.join(texts)}", "see docs/feeds.md" if missing else None)
+    return Diagnosis("root", state, f"{where}: {'; '.join(texts)}", "see docs/feeds.md" if missing else None)
 
 
-def _key(settings: Settings) -> Finding:
+def _key(settings: Settings) -> Diagnosis:
     from cmsspark import pseudonyms
 
     path = settings.state_dir / pseudonyms.KEY_FILE
     if not path.exists():
         mend = "the first run makes it; back it up: periods cannot be counted across two keys"
-        return Finding("key", NOTE, f"{path} is not there yet", mend)
-    return Finding("key", OK, f"{path}, key {pseudonyms.load_or_make(path).key_id}")
+        return Diagnosis("key", NOTE, f"{path} is not there yet", mend)
+    return Diagnosis("key", OK, f"{path}, key {pseudonyms.load_or_make(path).key_id}")
 
 
-def _broker(settings: Settings) -> Finding:
+def _broker(settings: Settings) -> Diagnosis:
     from cmsspark.publish.publishing_settings import publishing_settings
     from cmsspark.publish.sinks import SINKS
 
@@ -189,19 +191,19 @@ def _broker(settings: Settings) -> Finding:
     sink = options.sink or ("stomp" if options.amq else "file")
     if sink not in SINKS or SINKS[sink].example is None:
         folder = options.spool or settings.state_dir / "published"
-        return Finding("broker", OK, f"none: documents go to files in {folder}")
+        return Diagnosis("broker", OK, f"none: documents go to files in {folder}")
     if not options.amq:
-        return Finding("broker", WRONG, f"sink {sink} without credentials", "name the file as `amq` under publishing")
+        return Diagnosis("broker", WRONG, f"sink {sink} without credentials", "name the file as `amq` under publishing")
     credentials: Any = SINKS[sink].load().read_credentials(Path(options.amq))
     # A broker has several addresses, an HTTP endpoint one.
     addresses = getattr(credentials, "addresses", None) or [(credentials.host, credentials.port)]
     failed = [f"{host}:{port}: {reason}" for host, port in addresses if (reason := _unreachable(host, port))]
     if len(failed) == len(addresses):
-        return Finding("broker", WRONG, "; ".join(failed), f"check {options.amq}, the network and the firewall")
+        return Diagnosis("broker", WRONG, "; ".join(failed), f"check {options.amq}, the network and the firewall")
     names = ", ".join(f"{host}:{port}" for host, port in addresses)
     if failed:
-        return Finding("broker", NOTE, f"{names}; not all answer: {'; '.join(failed)}", "the others take over")
-    return Finding("broker", OK, f"{names} accepts connections (no login was tried)")
+        return Diagnosis("broker", NOTE, f"{names}; not all answer: {'; '.join(failed)}", "the other brokers are used")
+    return Diagnosis("broker", OK, f"{names} accepts connections (no login was tried)")
 
 
 def _unreachable(host: str, port: int) -> str:
@@ -212,7 +214,7 @@ def _unreachable(host: str, port: int) -> str:
     return ""
 
 
-def _disk(settings: Settings, fout: str | None) -> Finding:
+def _disk(settings: Settings, fout: str | None) -> Diagnosis:
     store = fout or settings.store
     folders = {"cache": settings.cache_dir, "state": settings.state_dir}
     if store and is_local(store):
@@ -221,12 +223,12 @@ def _disk(settings: Settings, fout: str | None) -> Finding:
     least = min(free, key=lambda name: free[name])
     text = ", ".join(f"{name} {size / 1e9:.1f} GB free ({folders[name]})" for name, size in free.items())
     if free[least] >= _LITTLE:
-        return Finding("disk", OK, text)
+        return Diagnosis("disk", OK, text)
     mend = f"make room for {folders[least]}, or name another {least} in the settings"
-    return Finding("disk", WRONG if free[least] < _NONE else NOTE, text, mend)
+    return Diagnosis("disk", WRONG if free[least] < _NONE else NOTE, text, mend)
 
 
-def _cluster(settings: Settings, environ: Mapping[str, str]) -> Finding:
+def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
     folder = environ.get("HADOOP_CONF_DIR") or environ.get("YARN_CONF_DIR")
     is_wanted = settings.profile == "yarn" or any(
         text is not None and not is_local(text) for text in (settings.store, settings.root)
@@ -234,19 +236,19 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Finding:
     if not folder:
         mend = "set HADOOP_CONF_DIR to the folder with core-site.xml and yarn-site.xml"
         if is_wanted:
-            return Finding("cluster", WRONG, "the settings name a cluster, HADOOP_CONF_DIR does not", mend)
-        return Finding("cluster", OK, "none is named: jobs run on this host")
+            return Diagnosis("cluster", WRONG, "the settings name a cluster, HADOOP_CONF_DIR does not", mend)
+        return Diagnosis("cluster", OK, "none is named: jobs run on this host")
     lacking = [name for name in ("core-site.xml", "yarn-site.xml") if not Path(folder, name).is_file()]
     if lacking:
-        return Finding("cluster", WRONG, f"{folder} lacks {' and '.join(lacking)}", "fetch them from the cluster")
+        return Diagnosis("cluster", WRONG, f"{folder} lacks {' and '.join(lacking)}", "fetch them from the cluster")
     names = ("spark.kerberos.principal", "spark.kerberos.keytab")
     try:
         kerberos.check(environ, *map(settings.spark.get, names))
     except CmssparkError as error:
-        return Finding(
-            "cluster", WRONG, f"{folder} wants Kerberos: {error.wanted}; {error.found}", error.next_step or ""
+        return Diagnosis(
+            "cluster", WRONG, f"{folder} requires Kerberos: {error.wanted}; {error.found}", error.next_step or ""
         )
-    return Finding("cluster", OK, folder)
+    return Diagnosis("cluster", OK, folder)
 
 
 def _existing(folder: Path) -> Path:

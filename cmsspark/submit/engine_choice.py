@@ -35,7 +35,7 @@ def choose(
     """
     engine = command_line.last("--engine") or options.get("engine") or AUTO
     if engine not in ENGINES:
-        raise UsageError("--engine is auto, processes or spark", found=repr(engine))
+        raise UsageError("--engine must be auto, processes or spark", found=repr(engine))
     if job is None or not (job.streams or job.runs_in_processes):
         if engine == PROCESSES:
             raise UsageError(

@@ -56,9 +56,9 @@ def _latest(job: Job, options: Mapping[str, Any], settings: Any) -> str:
     store = options.get("fout") or settings.store or ""
     if not is_all_local(layout, layout.locations, store):
         raise UsageError(
-            "--date latest looks at inputs on a local disk",
+            "--date latest needs inputs on a local disk",
             found="inputs or a store elsewhere",
-            next_step=f"cmsspark daily --date latest --job {job.name} looks there, too",
+            next_step=f"cmsspark daily --date latest --job {job.name} reads other file systems, too",
         )
     config = daily_config(settings)
     planner = Planner(LocalFiles(), layout, store, config.rules, config.policies, None, int(time.time() * 1000))

@@ -56,7 +56,7 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
     try:
         runs = of_job(state_dir, job, 5)
     except (CmssparkError, OSError):
-        yield "measured: nothing yet; run_spark measures each run, cmsspark advise says then what to change"
+        yield "measured: nothing yet; run_spark measures each run, cmsspark advise then prints what to change"
         return
     local = runs[0].master.startswith("local")
     worst = worst_of(runs, "driver" if local else "executor")

@@ -98,7 +98,12 @@ def load_profile(name: str) -> Profile:
     if "/" in name or name.endswith((".yaml", ".yml")):
         file = Path(name).expanduser()
         if not file.is_file():
-            raise UsageError("a profile file is wanted", where=name, found="no such file")
+            raise UsageError(
+                "a profile file is wanted",
+                where=name,
+                found="no such file",
+                next_step="name local, yarn, k8s or a YAML file",
+            )
         return _profile(file.stem, name, file.read_bytes())
     names = sorted(entry.name.removesuffix(".yaml") for entry in resource("etc/spark").iterdir())
     if name not in names:

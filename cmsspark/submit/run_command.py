@@ -16,11 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from cmsspark.errors import Exit
+from cmsspark.monitor import spark_watch
 from cmsspark.submit.command import Command, with_env
 from cmsspark.submit.yarn import MARK, Application, active_nodes, fetch_logs, kill, last_error
 
@@ -61,6 +63,10 @@ def run(
     """
     if measure is not None:
         command = with_env(command, **measure.environment({**environ, **command.env}))
+        if command.mode == "cluster":
+            # The environment does not reach a driver on another host: its event log names the run by an option.
+            option = f"{spark_watch.OPTION}={measure.metrics.run}"
+            command = replace(command, argv=[command.argv[0], "--conf", option, *command.argv[1:]])
     if command.mode == "python":
         if watch_tree is not None:
             watch_tree(os.getpid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import RunWatch
+from cmsspark.submit.spark_options import cluster_defaults
 
 
 def is_watched(request: Request, settings: Settings, environ: Mapping[str, str]) -> bool:
@@ -35,9 +37,18 @@ def measuring(
         return None
     name = job.name if job is not None else Path(request.job or "").name
     options = {option: chosen.value for option, chosen in command.options.chosen.items()}
+    if command.mode != "python":
+        # spark-submit reads these itself, below all others: a site names the folder of event logs there.
+        spark_home = Path(command.argv[0]).resolve().parents[1]
+        options = {**cluster_defaults(spark_home, environ), **options}
     measure = spark_watch.begin(settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log)
     if measure is not None and command.is_on_yarn:
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
+        measure.diagnose = functools.partial(yarn.diagnostics, environ)
+    if measure is not None and settings.metrics.host is not None:
+        from cmsspark.monitor.metrics_run import send_run
+
+        measure.on_end = functools.partial(send_run, settings.metrics)
     return measure
 
 

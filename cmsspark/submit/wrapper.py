@@ -156,7 +156,12 @@ def built_in(name: str) -> Job | None:
     if "/" in name:
         if Path(name).is_file():
             return None
-        raise UsageError("a script is wanted", where=name, found="no such file")
+        raise UsageError(
+            "a script is wanted",
+            where=name,
+            found="no such file",
+            next_step="check the path; run_spark --list names the built-in jobs",
+        )
     try:
         return find_job(name)
     except UsageError as error:
@@ -295,7 +300,7 @@ def uncompiled(job: Job | None, package: Path, why: str) -> list[str]:
     inputs = "Logs" if job.streams else "Dumps"
     lines = [f"{inputs} are read without compiled code, which takes up to three times as long:"]
     if why == OFF:
-        return [*lines, "CMSSPARK_COMPILED=0 in the environment says so.", ""]
+        return [*lines, "CMSSPARK_COMPILED=0 is set in the environment.", ""]
     lines.append(
         "it was made of other sources than these." if why == STALE else "there is none that this Python loads."
     )
@@ -317,7 +322,7 @@ def explanation(command: Command, spark: Command, settings: Settings, first: Seq
     lines = list(first)
     if command is not spark:
         lines += [
-            "Counted by processes of this host, without a JVM: nothing asks for Spark here. --engine spark, a path",
+            "Counted by processes of this host, without a JVM: nothing requests Spark here. --engine spark, a path",
             "that is not on this host's disks, a DBS dump too large for an index, or any Spark option does; it would",
             "get these:",
             "",

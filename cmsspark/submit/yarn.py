@@ -97,6 +97,19 @@ def smallest_node(environ: Mapping[str, str]) -> int | None:
     return None
 
 
+def diagnostics(environ: Mapping[str, str], application: str) -> str:
+    """What YARN says of how an application ended; empty where its pages do not tell."""
+    import urllib.request
+
+    for page in pages(settings(environ)):
+        try:
+            with urllib.request.urlopen(f"{page}/ws/v1/cluster/apps/{application}", timeout=5) as answer:  # noqa: S310  # http only
+                return str(json.load(answer)["app"].get("diagnostics") or "")
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return ""
+
+
 def check_nodes(environ: Mapping[str, str]) -> None:
     """Raises NotReady (75) where no node works: what is submitted then would wait for ever."""
     if active_nodes(environ) == 0:
@@ -104,7 +117,7 @@ def check_nodes(environ: Mapping[str, str]) -> None:
             "a YARN cluster with a node that works is wanted",
             where=pages(settings(environ))[0],
             found="0 active nodes",
-            next_step="try again later; its page says what became of them",
+            next_step="try again later; its page shows what became of them",
         )
 
 

@@ -1,4 +1,4 @@
-"""What every back end of the launcher does: run one attempt of a training, and tell what happens."""
+"""What every back end of the launcher does: run one attempt of a training, and report what happens."""
 
 from __future__ import annotations
 

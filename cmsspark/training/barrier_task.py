@@ -1,6 +1,6 @@
 """A worker in a barrier task of Spark: what runs on executors, which need not have this package.
 
-It imports the standard library and pyspark only, and is pickled by value. It holds a port, tells all workers of it by
+It imports the standard library and pyspark only, and is pickled by value. It holds a port, sends it to all workers by
 the barrier, and runs the worker program, whose frames it sends to the driver over a connection. When that connection
 ends, because the driver stopped the run or is gone, the worker ends, too.
 """
@@ -37,7 +37,7 @@ def run_worker(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     context = BarrierTaskContext.get()
     rank = context.partitionId()
     if context.attemptNumber() > 0:
-        # Retries are the launcher's: only it knows whether they are wanted, and tells of them.
+        # Retries are the launcher's: only it knows whether they are wanted, and reports them.
         raise RuntimeError("cmsspark train: Spark may not start a worker again")
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     folder = tempfile.mkdtemp(prefix="cmsspark-train-")

@@ -1,4 +1,4 @@
-"""The checks of a script before a run: each problem is told before a worker, a pod or a JVM exists."""
+"""The checks of a script before a run: each problem is reported before a worker, a pod or a JVM exists."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _read(script: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError("a script is UTF-8 text", where=script, found=f"byte {error.start} is not UTF-8") from None
+        raise DataError("a script must be UTF-8 text", where=script, found=f"byte {error.start} is not UTF-8") from None
 
 
 def _dry_run(script: Path, arguments: tuple[str, ...]) -> None:

@@ -54,7 +54,7 @@ class JobAttempt:
         self._logs: dict[int, threading.Thread] = {}
         self._seen: dict[int, str] = {}
         self._done: set[int] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._began = time.monotonic()
 
     def __enter__(self) -> JobAttempt:
@@ -112,7 +112,7 @@ class JobAttempt:
                 answered = time.monotonic()
             except ApiAway as error:
                 # Workers go on while the API server is away.
-                self._tell(f"{error.wanted}: {error.found}; trying again")
+                self._report_once(f"{error.wanted}: {error.found}; trying again")
                 if time.monotonic() - answered > _AWAY_SECONDS:
                     raise
                 failure = None
@@ -158,7 +158,7 @@ class JobAttempt:
         if (missing := waits_for_config(pod)) is not None and late > min(_CONFIG_SECONDS, self._backend.start_seconds):
             return self._failed(rank, missing)
         if (why := why_pending(pod)) is not None:
-            self._tell(f"worker {rank} waits for a node: {why}")
+            self._report_once(f"worker {rank} waits for a node: {why}")
         if late > self._backend.start_seconds:
             raise NotReady(
                 f"the pods of {self._run.name} did not start in {self._backend.start_seconds:.0f} s",
@@ -241,10 +241,10 @@ class JobAttempt:
         if rank in self._logs:
             self._logs[rank].join(3)
 
-    def _tell(self, text: str) -> None:
+    def _report_once(self, text: str) -> None:
         """Log something once."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self._attempt.log(text)
 
     def _remove(self) -> None:

@@ -26,7 +26,7 @@ ENDED: Final = frozenset({"done", "failed", "stopped", "lost"})
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """What was started: script, arguments, back end; ``process`` and ``process_began`` tell the launcher."""
+    """What was started: script, arguments, back end; ``process`` and ``process_began`` identify the launcher."""
 
     name: str
     script: str
@@ -88,7 +88,12 @@ class RunFolder:
         folder = cls(base / run_name(Path(), name))
         if not (folder.path / "run.json").is_file():
             names = ", ".join(each.record.name for each in runs(base)) or "none"
-            raise InputMissing(f"there is no run {name}", where=base, found=f"runs: {names}")
+            raise InputMissing(
+                f"there is no run {name}",
+                where=base,
+                found=f"runs: {names}",
+                next_step="cmsspark train status lists them",
+            )
         return folder
 
     @property

@@ -26,7 +26,7 @@ from cmsspark.training.spec import TrainingRun
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Seconds after which workers that are not there are told.
+#: Seconds after which missing workers are reported.
 _START_SECONDS: Final = 600.0
 _END_SECONDS: Final = 15.0
 Frame = dict[str, Any]

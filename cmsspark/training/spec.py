@@ -90,7 +90,7 @@ def memory_of(text: str) -> int:
     match = _MEMORY.fullmatch(text)
     size = int(float(match[1]) * _UNITS[match[2] or ""]) if match else 0
     if size < _MIN_MEMORY:
-        raise UsageError("--memory is a size of 64Mi or more, such as 512Mi, 8Gi or 8G", found=repr(text))
+        raise UsageError("--memory must be a size of 64Mi or more, such as 512Mi, 8Gi or 8G", found=repr(text))
     return size
 
 
@@ -114,7 +114,7 @@ def secret_of(text: str, folder: Path, backend: str) -> Secret:
             next_step=f"mkdir -m 700 -p {path}, put a file for each key into it (chmod 600), or give {name}=FOLDER",
         ) from None  # fmt: skip
     if not files:
-        raise InputMissing(f"the secret {name} needs a key at least", where=path, found="no file")
+        raise InputMissing(f"the secret {name} needs at least one key", where=path, found="no file")
     values = {}
     for file in files:
         if not _KEY.fullmatch(file.name):

@@ -125,7 +125,7 @@ def test_a_table_that_no_memory_is_left_for_is_not_damaged(tmp_path: Path, monke
 # -- disks -----------------------------------------------------------------------------------------------------
 
 
-def test_a_full_store_is_not_told_as_spark_s_folder() -> None:
+def test_a_full_store_is_not_reported_as_spark_s_folder() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/store/part-00000")
     for error in (
         full,

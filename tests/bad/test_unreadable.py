@@ -92,7 +92,7 @@ def test_a_dump_s_file_that_the_disk_refuses_is_named(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["stat", "listdir"])
-def test_a_folder_that_may_not_be_looked_into_is_77(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_listed_is_77(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(place: object) -> None:
         raise PermissionError(13, "Permission denied", place)
 

@@ -96,7 +96,7 @@ def test_the_meter_counts_children_whose_parent_never_waits_for_them(tmp_path: P
     assert 0.5 < cost.cpu_s < 1.0
 
 
-def test_the_meter_tells_peak_memory_and_a_failure(tmp_path: Path) -> None:
+def test_the_meter_reports_peak_memory_and_a_failure(tmp_path: Path) -> None:
     cost = measure([sys.executable, "-c", BUSY + "raise SystemExit(3)"], os.environ, tmp_path / "log", 1)
     assert cost.code == 3
     assert 60e6 < cost.peak_bytes < 200e6

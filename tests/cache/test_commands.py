@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark import errors
+from cmsspark.cache import replay as replay_code
 from cmsspark.cache import sizes as cache_sizes
-from cmsspark.cache.replay import Simulation
+from cmsspark.cache.replay import NAMES, Simulation
 from cmsspark.cache.trace import read_trace
 from cmsspark.commands.cache import command
 
@@ -145,3 +147,72 @@ def test_wrong_words_end_in_2_with_the_next_step(file: Path) -> None:
     ):
         result = ask(*arguments)
         assert isinstance(result.exception, errors.UsageError) and result.exception.next_step, arguments
+
+
+def trace_of(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("time,object,size\n1767571200000,a,3\n", "no seconds since 1970"),
+        ("time,object,size\ninf,a,3\n", "no seconds since 1970"),
+        ("time,object,size\n1,a,9223372036854775807\n2,b,9223372036854775807\n", "do not fit into 64 bits"),
+        ("time,object,size\n1,a,99999999999999999999\n", "not numbers"),
+        ("time,object,size\n1,a,3.5\n", "not numbers"),
+        ("time,object,size\n1,a,0\n2,b,-3\n", "no request of the trace has a size"),
+        ("", "cannot be read"),
+        ("time,object,size\n", "has no requests"),
+    ],
+)
+def test_traces_of_other_units_or_without_sizes_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(errors.DataError) as caught:
+        read_trace(trace_of(tmp_path, text))
+    assert message in caught.value.text()
+
+
+def test_traces_may_be_unsorted_before_1970_packed_and_with_zones(tmp_path: Path) -> None:
+    text = "time,object,size\n5,b,4\n-5,a,3\n5,a,7\n"
+    for name, content in (("t.csv", text.encode()), ("t.csv.gz", gzip.compress(text.encode()))):
+        trace = read_trace(trace_of(tmp_path, content, name))
+        assert trace.times_ms.tolist() == [-5000, 5000, 5000] and trace.sizes.tolist() == [3, 4]
+        assert trace.objects.tolist() == [0, 1, 0] and trace.resized == 1, "rows of one time keep their order"
+    zoned = read_trace(
+        trace_of(tmp_path, "time,object,size\n2026-01-05T10:00:00Z,a,3\n2026-01-05T12:00:00+02:00,b,3\n")
+    )
+    assert zoned.times_ms.tolist() == [1767607200000] * 2
+
+
+def test_objects_of_a_csv_may_begin_as_numbers_and_go_on_as_names(tmp_path: Path) -> None:
+    lines = "".join(f"{number},{number % 9},3\n" for number in range(2_000_000))
+    trace = read_trace(trace_of(tmp_path, f"time,object,size\n{lines}2000000,/a/b/C,3\n"))
+    assert len(trace.objects) == 2_000_001 and len(trace.sizes) == 10
+
+
+def test_a_sample_without_an_object_and_too_many_scores_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = trace_of(tmp_path, "time,object,size\n1,a,3\n1000000,a,3\n")
+    with pytest.raises(errors.DataError, match="no object of the trace is in the sample"):
+        read_trace(one, sample=1e-7)
+    monkeypatch.setattr(replay_code, "_MOST_SCORES", 10)
+    result = ask("compare", one, "--policy", "learned", "--size", "50%")
+    assert isinstance(result.exception, errors.DataError) and "12 days, 1 objects" in result.exception.text()
+    assert ask("compare", one, "--policy", "lru", "--size", "50%").exit_code == 0
+
+
+@pytest.mark.parametrize("size", ["0", "0%", "0.5", "-3GB", "much"])
+def test_caches_that_hold_nothing_are_no_sizes(size: str, file: Path) -> None:
+    assert isinstance(ask("compare", file, "--size", size).exception, errors.UsageError)
+
+
+def test_a_cache_of_one_byte_misses_all_and_one_above_all_objects_the_first_requests(file: Path) -> None:
+    simulation = Simulation(read_trace(file))
+    for policy in NAMES:
+        tiny = simulation.replay(policy, 1)
+        assert tiny.misses == tiny.requests == tiny.bypassed, policy
+        if policy != "s3fifo":
+            whole = simulation.replay(policy, 20 * simulation.trace.footprint)
+            assert whole.misses == whole.compulsory, policy

@@ -73,7 +73,7 @@ def stored_right(world: World) -> None:
 
 
 @pytest.mark.lean
-def test_an_executor_that_is_killed_is_made_up_for(world: World) -> None:
+def test_the_loss_of_an_executor_changes_no_cell(world: World) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
     world.until(running, lambda: bool(reading(world)), "a task")
     kill(reading(world)[:1])
@@ -96,7 +96,7 @@ def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_cl
 
 
 @pytest.mark.usefixtures("two_nodes")
-def test_a_node_that_dies_with_its_executors_is_made_up_for(world: World) -> None:
+def test_the_loss_of_a_node_with_its_executors_changes_no_cell(world: World) -> None:
     two = [f"spark.dynamicAllocation.{which}Executors=2" for which in ("min", "initial", "max")]
     running = world.start(*world.on_yarn(JOB, FOUT, *(word for conf in two for word in ("--conf", conf))))
     world.until(running, lambda: bool(reading(world)) and bool(masters(world)), "a task")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,9 @@ import pytest
 from bench import event_log
 from bench.event_log import Application
 from cmsspark.pipeline.job_index import JOBS
-from tests.cluster.conftest import World, assert_same
+from tests.cluster.configuration import user
+from tests.cluster.conftest import DAY, World, assert_same, current
+from tests.commands.test_compact import spread
 
 pytestmark = pytest.mark.cluster
 
@@ -42,10 +45,10 @@ def test_in_client_mode_the_day_has_the_same_cells_as_here_and_lies_in_another_n
     assert re.search(r"run_spark: follow it at http://\S+/proxy/application_\d+_\d+/\n", ended.err)
     manifest = assert_same(world, "data_aggregation", world.fetched("/cms/popularity", "namenode-2"))
     assert manifest["join"] == "index"
-    # A change that adds a job, a stage, tasks or files fails here: the logs are read once, and moved once. HTCondor's
-    # jobs are merged by their id before they are counted, which takes a job more.
+    # A change that adds a job, a stage, tasks or files fails here: the replicas of Rucio are read for the index, the
+    # logs once, and the small tables come in one job. HTCondor's jobs are merged by their id before they are counted.
     (cost,) = found
-    assert (cost.jobs, cost.stages, cost.failed_tasks) == (4, 6, 0)
+    assert (cost.jobs, cost.stages, cost.failed_tasks) == (3, 6, 0)
     assert cost.tasks <= 16
     assert {table: entry["files"] for table, entry in manifest["tables"].items()} == {
         "data_aggregation": 1,
@@ -62,6 +65,33 @@ def test_in_cluster_mode_the_day_has_the_same_cells_as_here(world: World) -> Non
     assert ended.code == 0
     assert re.search(r"run_spark: application_\d+_\d+ succeeded\n", ended.err)
     assert_same(world, "data_aggregation", world.fetched("/cms/cluster"))
+
+
+@pytest.mark.lean
+def test_a_shared_index_is_on_hdfs_once_and_a_stored_day_of_many_files_is_compacted_there(world: World) -> None:
+    fout, index = "hdfs:///cms/shared", f"/user/{user()}/.cmsspark/snapshots"
+    words = world.on_yarn("data_aggregation", fout, "--conf", "spark.cmsspark.sharedIndexBytes=1")
+    assert world.run(*words).code == 0
+    # The index of files, that of replicas, and that of the inputs of jobs.
+    archives = world.cluster.hdfs.names(index)
+    assert len(archives) == 3 and all(name.endswith(".tar") for name in archives)
+    run, manifest = current(world.fetched("/cms/shared"), "data_aggregation")
+    # A file for each row, as earlier versions made many.
+    place = f"/cms/shared/data_aggregation/{DAY.isoformat()}/runs/{run.name}"
+    for table in ("data_aggregation", "partials"):
+        spread(run / table)
+        world.cluster.hdfs.delete(f"{place}/{table}")
+        world.cluster.hdfs.put_tree(run / table, f"{place}/{table}")
+        manifest["tables"][table]["files"] = len(list((run / table).iterdir()))
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    world.cluster.hdfs.put(run / "manifest.json", f"{place}/manifest.json")
+    assert manifest["tables"]["partials"]["files"] > 100
+    ended = world.cmsspark("compact", "--fout", fout)
+    assert ended.code == 0
+    compacted = assert_same(world, "data_aggregation", world.fetched("/cms/shared"))
+    assert {entry["files"] for entry in compacted["tables"].values()} == {1}
+    # The old run stays until it is pruned.
+    assert {run.name, compacted["run"]} <= set(world.cluster.hdfs.names(place.rpartition("/")[0]))
 
 
 def test_in_cluster_mode_the_jobs_own_error_and_exit_code_come_back(world: World) -> None:

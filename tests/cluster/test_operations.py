@@ -18,7 +18,7 @@ from tests.cluster.conftest import DAY, DAYS, JAVA, ROOT, World, assert_same
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-SECTION = PAGE[PAGE.index("## On YARN: from an empty edge node") : PAGE.index("### What it says")]
+SECTION = PAGE[PAGE.index("## On YARN: from an empty edge node") : PAGE.index("### Output")]
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 CRONTAB = (ROOT / "etc" / "crontab").read_text(encoding="utf-8")
 #: What a checkout has that an installation takes.

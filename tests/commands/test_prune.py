@@ -47,7 +47,7 @@ def output_of(store: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_without_yes_it_only_tells(store: Path) -> None:
+def test_without_yes_it_only_lists(store: Path) -> None:
     told = output_of(store)
     assert told.count("would remove: data_aggregation of 2026-01-15") == 3
     assert "never ended" in told
@@ -139,7 +139,7 @@ def test_after_a_lease_was_removed_the_day_can_be_taken_again(tmp_path: Path) ->
         held.check()
 
 
-def test_old_damaged_ledgers_go_while_there_is_one_that_works(tmp_path: Path) -> None:
+def test_old_damaged_run_histories_are_removed_while_one_works(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     settings = tmp_path / "cmsspark.yaml"

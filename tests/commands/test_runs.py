@@ -84,7 +84,7 @@ def test_a_run_that_was_interrupted_says_so(place: Place) -> None:
     assert json.loads(place.cmsspark("runs", "--json").stdout)["state"] == "INTERRUPTED"
 
 
-def test_a_ledger_that_cannot_be_written_is_reported_once_and_stops_no_run(place: Place) -> None:
+def test_a_run_history_that_cannot_be_written_is_reported_once_and_stops_no_run(place: Place) -> None:
     place.state.write_text("a file where a folder should be")
     told: list[str] = []
     with running(settings(place.folder), place.fout, JOB, DAY, told.append) as run_of_day:
@@ -95,7 +95,7 @@ def test_a_ledger_that_cannot_be_written_is_reported_once_and_stops_no_run(place
 
 
 @pytest.mark.parametrize("harm", ["gone", "damaged"])
-def test_a_ledger_that_is_gone_or_damaged_is_made_again_from_the_manifests(place: Place, harm: str) -> None:
+def test_a_run_history_that_is_gone_or_damaged_is_rebuilt_from_the_manifests(place: Place, harm: str) -> None:
     stored = {place.work(), place.work()}
     for path in place.state.glob(f"{FILE}*"):
         path.unlink() if harm == "gone" else path.write_bytes(b"garbage" * 1_000)
@@ -105,7 +105,7 @@ def test_a_ledger_that_is_gone_or_damaged_is_made_again_from_the_manifests(place
     assert place.word() == "done"
 
 
-def test_rebuilding_is_possible_at_any_time_and_tells_of_manifests_of_another_form(place: Place) -> None:
+def test_rebuilding_is_possible_at_any_time_and_names_manifests_of_another_form(place: Place) -> None:
     stored = place.work()
     place.cmsspark("runs")
     other = Path(place.fout) / JOB / "2026-01-16" / "runs" / "x"

@@ -107,6 +107,9 @@ def _values() -> Iterator[tuple[str, dict[str, object], Expected]]:
         ("Unknown", "T2_Y", "T2_Y"), (ABSENT, "T2_Y", "T2_Y"), (" unknown", "T2_Y", " unknown"), ("T2_X", None, "T2_X"),
     ):  # fmt: skip
         yield f"site {site!r}, server {server!r}", {"site_name": site, "server_site": server}, _hit(site=found)
+    for site in ("un\u212anown", "UN\u212aNOWN"):
+        # The sign of kelvin is k in lower case.
+        yield f"site {site!r}", {"site_name": site, "server_site": "T2_Y"}, _hit(site="T2_Y")
     for site, server in ((None, None), ("", ""), ("UNKNOWN", "unknown"), (ABSENT, ABSENT), ("unknown", "")):
         sites = {"site_name": site, "server_site": server}
         yield f"no site: {site!r}, {server!r}", sites, _hit(site="unknown", remote=None)

@@ -94,7 +94,7 @@ def test_a_damaged_result_is_made_again(done: Mornings) -> None:
     assert done.runs() == [DAYS[5]]
 
 
-def test_without_its_ledger_daily_publishes_again_what_the_publisher_then_finds_unchanged(done: Mornings) -> None:
+def test_without_its_run_history_daily_publishes_again_what_the_publisher_then_finds_unchanged(done: Mornings) -> None:
     for path in (done.folder / "state").glob(f"{FILE}*"):
         path.unlink()
     done.work()

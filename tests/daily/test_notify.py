@@ -53,7 +53,7 @@ def mail_server() -> Iterator[tuple[int, list[bytes]]]:
             thread.join()
 
 
-def test_trouble_is_reported_by_mail_and_a_good_morning_is_not(place: Mornings) -> None:
+def test_failures_are_reported_by_mail_and_success_is_not(place: Mornings) -> None:
     with mail_server() as (port, came):
         place.daily_settings = f"daily: {{mail: {{to: [a@b], from: c@d, server: 127.0.0.1, port: {port}}}}}\n"
         place.codes["run", LAST] = 65
@@ -137,7 +137,7 @@ def test_a_day_that_was_done_by_hand_after_it_left_the_window_is_forgotten(place
     assert place.daily().state.read().days == {}
 
 
-def test_days_that_no_daily_looked_at_are_named(place: Mornings) -> None:
+def test_days_that_no_daily_checked_are_named(place: Mornings) -> None:
     place.work(last=DAYS[2])
     place.work(first=DAYS[5])
     assert sorted(place.daily().unfinished(DAYS[5])) == ["2026-01-25 dbs_eos", "2026-01-26 dbs_eos"]
@@ -162,7 +162,7 @@ def test_acknowledged_trouble_is_no_trouble_until_it_changes(place: Mornings) ->
 # Freshness ---------------------------------------------------------------------------------------------------------
 
 
-def test_metrics_tell_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
+def test_metrics_show_how_fresh_each_day_of_a_job_is(place: Mornings) -> None:
     place.daily_settings = "daily: {metrics: cms.prom}\n"
     place.codes["run", LAST] = 65
     end(place)

@@ -90,7 +90,7 @@ def test_isolation_leaves_out_the_own_track_and_wraps_around_the_circle() -> Non
     assert (hlf("LepIsoCh", one), hlf("LepIsoGamma", one)) == (pytest.approx(0.1), pytest.approx(0.05))
 
 
-def test_an_electron_and_a_muon_are_told_apart() -> None:
+def test_an_electron_and_a_muon_are_different_in_features() -> None:
     electron = event(MuonTight=[], Electron=[(30.0, 0.5, 1.0, 1)])
     assert [hlf("LepIsEle", one) for one in (MUON, electron)] == [0, 1]
     assert [hlf("LepCharge", one) for one in (MUON, electron)] == [-1, 1]

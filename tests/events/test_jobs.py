@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from cmsspark.errors import DataError, InputMissing, OutputError, UsageError
 from cmsspark.events import demo_run, prepare, sample, score_files, search, train, tree_training
-from cmsspark.events.demo_files import write_files
+from cmsspark.events.demo_files import MODELS, make_events, write_files, write_tree
 from cmsspark.events.features import features_of
 from cmsspark.events.kernels import CUTS
 from cmsspark.events.layout import CLASSES, HLF_COUNT, MATRIX
@@ -31,6 +31,7 @@ from cmsspark.settings import Settings
 
 DAY = date(2026, 1, 15)
 EVENTS = 150
+RNG = np.random.default_rng(0)
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,31 @@ def test_models_are_trained_judged_and_score_new_files(made: Made, spark: Any, t
     assert found["predicted"] == [CLASSES[place] for place in probabilities.argmax(axis=1)]
     with pytest.raises(OutputError, match="a new folder"):
         score_files.score_files(spark, [path], request, output)
+    scores_of_odd_files(made, spark, request, tmp_path)
     stream_of_files(made, spark, request, tmp_path, len(wanted.hlf))
+
+
+def scores_of_odd_files(made: Made, spark: Any, request: score_files.ScoreRequest, folder: Path) -> None:
+    """A file that is torn in its middle leaves no score behind, also of its good ranges; no event is a valid result."""
+    whole = bytearray((made.files / "qcd_000.root").read_bytes())
+    whole[-60_000:-40_000] = b"x" * 20_000
+    torn, good, output = folder / "torn.root", made.files / "wjets_000.root", folder / "odd scores"
+    torn.write_bytes(whole)
+    small = replace(request, range_events=30)
+    with pytest.raises(DataError, match="cannot be read"):
+        score_files.score_files(spark, [str(torn), str(good)], small, str(output))
+    assert not list(folder.glob("*odd scores*"))
+    small = replace(small, accepted=("torn.root",))
+    done = score_files.score_files(spark, [str(torn), str(good)], small, f"file://{output}")
+    assert [Path(file.path) for file in done.left_out] == [torn] and done.events == 2 * EVENTS
+    rows = pq.read_table(output)
+    assert set(rows["file"].to_pylist()) == {str(good)} and rows.num_rows == done.selected > 50
+    assert not list(folder.glob("_*"))
+    write_tree(folder / "none.root", {name: rows[:0] for name, rows in make_events(MODELS["qcd"], 3, RNG).items()})
+    (folder / "no scores").mkdir()
+    done = score_files.score_files(spark, [str(folder / "none.root")], small, str(folder / "no scores"))
+    assert (done.events, done.selected, done.left_out) == (0, 0, ())
+    assert pq.read_table(folder / "no scores").schema.names == rows.schema.names
 
 
 def stream_of_files(made: Made, spark: Any, request: score_files.ScoreRequest, folder: Path, selected: int) -> None:

@@ -26,7 +26,7 @@ from cmsspark.settings import Settings
 
 RNG = np.random.default_rng(5)
 LABELS = np.arange(600) % 3
-#: Classes that the first two features tell apart, mostly.
+#: Classes that the first two features separate, mostly.
 HLF = (RNG.normal(size=(600, HLF_COUNT)) + np.eye(3, HLF_COUNT)[LABELS] * 2.5).astype(np.float32)
 
 

@@ -213,7 +213,7 @@ def test_a_number_that_cannot_be_is_refused(name: str, value: float) -> None:
         replace(HLF, **{name: value})
 
 
-def test_the_launchers_variables_tell_the_world() -> None:
+def test_the_launchers_variables_describe_the_world() -> None:
     environ = {"JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "2", "JAX_COORDINATOR_ADDRESS": "h:1"}
     assert World.of(environ) == World(2, 3, "h:1")
     assert World.of({}) == World()

@@ -82,7 +82,7 @@ def test_damaged_files_and_missing_branches_are_named(made: Path, tmp_path: Path
     assert reasons["lacking"] == (
         "branches are missing: MuonTight.PT, MuonTight.Eta, MuonTight.Phi, MuonTight.Charge, Jet.BTag"
     )
-    assert reasons["tree"] == "a tree Delphes is wanted (the file has Events)"
+    assert reasons["tree"] == "a tree Delphes is wanted (the file has Events (TTree))"
     assert reasons["cut"] == f"truncated: {len(whole) // 3:,} of {len(whole):,} bytes"
     assert "expected Chunk" in reasons["empty"] and "not a ROOT file" in reasons["text"]
     assert inspect(EventFile(str(tmp_path / "gone.root"), 0), "Delphes").reason
@@ -148,3 +148,105 @@ def test_damaged_files_are_refused_unless_they_are_accepted() -> None:
         check_damaged(bad, ("a.root",))
     check_damaged(bad, (prepare.ALL,))
     check_damaged(bad, ("a.root", "/data/b.root"))
+
+
+def test_what_is_no_list_of_numbers_is_refused(tmp_path: Path) -> None:
+    import uproot
+
+    events = make_events(MODELS["qcd"], 4, np.random.default_rng(0))
+    del events["MissingET"]
+    types = {name: rows.type.content for name, rows in events.items()}
+    with uproot.recreate(tmp_path / "text.root") as file:
+        file.mktree(
+            "Delphes", {**types, "MissingET.MET": "string", "MissingET.Phi": np.dtype("f4")},
+            counter_name=lambda counted: f"{counted}_size",
+            field_name=lambda outer, inner: f"{outer}.{inner}" if outer else inner,
+        )  # fmt: skip
+        file["Delphes"].extend({**events, "MissingET.MET": ["7"] * 4, "MissingET.Phi": np.zeros(4, np.float32)})
+    with pytest.raises(DataError, match=r"MissingET\.MET is a number") as raised:
+        read_range(EntryRange(str(tmp_path / "text.root"), 0, 0, 4), "Delphes")
+    assert raised.value.found == "4 * string"
+
+
+@pytest.mark.parametrize("packing", ["ZSTD", "LZ4", "LZMA", None])
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_any_packing_and_precision_gives_the_same_events(
+    made: Path, tmp_path: Path, packing: str | None, kind: type
+) -> None:
+    import uproot
+
+    with uproot.open(made / "qcd_000.root") as file:
+        tree = file["Delphes"]
+        events = {branch.name: branch.array() for branch in tree.branches if "." in branch.name}
+    other = {name: ak.values_astype(rows, kind) if "float" in str(rows.type) else rows for name, rows in events.items()}
+    with uproot.recreate(tmp_path / "other.root", compression=packing and getattr(uproot, packing)(1)) as file:
+        file.mktree("Delphes", {name: rows.type.content for name, rows in other.items()})
+        file["Delphes"].extend(other)
+    first, second = (
+        read_range(EntryRange(str(path), 0, 0, 40), "Delphes")
+        for path in (made / "qcd_000.root", tmp_path / "other.root")
+    )
+    for name, collection in first.items():
+        assert np.array_equal(collection.values, second[name].values), name
+        assert np.array_equal(collection.offsets, second[name].offsets), name
+
+
+def test_the_tree_is_named_with_its_folder_and_is_a_tree(tmp_path: Path) -> None:
+    import uproot
+
+    events = make_events(MODELS["qcd"], 5, np.random.default_rng(0))
+    write_tree(tmp_path / "inside.root", events, tree="day/Delphes")
+    path = str(tmp_path / "inside.root")
+    assert inspect(EventFile(path, 0), "day/Delphes").events == 5
+    assert len(read_range(EntryRange(path, 0, 1, 5), "day/Delphes")["Jet"].offsets) == 5
+    assert "day (TDirectory), day/Delphes (TTree)" in inspect(EventFile(path, 0), "Delphes").reason
+    with uproot.recreate(tmp_path / "histogram.root") as file:
+        file["Delphes"] = np.histogram([1.0, 2.0])
+    assert "Delphes (TH1D)" in inspect(EventFile(str(tmp_path / "histogram.root"), 0), "Delphes").reason
+
+
+@pytest.mark.parametrize("name", ["Ü 日本 b#c%20?;.root", "a::b.root", "a:b.root:Delphes", "a*b[x].root"])
+def test_names_of_files_may_have_any_letters(made: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes((made / "qcd_000.root").read_bytes())
+    assert paths_of(str(path)) == [str(path)]
+    assert inspect(EventFile(str(path), 0), "Delphes").events == 40
+    assert len(read_range(EntryRange(str(path), 0, 0, 7), "Delphes")["Jet"].offsets) == 8
+
+
+def test_the_newest_cycle_of_a_tree_is_read_and_an_empty_tree_has_no_range(tmp_path: Path) -> None:
+    import uproot
+
+    events = make_events(MODELS["qcd"], 9, np.random.default_rng(0))
+    write_tree(tmp_path / "empty.root", {name: rows[:0] for name, rows in events.items()})
+    empty = inspect(EventFile(str(tmp_path / "empty.root"), 0), "Delphes")
+    assert (empty.events, empty.reason, ranges_of([empty], 5)) == (0, "", [])
+    with uproot.recreate(tmp_path / "cycles.root") as file:
+        for count in (3, 9):
+            flat = {f"{name}.{key}": rows[key][:count] for name, rows in events.items() for key in ak.fields(rows)}
+            file.mktree("Delphes", {name: rows.type.content for name, rows in flat.items()})
+            file["Delphes"].extend(flat)
+        assert file.keys() == ["Delphes;1", "Delphes;2"]
+    assert inspect(EventFile(str(tmp_path / "cycles.root"), 0), "Delphes").events == 9
+
+
+def test_bytes_that_change_in_a_file_are_never_read_as_other_events(made: Path, tmp_path: Path) -> None:
+    whole = (made / "qcd_000.root").read_bytes()
+    wanted = read_range(EntryRange(str(made / "qcd_000.root"), 0, 0, 40), "Delphes")
+    path, outcomes, draw = tmp_path / "changed.root", set(), np.random.default_rng(0)
+    for _ in range(30):
+        start = int(draw.integers(100, len(whole) - 48))
+        path.write_bytes(whole[:start] + bytes(draw.integers(0, 256, 48, dtype=np.uint8)) + whole[start + 48 :])
+        file = inspect(EventFile(str(path), 0), "Delphes")
+        if file.reason:
+            outcomes.add("refused")
+            continue
+        try:
+            found = read_range(EntryRange(str(path), 0, 0, 40), "Delphes")
+        except Exception:
+            outcomes.add("damaged")
+            continue
+        # The change is where nothing is read.
+        outcomes.add("read")
+        assert all(np.array_equal(found[name].values, wanted[name].values) for name in wanted)
+    assert outcomes == {"refused", "damaged", "read"}

@@ -189,7 +189,7 @@ def test_dbs_phedex_has_one_row_for_each_dataset_site_and_kind(built: Built) -> 
     assert {key: tuple(row[name] for name in names) for key, row in rows.items()} == expected
 
 
-def test_dbs_phedex_tells_what_dbs_knows_and_keeps_datasets_that_it_does_not(built: Built) -> None:
+def test_dbs_phedex_adds_what_dbs_knows_and_keeps_datasets_that_it_does_not(built: Built) -> None:
     names = (
         "events",
         "dataset_bytes",
@@ -304,7 +304,7 @@ def test_sums_of_sites_beyond_64_bits_fail_too(build: Build) -> None:
 
 
 @pytest.mark.parametrize("job", [dbs_phedex, site_tier_usage, dbs_events, phedex_snapshot])
-def test_help_tells_what_a_job_makes(job: Any) -> None:
+def test_help_describes_what_a_job_makes(job: Any) -> None:
     shown = CliRunner().invoke(job.command, ["--help"])
     assert shown.exit_code == 0
     assert "--date" in shown.output

@@ -322,7 +322,7 @@ def test_a_period_is_published_and_found_by_its_name(tmp_path: Path) -> None:
     assert "period" not in output_of("status", "--to", "20260104", *fout)
 
 
-def test_a_ledger_made_anew_knows_periods(tmp_path: Path, state: Path) -> None:
+def test_a_rebuilt_run_history_knows_periods(tmp_path: Path, state: Path) -> None:
     whole_week(tmp_path, [])
     run(tmp_path)
     (state / "runs.sqlite").unlink()

@@ -36,6 +36,11 @@ TB = 10**12
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    return fill(tmp_path)
+
+
+def fill(tmp_path: Path) -> Path:
+    """Eight weeks of stored days, and settings that name the store."""
     generator = np.random.default_rng(5)
     for number in range(DAYS):
         day = FIRST + timedelta(days=number)

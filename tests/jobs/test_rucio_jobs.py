@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.errors import InputMissing
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.jobs import (
     catalogue_check,
     dataset_last_access,
@@ -128,7 +128,7 @@ def test_rucio_daily_is_the_oracles(world: Path, found: oracle.Rucio, settings: 
 
 
 @pytest.mark.parametrize("job", [dbs_rucio.JOB, dbs_phedex.JOB], ids=lambda job: job.name)
-def test_what_lies_where_is_the_oracles(
+def test_replicas_are_those_of_the_oracle(
     world: Path, found: oracle.Rucio, settings: Settings, tmp_path: Path, job: DumpJob
 ) -> None:
     rows = stored(job, world, settings, tmp_path)
@@ -252,6 +252,19 @@ def test_event_counts_of_blocks_by_month(world: Path, settings: Settings, tmp_pa
         assert made == wanted
         (manifest,) = (tmp_path / str(only_valid)).glob("event_counts/*/runs/*/manifest.json")
         assert '"blocks_left_out": 4' in manifest.read_text().replace("\n", "")
+
+
+@pytest.mark.parametrize("size", [1e30, 9e18])
+def test_sizes_beyond_64_bits_fail_event_counts_in_both_engines(
+    spark: Any, settings: Settings, tmp_path: Path, size: float
+) -> None:
+    dbs = dbs_rows(random.Random(17), 20)
+    files = [{**row, "dataset_id": 0, "block_id": block, "file_size": size}
+             for row, block in zip(dbs["FILES"][-2:], (0, 0), strict=True)]  # fmt: skip
+    write_dbs(tmp_path / AWG / "dbs/PROD_GLOBAL/2026-01-16", {**dbs, "FILES": files})
+    for engine in ("processes", "spark"):
+        with pytest.raises(DataError, match="64 bits"):
+            stored(event_counts.JOB, tmp_path, settings, tmp_path / engine, engine)
 
 
 def test_leftovers_are_orphans_invalid_and_missing_datasets(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
-from cmsspark.errors import DataError, InputMissing, NotReady
+from cmsspark.errors import DataError, InputMissing, NotReady, UsageError
 from cmsspark.jobs import xcache
 from cmsspark.schemas import stored_table
 from cmsspark.settings import Settings
@@ -61,6 +62,14 @@ def test_records_are_summed_by_site(tmp_path: Path) -> None:
     assert manifest["records"] == {"read": 9, "malformed": 3, "out_of_day": 1}
 
 
+@pytest.mark.parametrize("line", ["5", "-1", "5\n6", "null", '"x"', "[]", "true", "1.5", "{}", "9" * 400])
+def test_a_line_that_is_no_object_is_malformed(tmp_path: Path, line: str) -> None:
+    _write(tmp_path, _line(), line)
+    rows, manifest = _run(tmp_path)
+    assert rows[0]["close_count"] == 1
+    assert manifest["records"]["malformed"] == len(line.split("\n"))
+
+
 def test_too_many_malformed_records_fail(tmp_path: Path) -> None:
     _write(tmp_path, *["x"] * 11, _line())
     with pytest.raises(DataError, match="11 of 12 records are malformed"):
@@ -73,3 +82,16 @@ def test_a_missing_or_an_empty_day_is_an_error(tmp_path: Path) -> None:
     _write(tmp_path, " ")
     with pytest.raises(NotReady):
         _run(tmp_path)
+
+
+def test_the_job_prints_the_uri_of_its_result_or_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CMSSPARK_STATE_DIR", str(tmp_path / "state"))
+    _write(tmp_path, _line())
+    folder = tmp_path / "project/monitoring/archive/cms-xrootd-cache/raw/metric"
+    line = ["--date", "2026-01-15", "--fout", str(tmp_path / "store"), "--source", f"xcache.metric={folder}"]
+    printed = CliRunner().invoke(xcache.command, line, catch_exceptions=False).stdout
+    assert pq.read_table(printed.strip().removeprefix("file://"))["site_name"].to_pylist() == ["T2_US_UCSD"]
+    outcome = json.loads(CliRunner().invoke(xcache.command, [*line, "--json"], catch_exceptions=False).stdout)
+    assert (outcome["state"], outcome["tables"]["xcache"]["rows"]) == ("done", 1)
+    with pytest.raises(UsageError, match="stored as Parquet"):
+        CliRunner().invoke(xcache.command, [*line, "--format", "csv"], catch_exceptions=False)

@@ -88,7 +88,7 @@ def test_a_name_is_found_as_in_a_dict(files: list[File], hash_name: Hash, part: 
 
 @settings(deadline=None, max_examples=100)
 @given(_FILES, st.sampled_from([name_hash, few, always_one]), st.sampled_from([1, 3, 1000]))
-def test_the_report_tells_each_row_once(files: list[File], hash_name: Hash, rows: int) -> None:
+def test_the_report_has_each_row_once(files: list[File], hash_name: Hash, rows: int) -> None:
     with TemporaryDirectory() as folder:
         report = build(Path(folder), files, DATASETS, hash_name, rows=rows)
         snapshot = Catalogue(Path(folder), hash_name)
@@ -118,7 +118,7 @@ def test_of_a_name_twice_the_larger_file_id_counts_unless_it_has_no_dataset(tmp_
         assert (snapshot.report.duplicates, snapshot.report.orphans) == (2, 2)
 
 
-def test_names_that_share_a_hash_are_told_apart_and_others_of_that_hash_are_not_there(tmp_path: Path) -> None:
+def test_names_that_share_a_hash_are_distinguished_and_others_of_that_hash_are_not_there(tmp_path: Path) -> None:
     files: list[File] = [("/a", 1, 1, None), ("/b", 2, 2, None), ("/c", 3, 1, 3)]
     snapshot = opened(tmp_path, files, DATASETS, always_one)
     assert found(snapshot, ["/c", "/b", "/a", "/d", "/a"]) == [

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.cli import command
-from cmsspark.monitor import run_metrics
 from cmsspark.monitor.advice import Advice, advise
-from cmsspark.monitor.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry, TaskTotals
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics, StageEntry, TaskTotals
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -89,6 +89,15 @@ def test_the_overhead_covers_what_is_outside_of_the_heap() -> None:
     run.findings.append(Finding("container_killed", "t", "w", "c"))
     run.executors[2].peaks["ProcessTreePythonRSSMemory"] = 0
     assert of("executor overhead", run).conf == "spark.executor.memoryOverhead=1536m", "1.5 × 1 GiB"
+
+
+def test_a_killed_container_without_figures_gets_one_and_a_half_times_its_overhead() -> None:
+    killed = Finding("container_killed", "", "", "", "error")
+    metrics = RunMetrics("r", "j", "spark", 0, "FAILED", master="yarn", findings=[killed])
+    metrics.executors = [ExecutorEntry("1")]
+    metrics.options = {"spark.executor.memory": "1g", "spark.executor.memoryOverhead": "1g"}
+    overhead = next(one for one in advise([metrics]) if one.subject == "executor overhead")
+    assert overhead.conf == "spark.executor.memoryOverhead=1536m"
 
 
 def test_without_memory_of_processes_the_overhead_is_not_known() -> None:

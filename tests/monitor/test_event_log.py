@@ -17,8 +17,8 @@ from cmsspark.errors import InputMissing, UsageError
 from cmsspark.monitor import event_log_files
 from cmsspark.monitor.event_log import EventLogReader, read_event_log
 from cmsspark.monitor.event_log_files import find_log
-from cmsspark.monitor.run_metrics import RunMetrics, Spread
 from cmsspark.monitor.spread import Spans, SpreadSketch
+from cmsspark.store.run_metrics import RunMetrics, Spread
 from tests.monitor.event_logs import BEGAN, MB, application, begin, event, stage, task
 
 LOGS = Path(__file__).parent / "logs"

@@ -9,7 +9,7 @@ import pytest
 from cmsspark.monitor import event_plans as plans
 from cmsspark.monitor.findings import CODES, find
 from cmsspark.monitor.memory_sizes import executor_container, size
-from cmsspark.monitor.run_metrics import (
+from cmsspark.store.run_metrics import (
     ExecutorEntry,
     Query,
     Reported,
@@ -130,6 +130,7 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("sort_for_first_rows", hint(plans.SORTED_FOR_FIRST, 5 * MB), "5.0 MB were shuffled"),
     ("cached_unused", hint(plans.CACHED_ONCE, None), "read by one action only"),
     ("container_killed", killed, "killed (exit 137)"),
+    ("driver_unreachable", log("YARN: Caused by: java.io.IOException: Failed to connect to /192.0.2.1:9"), "192.0.2.1"),
     ("driver_unreachable", log("java.io.IOException: Failed to connect to driver at edge:4040, retrying"), "edge:4040"),
     ("py4j_object", log("\tat py4j.Protocol.getOutputCommand(Protocol.java:316)"), "py4j.Protocol.getOutputCommand"),
     ("heap_space", log("java.lang.OutOfMemoryError: Java heap space"), "no heap was left"),
@@ -165,6 +166,7 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     hint(plans.SORTED_FOR_FIRST, 1000),
     lambda run: setattr(run.executors[1], "reason", "Executor 1 killed by driver. exit code 143"),
     lambda run: setattr(run.stages[0], "task_ms", Spread(1000, 2000, 60_000)),
+    log("java.io.IOException: Failed to connect to node3/10.0.0.3:7337"),  # a shuffle
 ]
 
 

@@ -51,6 +51,19 @@ def test_a_careful_script_has_no_problem() -> None:
         ("spark.udf.register('g', lambda x: x)\n", ["SPK102"]),
         ("@F.pandas_udf('long')\ndef g(x):\n    return x\n", []),
         ("@udf\ndef g(x):\n    return x\n", ["SPK102"]),
+        ("from pyspark.sql.functions import udf as u\n@u('long')\ndef g(x):\n    return x\n", ["SPK102"]),
+        ("from pyspark.sql.functions import pandas_udf as udf\n@udf('long')\ndef g(x):\n    return x\n", []),
+        ("import pyspark.sql.functions as f\n@f.pandas_udf('long')\ndef g(x):\n    return x\n", []),
+        ("import pyspark.sql.functions as f\n@f.udf('long')\ndef g(x):\n    return x\n", ["SPK102"]),
+        ("@F.pandas_udf('long')\ndef g(x):\n    return x\nspark.udf.register('g', g)\n", []),
+        ("g = F.pandas_udf(f, 'long')\nspark.udf.register('g', g)\n", []),
+        ("spark.udf.register('g', F.pandas_udf(f, 'long'))\n", []),
+        ("g = F.udf(f, 'long', useArrow=True)\nspark.udf.register('g', g)\n", []),
+        ("g = F.udf(f, 'long', useArrow=False)\n", ["SPK102"]),
+        ("async def go():\n    async for x in xs():\n        df.count()\n", ["SPK101"]),
+        ("x = {n: df.filter(n).collect() for n in names}\n", ["SPK101"]),
+        ("x = [row for row in df.collect()]\n", []),
+        ("for row in df.toLocalIterator():\n    print(row)\n", []),
         ("x = 0 == df.count()\n", ["SPK104"]),
         ("x = 0 < df.count()\n", ["SPK104"]),
         ("x = df.count() >= 1\n", ["SPK104"]),
@@ -103,3 +116,46 @@ def test_exit_codes_of_what_is_well_missing_and_no_python(tmp_path: Path) -> Non
     broken = run(str(tmp_path))
     assert getattr(broken.exception, "exit_code", None) == 65
     assert "broken.py:2" in str(broken.exception)
+
+
+def test_a_built_in_that_is_imported_again_is_not_shadowed() -> None:
+    star = "from pyspark.sql.functions import *\n"
+    (used,) = lint(f"{star}x = sum([1])\n".encode())
+    (restored,) = lint(f"{star}from builtins import sum\nx = sum([1])\n".encode())
+    assert used.detail == "used here: sum in line 2" and restored.detail == ""
+
+
+def notebook(*cells: str | list[str], **more: object) -> str:
+    written = [{"cell_type": "code", "source": source, "outputs": [], "metadata": {}} for source in cells]
+    return json.dumps({"cells": [{"cell_type": "markdown", "source": "# x"}, *written], "nbformat": 4, **more})
+
+
+def test_a_notebook_is_read_by_cells_and_its_magics_are_no_python(tmp_path: Path) -> None:
+    first = ["%matplotlib inline\n", "!ls\n", "from pyspark.sql import SparkSession\n", "df = make()\n", "df.cache?\n"]
+    (tmp_path / "one.ipynb").write_text(
+        notebook(first, "%%sql\nselect ' from\n", "%%time\nfor i in range(3):\n    %time x\n    df.count()\n", "")
+    )
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints" / "one.ipynb").write_text("never read")
+    done = run(str(tmp_path))
+    assert done.return_value == 65 and "one.ipynb:cell 4:4:8: SPK101 an action in a loop" in done.stdout
+    (problem,) = map(json.loads, run(str(tmp_path), "--json").stdout.splitlines())
+    assert (problem["cell"], problem["line"]) == (4, 4)
+
+
+def test_files_that_are_no_python_are_named_with_the_next_step(tmp_path: Path) -> None:
+    for name, content, words in (
+        ("two.py", b"import pyspark\nprint 'x'\n", ["two.py:2", "2to3"]),
+        ("nul.py", b"import pyspark\n\0", ["null bytes"]),
+        ("deep.py", b"import pyspark\nx = " + b"-" * 100_000 + b"1\n", ["deep.py"]),
+        ("cut.ipynb", b'{"cells": [', ["a notebook of Jupyter"]),
+        ("list.ipynb", b"[1]", ["a notebook of Jupyter"]),
+        ("syntax.ipynb", notebook("import pyspark", "x = 1\nif True\n").encode(), ["syntax.ipynb:cell 3:2"]),
+    ):
+        (tmp_path / name).write_bytes(content)
+        done = run(str(tmp_path / name))
+        text = f"{done.exception} {getattr(done.exception, 'where', '')} {getattr(done.exception, 'next_step', '')}"
+        assert getattr(done.exception, "exit_code", None) == 65 and all(word in text for word in words), (name, text)
+    for name, content in (("empty.py", b""), ("bom.py", b"\xef\xbb\xbfx = 1\n"), ("none.ipynb", b'{"cells": []}')):
+        (tmp_path / name).write_bytes(content)
+        assert run(str(tmp_path / name)).return_value == 0, name

@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 from cmsspark import measured
 from cmsspark.cli import command
-from cmsspark.monitor import run_metrics, spark_watch
+from cmsspark.monitor import spark_watch
 from cmsspark.monitor.measured_runs import find_run, measured_runs, of_job
-from cmsspark.monitor.run_metrics import RunMetrics, Sample
 from cmsspark.monitor.spark_jvm import JvmCounters
 from cmsspark.monitor.spark_rest import executor, listening
 from cmsspark.monitor.spark_samples import TreeReader, thinned
+from cmsspark.store import run_metrics
+from cmsspark.store.run_metrics import RunMetrics, Sample
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.run_command import run
@@ -62,13 +63,24 @@ def test_a_run_is_stored_with_its_event_log_samples_and_what_the_job_reported(tm
     assert oct(run_metrics.file_of(tmp_path, metrics.run).stat().st_mode)[-3:] == "600"
 
 
-def test_lines_of_the_log_that_tell_a_cause_are_kept(tmp_path: Path) -> None:
+def test_lines_of_the_log_that_name_a_cause_are_kept(tmp_path: Path) -> None:
     script = "printf 'a\\nException in thread java.lang.OutOfMemoryError: Java heap space\\nlast' >&2; exit 3"
     assert run(sh(script), os.environ, None, begin(tmp_path)) == 3
     metrics = stored(tmp_path)
     assert (metrics.state, metrics.exit_code) == ("FAILED", 3)
     assert metrics.log_lines == ["Exception in thread java.lang.OutOfMemoryError: Java heap space"]
     assert metrics.findings[0].code == "heap_space"
+
+
+@pytest.mark.parametrize(("code", "expected"), [(1, ["driver_unreachable"]), (0, [])])
+def test_what_yarn_says_of_an_application_that_failed_is_among_the_lines(
+    tmp_path: Path, code: int, expected: list[str]
+) -> None:
+    measure = begin(tmp_path)
+    said = "Uncaught exception: E\n\tat a.b(c)\nCaused by: java.io.IOException: Failed to connect to /192.0.2.1:369\n"
+    measure.diagnose = {"application_1_0001": said}.__getitem__
+    measure.ended(code, "application_1_0001")
+    assert [finding.code for finding in stored(tmp_path).findings] == expected
 
 
 @pytest.mark.parametrize("broken", ["started", "environment", "_end_samples", "_write"])
@@ -80,7 +92,7 @@ def test_whatever_breaks_the_run_ends_as_it_would(tmp_path: Path, monkeypatch: p
 
     if broken in ("started", "environment"):
         monkeypatch.setattr("cmsspark.monitor.spark_samples.TreeReader.sample", fail)
-        monkeypatch.setattr("cmsspark.monitor.spark_finish.find_event_log", fail)
+        monkeypatch.setattr("cmsspark.monitor.event_log_search.find_event_log", fail)
     else:
         monkeypatch.setattr(spark_watch.RunMeasure, broken, fail)
     assert run(sh("exit 7"), os.environ, None, measure) == 7
@@ -179,7 +191,8 @@ def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: p
     for _ in range(3):
         stage.task_done(stage.now() - 2)
     stage.end()
-    measured.report_read("r", "dbs_aaa", "2026-01-15", [5, 6])
+    counts = {"aaa": {"read": 10, "malformed": 1, "matched": 9}, "eos": {"read": 5}}
+    measured.report_read("r", "dbs_aaa", "2026-01-15", [5, 6], counts)
     from cmsspark.monitor.spark_reported import add_reported
 
     metrics = RunMetrics("r", "j", "processes", 0)
@@ -187,6 +200,7 @@ def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: p
     assert metrics.stages[0].name == "reading" and metrics.totals.tasks == 3
     assert metrics.stages[0].task_ms.median == pytest.approx(2000, abs=200)
     assert (metrics.reported[0].input_bytes, metrics.reported[0].input_files) == (11, 2)
+    assert (metrics.reported[0].input_records, metrics.reported[0].malformed_records) == (15, 1)
 
 
 def test_show_has_the_measured_run_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cmsspark import clock
 from cmsspark.errors import DataError, InputMissing, SettingsError
 from cmsspark.monitor.metrics_graphite import GraphiteSender, part, process_lines, run_annotations, send_annotations
+from cmsspark.monitor.metrics_run import counter_lines, send_run
 from cmsspark.publish.grafana_spark import PANELS, spark_dashboard
 from cmsspark.settings import MetricsSettings, parse
+from cmsspark.store import run_metrics
 from cmsspark.store.process_samples import ProcessSample
+from cmsspark.store.run_metrics import Reported, RunMetrics
 from cmsspark.submit.live_metrics import metrics_options
 from tests import influxdb
 from tests.influxdb import InfluxDb
@@ -90,12 +94,55 @@ def test_sparks_sink_arrives_with_the_tags_of_our_templates(influx: InfluxDb, ap
 
 @pytest.mark.usefixtures("application")
 def test_the_python_driver_is_among_the_metrics_of_ours(influx: InfluxDb) -> None:
-    series = influx.until("SELECT max(\"value\") FROM rss_bytes WHERE namespace = 'processes' GROUP BY role")
+    query = "SELECT max(\"value\") FROM rss_bytes WHERE namespace = 'processes'"
+    for role in ("java_driver", "python_driver"):
+        influx.until(f"{query} AND \"role\" = '{role}'")
+    series = influx.query(f"{query} GROUP BY role")
     by_role = {one["tags"]["role"]: one["values"][0][1] for one in series}
     assert by_role.keys() >= {"java_driver", "python_driver"}
     assert by_role["java_driver"] > by_role["python_driver"] > 10_000_000
 
 
+def test_stages_of_a_run_are_on_the_time_axis_without_a_command(influx: InfluxDb, application: str) -> None:
+    where = f"WHERE applicationid = '{application}' AND namespace = 'events'"
+    series = influx.until(f'SELECT "value", "name" FROM "begin" {where}')
+    assert any(name.startswith("stage_") for _, _, name in series[0]["values"])
+
+
+@pytest.fixture(scope="module")
+def ended_job(influx: InfluxDb, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run of 10 seconds of one of our jobs, whose counters were sent: the InfluxQL that finds them."""
+    folder = tmp_path_factory.mktemp("ended")
+    now = clock.now_ms() // 1000 * 1000
+    metrics = RunMetrics("run-1", "data_aggregation", "processes", now - 10_000, "DONE", ended_ms=now)
+    for day in ("2026-01-01", "2026-01-02"):
+        counts = {"input_bytes": 500, "input_files": 2, "input_records": 50, "malformed_records": 1}
+        metrics.reported.append(Reported("r", "data_aggregation", day, **counts))
+    run_metrics.write(folder / "run.json", metrics)
+    send_run(MetricsSettings("127.0.0.1", influx.graphite), folder / "run.json")
+    return "WHERE applicationid = 'run-1' AND namespace = 'jobs' AND \"name\" = 'data_aggregation'"
+
+
+def test_counters_of_our_jobs_begin_at_zero_and_are_shown_as_rates(influx: InfluxDb, ended_job: str) -> None:
+    for counter, total in (("records_read", 100), ("records_malformed", 2), ("input_bytes", 1000), ("input_files", 4)):
+        values = influx.until(f'SELECT "value" FROM "{counter}" {ended_job}')[0]["values"]
+        assert [value for _, value in values] == [0, total], counter
+    grouped = "AND time > now() - 1h GROUP BY time(1s) fill(none)"
+    rate = f'SELECT non_negative_derivative(max("value"), 1s) FROM "records_read" {ended_job} {grouped}'
+    assert influx.query(rate)[0]["values"][-1][1] == 10
+    assert counter_lines("x", RunMetrics("r", "job.py", "spark", 1000)) == [], "a job that reports nothing has none"
+
+
+def test_a_run_whose_receiver_is_away_or_whose_file_is_none_ends_as_it_would(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        settings = MetricsSettings("127.0.0.1", free.getsockname()[1])
+        run_metrics.write(tmp_path / "run.json", RunMetrics("r", "job.py", "spark", 1000))
+        send_run(settings, tmp_path / "run.json")
+        send_run(settings, tmp_path / "none.json")
+
+
+@pytest.mark.usefixtures("ended_job")
 def test_every_query_of_the_dashboard_is_answered(influx: InfluxDb, application: str) -> None:
     dashboard = spark_dashboard()
     empty = set()
@@ -125,7 +172,11 @@ def test_stages_and_queries_stand_on_the_time_axis(influx: InfluxDb, application
     found = run_annotations("cmsspark", file)
     assert found.count == 2
     send_annotations(MetricsSettings("127.0.0.1", influx.graphite), found)
-    text = 'SELECT "value", "name" FROM "{}" WHERE applicationid = \'' + application + "' AND namespace = 'events'"
+    text = (
+        'SELECT "value", "name" FROM "{}" WHERE applicationid = \''
+        + application
+        + "' AND namespace = 'events' AND time >= 1790000000s AND time < 1790001000s"
+    )
     ends = influx.until(text.format("end"))[0]["values"]
     assert ends == [[begun // 1000 + 5, 1, "stage_3_0_count_at_job_py_7"]]
     begins = influx.until(text.format("begin"))[0]["values"]
@@ -185,7 +236,7 @@ def test_all_files_for_receivers_have_the_same_templates_and_loopback_ports() ->
         text = (METRICS / name).read_text(encoding="utf-8")
         return [line.strip(' -",') for line in text.splitlines() if "measurement*" in line]
 
-    assert len(lines("influxdb.conf")) == 6
+    assert len(lines("influxdb.conf")) == 7
     assert lines("influxdb.conf") == lines("influxdb-container.conf") == lines("helm-influxdb.yaml")
     compose = yaml.safe_load((METRICS / "compose.yaml").read_text(encoding="utf-8"))
     ports = [port for service in compose["services"].values() for port in service["ports"]]

@@ -21,7 +21,7 @@ import pytest
 
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.monitor.processes_collector import Batch, Collector, check_address
-from cmsspark.monitor.processes_node import Buffer, CollectorServer, find_node_manager
+from cmsspark.monitor.processes_node import Buffer, CollectorServer, find_node_manager, sender_to
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.monitor.test_processes_watch import until
 
@@ -168,6 +168,20 @@ def stored_runs(folder: Path) -> list[WatchedRun]:
         return database.runs()
 
 
+def test_the_monitor_of_a_run_whose_collector_was_killed_ends_and_keeps_what_it_has(
+    tmp_path: Path, trees: list[subprocess.Popen[str]], token_file: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        words = ("--run", "suite-1", "--patience", "1")
+        process = node(url, token_file, trees[0].pid, tmp_path / "buffer", *words)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 75 and "batches wait there" in err
+    assert Buffer(tmp_path / "buffer").files() != []
+    assert trees[0].poll() is None
+
+
 def test_a_wrong_token_ends_the_monitor_with_77(
     tmp_path: Path, collector: Collector, token_file: Path, trees: list[subprocess.Popen[str]]
 ) -> None:
@@ -197,6 +211,46 @@ def test_requests_without_token_too_large_or_damaged_are_refused_and_nothing_is_
     assert stored_runs(tmp_path / "state") == []
     assert request(url, batch) == (200, {"stored": 0, "status": "RUNNING"})
     assert request(f"{collector.url}/v1/runs/r") == (200, {"status": "RUNNING"})
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"run":{"run":"r","start_ms":1000000000000000000000000,"host":"h"}}', "64 bits"),
+        (b'{"run":{"run":"r","start_ms":1,"host":"h"},"log":[{"run":"r","time_ms":-9e30,"type":"","message":""}]}', ""),
+        (b'{"run":{"run":"../../x","start_ms":1,"host":"h"}}', "id of a run"),
+        (b'{"run":{"run":"","start_ms":1,"host":"h"}}', "id of a run"),
+        (b'{"run":{"run":"a\\u0000","start_ms":1,"host":"h"}}', "id of a run"),
+        (b'{"run":' * 100_000, "no batch"),
+        (b"[" * 100_000, "no batch"),
+        (b"\xff\xfe", "no batch"),
+        (b"", "no batch"),
+    ],
+)
+def test_a_batch_that_no_table_takes_is_refused_for_good(
+    tmp_path: Path, collector: Collector, body: bytes, why: str
+) -> None:
+    status, answer = request(f"{collector.url}/v1/batches", body)
+    assert status == 400 and why in str(answer), "a node that gets no answer would send it for ever"
+    assert stored_runs(tmp_path / "state") == []
+
+
+@pytest.mark.parametrize("length", ["9000000", "9" * 5000])
+def test_a_request_that_is_too_large_is_answered(collector: Collector, length: str) -> None:
+    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 60) as raw:
+        raw.sendall(f"POST /v1/batches HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        raw.sendall(b"x" * 9_000_000)
+        assert raw.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_batch_that_is_too_large_does_not_hold_up_those_after_it(tmp_path: Path, collector: Collector) -> None:
+    said: list[str] = []
+    sender = sender_to(CollectorServer.of(collector.url, TOKEN), tmp_path / "buffer", said.append)
+    sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 1, "info", "x" * 9_000_000)]))
+    sender.buffer.add(Batch(WatchedRun("r", 1, "h"), [], [LogEntry("r", 2, "info", "y")]))
+    assert sender.send() and sender.buffer.files() == [] and "left out" in said[0]
+    sender.client.close()
+    assert stored_runs(tmp_path / "state") != []
 
 
 def test_an_address_of_the_network_needs_tls() -> None:

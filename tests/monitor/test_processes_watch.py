@@ -26,14 +26,15 @@ from cmsspark.store.state_database import make_private
 GROWS = """
 import subprocess, sys, time
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-kept = []
-for _ in range(6):
-    kept.append(bytearray(b"x") * 10_000_000)
-    time.sleep(0.2)
+sys.stdin.readline()
+kept = [bytearray(b"x") * 10_000_000 for _ in range(6)]
 print("grown", flush=True)
 sys.stdin.read()
 worker.kill()
 """
+
+#: The driver while it is small, and its proportional memory, which is measured in the third sample.
+SMALL = "SELECT 1 FROM ProcessMonitor WHERE role = 'python_driver' AND pss_bytes > 0"
 
 
 def until(holds: Callable[[], bool], seconds: float = 60) -> None:
@@ -52,6 +53,14 @@ def started(tmp_path: Path, script: str = GROWS, *words: str) -> tuple[subproces
     return root, watch
 
 
+def grow(root: subprocess.Popen[str]) -> None:
+    """Have the driver grow, and wait until it has."""
+    assert root.stdin is not None and root.stdout is not None
+    root.stdin.write("\n")
+    root.stdin.flush()
+    assert root.stdout.readline() == "grown\n"
+
+
 def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
     """Rows of the database; none while its tables are being made."""
     with closing(sqlite3.connect(f"file:{folder / FILE}?mode=ro", uri=True)) as db, suppress(sqlite3.OperationalError):
@@ -61,7 +70,8 @@ def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
 
 def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_path: Path) -> None:
     root, watch = started(tmp_path)
-    assert root.stdout is not None and root.stdout.readline() == "grown\n"
+    until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, SMALL) != [])
+    grow(root)
     grown = "SELECT 1 FROM ProcessMonitor WHERE rss_bytes > 68000000"
     until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, grown) != [])
     root.communicate("", timeout=60)
@@ -86,7 +96,7 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_monitor_of_a_killed_run_ends_and_leaves_no_process(tmp_path: Path, number: int) -> None:
     root, watch = started(tmp_path)
-    assert root.stdout is not None and root.stdout.readline() == "grown\n"
+    grow(root)
     until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, "SELECT 1 FROM ProcessMonitor") != [])
     worker = psutil.Process(root.pid).children()[0]
     root.send_signal(number)
@@ -153,6 +163,39 @@ def test_samples_come_each_second_in_the_first_minutes_and_cost_one_percent_at_m
     assert next_interval(601, 0.001) == 10
     assert next_interval(5, 0.05) == pytest.approx(5)
     assert next_interval(601, 0.05, fixed=2) == 2
+    # A run that gets little of the CPU is sampled less, one that waits still each five seconds.
+    assert next_interval(5, 0.005, used=2.0) == 1
+    assert next_interval(5, 0.005, used=0.5) == pytest.approx(2)
+    assert next_interval(5, 0.005, used=0.0) == 5
+
+
+def test_a_child_is_seen_in_the_next_sample_also_between_looks_at_all_processes() -> None:
+    script = "import subprocess, sys; sys.stdin.readline(); subprocess.run(['sleep', '600'])"
+    root = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, text=True)
+    assert root.stdin is not None
+    sampler = TreeSampler("x", [root.pid])
+    assert len(sampler.sample()) == 1
+    root.stdin.write("\n")
+    root.stdin.flush()
+    until(lambda: len(psutil.Process(root.pid).children()) == 1)
+    child = psutil.Process(root.pid).children()[0]
+    assert sampler.ticks % 3 != 0
+    assert {sample.pid for sample in sampler.sample()} == {root.pid, child.pid}
+    child.kill()
+    root.communicate(timeout=60)
+
+
+def test_a_jvm_that_starts_a_program_counts_once() -> None:
+    script = "import os, sys, time; os.fork(); sys.stdout.write('x'); sys.stdout.flush(); time.sleep(600)"
+    root = subprocess.Popen(["java", "-c", script], executable=sys.executable, stdout=subprocess.PIPE, text=True)
+    assert root.stdout is not None and root.stdout.read(2) == "xx"
+    (copy,) = psutil.Process(root.pid).children()
+    sampler = TreeSampler("x", [root.pid])
+    for _ in range(4):
+        assert [(sample.pid, sample.role) for sample in sampler.sample()] == [(root.pid, "java")]
+    copy.kill()
+    root.kill()
+    root.communicate(timeout=60)
 
 
 def test_the_oldest_runs_go_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cmsspark.demo import make
+from cmsspark.monitor.advice import advise
 from cmsspark.monitor.measured_runs import measured_runs
-from cmsspark.monitor.run_metrics import RunMetrics
+from cmsspark.monitor.memory_sizes import size
+from cmsspark.store.run_metrics import RunMetrics
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TOP = Path(__file__).resolve().parents[2]
 
 
-def measured(folder: Path, script: str, *words: str, code: int = 0) -> RunMetrics:
-    """The measurement of a run of ``run_spark``."""
+def measured(folder: Path, script: str, *options: str, words: tuple[str, ...] = (), code: int | None = 0) -> RunMetrics:
+    """The measurement of a run of ``run_spark``; ``code``: that it must end with, None for any."""
     main = "from cmsspark.submit import main; main()"
-    command = [sys.executable, "-c", main, str(SCRIPTS / script), "--master", "local[2]", *words]
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", main, "--master", "local[2]", *options, str(SCRIPTS / script), *words]
     environ = {
         **os.environ,
         "CMSSPARK_STATE_DIR": str(folder),
@@ -27,7 +33,7 @@ def measured(folder: Path, script: str, *words: str, code: int = 0) -> RunMetric
         "PYTHONPATH": str(TOP),
     }
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
-    assert done.returncode == code, done.stdout + done.stderr
+    assert code is None or done.returncode == code, done.stdout + done.stderr
     (metrics,) = measured_runs(folder)
     return metrics
 
@@ -66,20 +72,20 @@ def test_a_spill_is_named_with_its_stage(tmp_path: Path) -> None:
 
 
 def test_an_object_that_py4j_pulls_is_named_though_no_task_ran(tmp_path: Path) -> None:
-    metrics = measured(tmp_path, "py4j_object.py", "--driver-memory", "1g", "60000000")
+    metrics = measured(tmp_path, "py4j_object.py", "--driver-memory", "1g", words=("60000000",))
     assert "driver_heap_jump" in codes(metrics)
     finding = next(finding for finding in metrics.findings if finding.code == "driver_heap_jump")
     assert "Py4J" in finding.title and "Arrow" in finding.cure
 
 
 def test_a_heap_that_an_object_fills_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
-    metrics = measured(tmp_path, "py4j_object.py", "--driver-memory", "512m", "200000000", code=1)
+    metrics = measured(tmp_path, "py4j_object.py", "--driver-memory", "512m", words=("200000000",), code=1)
     assert codes(metrics)[0] == "heap_space" and metrics.findings[0].severity == "error"
 
 
 @pytest.mark.long
 def test_the_same_text_by_arrow_is_no_finding(tmp_path: Path) -> None:
-    metrics = measured(tmp_path, "arrow_table.py", "--driver-memory", "1g", "60000000")
+    metrics = measured(tmp_path, "arrow_table.py", "--driver-memory", "1g", words=("60000000",))
     assert metrics.findings == []
 
 
@@ -91,3 +97,29 @@ def test_a_python_worker_that_leaks_is_named(tmp_path: Path) -> None:
 def test_what_plans_say_is_named(tmp_path: Path) -> None:
     metrics = measured(tmp_path, "plans.py", "--driver-memory", "1g")
     assert set(codes(metrics)) == {"cartesian_join", "small_files", "sort_for_first_rows", "cached_unused"}
+
+
+@pytest.mark.long
+def test_advised_memory_sorts_the_demo_month_and_30_percent_less_hurts(tmp_path: Path) -> None:
+    month = tmp_path / "month"
+    make(month, date(2026, 1, 1), days=31, records=1000, files=500, datasets=20, people=10)
+    logs = (str(month / "project" / "monitoring" / "archive"), "5")
+
+    def run_with(heap: str, **more: Any) -> RunMetrics:
+        return measured(tmp_path / f"heap-{heap}", "month.py", "--driver-memory", heap, words=logs, **more)
+
+    heap, tried, signs = "1536m", [], {"spill", "gc", "heap_space"}
+    while True:
+        metrics = run_with(heap)
+        advice = advise([metrics])[0]
+        tried.append((heap, codes(metrics), advice.text, advice.inputs))
+        sys.stderr.write(f"{tried[-1]}\n")
+        if advice.conf is None:
+            break
+        assert len(tried) < 8, tried
+        heap = advice.conf.partition("=")[2]
+    assert metrics.state == "DONE" and not signs & set(codes(metrics)), tried
+    less = f"{int(0.7 * (size(heap) or 0)) >> 20}m"
+    hurt = run_with(less, code=None)
+    sys.stderr.write(f"{less} {hurt.state} {codes(hurt)} {advise([hurt])[0]}\n")
+    assert hurt.state == "FAILED" or signs & set(codes(hurt)), tried

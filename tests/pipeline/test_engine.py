@@ -42,7 +42,7 @@ def limited(request: DayRequest, limit: object) -> DayRequest:
     return replace(request, settings=replace(request.settings, spark={INDEX_DUMP_BYTES_KEY: str(limit)}))
 
 
-def test_processes_count_what_lies_here_and_spark_all_else(place: Place) -> None:
+def test_processes_count_local_files_and_spark_all_others(place: Place) -> None:
     request = place.request()
     assert chosen(request) == chosen(replace(request, engine=PROCESSES)) == PROCESSES
     assert chosen(replace(request, engine=SPARK)) == SPARK

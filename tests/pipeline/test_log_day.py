@@ -41,7 +41,7 @@ def done(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Place:
     return place
 
 
-def test_the_manifest_tells_of_readers_that_have_no_compiled_code(
+def test_the_manifest_counts_readers_that_have_no_compiled_code(
     spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_streams(place.tree)

@@ -84,7 +84,7 @@ except OutputError as error:
 
 
 @pytest.mark.parametrize(("room", "size", "code"), [(50_000, 60_000, 73), (10, 1, 73), (4_000, 1, 0)])
-def test_on_a_full_disk_the_result_before_stays_and_only_a_ledger_may_fail(
+def test_on_a_full_disk_the_result_before_stays_and_only_a_run_history_may_fail(
     tmp_path: Path, room: int, size: int, code: int
 ) -> None:
     work(tmp_path, LocalFiles(), "before")

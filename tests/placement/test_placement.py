@@ -333,7 +333,7 @@ def test_sizes_are_read_as_people_write_them() -> None:
     [
         ("day,dataset,site\n2026-01-05,a,b\n", "no column accesses or nacc"),
         ("day,dataset,site,accesses\n2026-01-05,a,b,-1\n", "negative"),
-        ("day,dataset,site,accesses\nMonday,a,b,1\n", "another type"),
+        ("day,dataset,site,accesses\nMonday,a,b,1\n", "row 2"),
         ("day,dataset,site,accesses\n2026-01-05,,b,1\n", "nulls"),
         ("day,dataset,site,accesses\n2026-01-05,a,b,nan\n", "negative"),
         ("day,dataset,site,accesses\n", "no rows"),
@@ -380,7 +380,7 @@ def test_recommend_prints_and_writes_the_plan(files: list[str], tmp_path: Path) 
     assert pl.read_csv(out).select("action", "dataset", "site").rows() == [row[:3] for row in rows]
 
 
-def test_replay_compares_rules_and_says_when_data_are_made_up(files: list[str]) -> None:
+def test_replay_compares_rules_and_marks_synthetic_data(files: list[str]) -> None:
     told = json.loads(run("replay", *files, "--json").stdout)
     totals = {row["rule"]: row for row in told["sums"]}
     assert totals["as-is"]["weeks"] == 2 and totals["as-is"]["remote_reads"] == 2 * 210

@@ -20,7 +20,7 @@ from cmsspark.popularity import training as training_code
 from cmsspark.popularity.evaluate import evaluate, strata
 from cmsspark.popularity.features import Names, features
 from cmsspark.popularity.fitting import calibration, fit, predict
-from cmsspark.popularity.guards import check_guards
+from cmsspark.popularity.guards import check_guards, check_later_days
 from cmsspark.popularity.models import ABOUT, MODELS
 from cmsspark.popularity.scores import area_under_curve, average_precision, metrics
 from cmsspark.popularity.series import MEASURES, Series, read_series, stored_series
@@ -93,6 +93,86 @@ def test_features_of_a_day_by_hand() -> None:
     assert of["recency_days"].tolist() == [pytest.approx(np.log1p(1)), pytest.approx(np.log1p(10))]
     assert of["age_days"].tolist() == [pytest.approx(np.log1p(8)), 0]
     assert of["active_share_7d"][0] == pytest.approx(1 / 7)
+    assert of["gap_days"].tolist() == [pytest.approx(np.log1p(6)), pytest.approx(np.log1p(10))]
+    assert of["run_days"].tolist() == [0, 0] and of["peak_day"].tolist() == [pytest.approx(np.log1p(5)), 0]
+    assert of["peak_age_days"].tolist() == [pytest.approx(np.log1p(8)), pytest.approx(np.log1p(10))]
+    assert of["spread_28d"][0] == pytest.approx(np.log1p([0, 0, 5, 0, 0, 0, 0, 0, 3, 0]).std())
+    values[0, 7:10, 1] = 1
+    _, again = features(Series(past.days, past.datasets, values), Names(past.datasets))
+    assert again[1, columns.index("run_days")] == pytest.approx(np.log1p(3)), "the last three days"
+    assert all(np.isfinite(column).all() for column in of.values())
+
+
+def test_features_of_siblings_count_datasets_from_their_first_use_on() -> None:
+    values = np.zeros((len(MEASURES), 14, 3))
+    values[0, 2:7, 0], values[0, 9:, 2] = 5, 100
+    names = ("/a/b-v1/C", "/a/b-v2/C", "/a/b-v3/C")
+    series = Series(tuple(FIRST + timedelta(days=i) for i in range(14)), names, values)
+    columns, rows = features(series.until(7), Names(names))
+    of = {name: rows[:, number] for number, name in enumerate(columns)}
+    assert of["siblings_primary"].tolist() == [pytest.approx(np.log1p(25))] * 3
+    assert of["all_datasets"].tolist() == [pytest.approx(np.log1p(25))] * 3
+    check_later_days(Weeks(series, Label(10)), [7])
+
+
+def test_a_dataset_of_later_days_that_changes_others_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = made_series()
+    values = series.values.copy()
+    values[:, :32, 5] = 0
+    late = Series(series.days, series.datasets, values)
+    real = feature_code.features
+
+    def with_all_names(past: Series, names: Names) -> tuple[list[str], Any]:
+        columns, rows = real(past, names)
+        return [*columns, "names"], np.append(rows, np.full((len(rows), 1), float(len(past.datasets))), axis=1)
+
+    check_guards(Weeks(late, Label(10)), [32])
+    monkeypatch.setattr(training_code, "features", with_all_names)
+    with pytest.raises(errors.DataError, match="later days are deleted"):
+        check_guards(Weeks(late, Label(10)), [32])
+
+
+def test_top_by_bytes_and_longer_horizons_have_their_labels_and_persistence() -> None:
+    series = made_series(days=63)
+    generator = np.random.default_rng(3)
+    values = series.values.copy()
+    values[2] = values[0] * generator.lognormal(20, 1, len(series.datasets))
+    sized = Series(series.days, series.datasets, values)
+    label = Label(top_bytes=8)
+    assert label.of(sized, 35).sum() == 8 and label.text.startswith("among the 8 datasets")
+    chosen = np.argsort(-sized.values[2, 35:42].sum(0))[:8]
+    assert set(np.nonzero(label.of(sized, 35))[0]) == set(chosen)
+    before = predict(Weeks(sized, label), 35, "persistence")
+    assert set(np.nonzero(before)[0]) == set(np.argsort(-sized.values[2, 28:35].sum(0))[:8])
+    with pytest.raises(errors.DataError, match="the series has no bytes"):
+        evaluate(series, label, ["persistence"])
+    month = Label(40, weeks=4)
+    popular = predict(Weeks(sized, month), 35, "persistence")
+    assert popular.tolist() == (sized.accesses[7:35].sum(0) > 40).astype(float).tolist()
+    both = Label(10, users=5)
+    wanted = (sized.accesses[28:35].sum(0) > 10) & (sized.values[1, 28:35].sum(0) > 5)
+    assert predict(Weeks(sized, both), 35, "persistence").tolist() == wanted.astype(float).tolist()
+
+
+@pytest.mark.parametrize("kind", ["none", "all"])
+def test_weeks_in_which_nothing_or_everything_is_popular_are_judged_with_nulls(kind: str) -> None:
+    series = made_series()
+    values = series.values.copy()
+    values[0] = 0 if kind == "none" else values[0] + 5
+    values[0, 0] += 1
+    rows = evaluate(Series(series.days, series.datasets, values), Label(10), ["persistence", "logistic"], weeks=2)
+    assert len(rows) == 4 and {row["auc"] for row in rows} == {None}
+    assert {row["average_precision"] for row in rows} == ({None} if kind == "none" else {1.0})
+    assert all(0 <= row["brier"] < 0.1 for row in rows)
+
+
+def test_one_dataset_and_days_with_gaps_are_predicted() -> None:
+    series = made_series().only(np.array([3]))
+    rows = evaluate(series, Label(1), ["persistence", "logistic"], weeks=2)
+    assert [row["rows"] for row in rows] == [1] * 4
+    values = series.values.copy()
+    values[:, 5:30] = 0
+    assert len(evaluate(Series(series.days, series.datasets, values), Label(1), ["logistic"], weeks=1)) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("spark-")])
@@ -128,7 +208,8 @@ def test_a_feature_that_looks_ahead_fails_the_run(monkeypatch: pytest.MonkeyPatc
     def with_leak(past: Series, names: Names) -> tuple[list[str], Any]:
         columns, rows = real(past, names)
         day = len(past.days)
-        week = series.accesses[day : day + 7].sum(0)
+        known = np.isin(series.datasets, past.datasets)
+        week = series.accesses[day : day + 7, known].sum(0)
         return [*columns, "leak"], np.concatenate([rows, week[:, None]], axis=1)
 
     monkeypatch.setattr(training_code, "features", with_leak)
@@ -187,7 +268,7 @@ def test_commands_on_a_file(tmp_path: Path) -> None:
         ("day,dataset\n2026-01-01,a\n", "no column accesses"),
         ("day,dataset,accesses\n2026-01-01,a,-3\n", "negative"),
         ("day,dataset,accesses\n2026-01-01,,3\n", "nulls"),
-        ("day,dataset,accesses\nnever,a,3\n", "no dates"),
+        ("day,dataset,accesses\nnever,a,3\n", "row 2"),
         ("day,dataset,accesses\n", "no rows"),
     ],
 )

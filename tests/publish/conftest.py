@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.activemq import ActiveMQ, Certificates, missing, running_or_skip
-
-# A machine that many share is slow now and then; that is no finding.
-settings.register_profile("publish", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("publish")
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ def test_what_is_consumed_back_is_what_was_to_be_sent(activemq: ActiveMQ, tmp_pa
 
 
 @pytest.mark.parametrize("case", ["password", "user", "ca", "host", "no client certificate", "no right to write"])
-def test_what_is_not_allowed_ends_at_once_and_tells_no_secret(activemq: ActiveMQ, tmp_path: Path, case: str) -> None:
+def test_what_is_not_allowed_ends_at_once_and_shows_no_secret(activemq: ActiveMQ, tmp_path: Path, case: str) -> None:
     more: dict[str, Any] = {
         "password": {"password": "planted-wrong-password"},
         "user": {"username": "planted-nobody"},

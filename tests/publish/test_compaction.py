@@ -126,7 +126,7 @@ def test_a_pruning_that_was_killed_is_finished_and_nothing_is_sent_again(
 
 
 @pytest.mark.parametrize("how", ["lost", "rebuilt"])
-def test_a_ledger_that_is_made_anew_knows_that_all_was_confirmed(tmp_path: Path, how: str) -> None:
+def test_a_rebuilt_batch_log_knows_that_all_was_confirmed(tmp_path: Path, how: str) -> None:
     with outbox_in(tmp_path).held() as outbox:
         changed_days(outbox, 7)
         assert outbox.compact()

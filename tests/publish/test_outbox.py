@@ -128,7 +128,7 @@ def test_a_spool_that_was_not_finished_is_never_seen(tmp_path: Path) -> None:
         assert fill(outbox, rows(2)).snapshot_no == 1
 
 
-def test_a_spool_that_the_ledger_never_heard_of_is_sent(tmp_path: Path) -> None:
+def test_a_spool_that_is_not_in_the_batch_log_is_sent(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         outbox.batch_log._db.executescript("DELETE FROM batches; DELETE FROM generations")
@@ -165,7 +165,7 @@ def test_what_may_have_arrived_and_vanished_is_sent_as_gone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["deleted", "garbage", "truncated"])
-def test_a_ledger_that_is_lost_is_rebuilt_and_what_is_unknown_is_in_doubt(tmp_path: Path, damage: str) -> None:
+def test_a_lost_batch_log_is_rebuilt_and_what_is_unknown_is_in_doubt(tmp_path: Path, damage: str) -> None:
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(2))
         path = outbox.folder / "ledger.sqlite"
@@ -178,7 +178,7 @@ def test_a_ledger_that_is_lost_is_rebuilt_and_what_is_unknown_is_in_doubt(tmp_pa
         assert "rebuilt" in outbox.notes[0]
 
 
-def test_a_rebuilt_ledger_knows_what_was_confirmed(tmp_path: Path) -> None:
+def test_a_rebuilt_batch_log_knows_what_was_confirmed(tmp_path: Path) -> None:
     publish(tmp_path, rows(2))
     (outbox_in(tmp_path).folder / "ledger.sqlite").unlink()
     assert publish(tmp_path, rows(2), "r2") == []
@@ -213,7 +213,7 @@ def test_a_damaged_part_is_named_and_nothing_of_it_is_sent(tmp_path: Path) -> No
     assert sink.arrived == []
 
 
-def test_a_second_publisher_is_told_who_works_on_the_day(tmp_path: Path) -> None:
+def test_a_second_publisher_names_the_holder_of_the_day(tmp_path: Path) -> None:
     with (
         outbox_in(tmp_path).held(),
         pytest.raises(NotReady, match=f"process {os.getpid()} on "),
@@ -282,7 +282,7 @@ def test_a_scratch_database_without_room_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_below_the_ledger_is_reported_and_resumable(tmp_path: Path) -> None:
+def test_a_full_disk_below_the_batch_log_is_reported_and_resumable(tmp_path: Path) -> None:
     sink = ListSink()
     with outbox_in(tmp_path).held() as outbox:
         fill(outbox, rows(1_200))
@@ -304,7 +304,7 @@ def test_states_are_written_with_full_synchronisation(tmp_path: Path) -> None:
         assert outbox.batch_log._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_ledger_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_batch_log_of_another_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     with outbox_in(tmp_path).held():
         pass
     path = outbox_in(tmp_path).folder / "ledger.sqlite"

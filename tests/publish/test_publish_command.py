@@ -98,7 +98,7 @@ def test_a_spool_that_was_deleted_is_written_again(place: Place) -> None:
     assert len(place.spooled()) == 4
 
 
-def test_a_changed_day_tells_what_is_unchanged_and_gone(place: Place) -> None:
+def test_a_changed_day_reports_what_is_unchanged_and_gone(place: Place) -> None:
     place.store(rows(3))
     place.publish()
     place.store([one(0), one(1, nacc=4)], "r2")
@@ -278,7 +278,7 @@ def test_open_http_credentials_are_77_and_the_settings_name_the_sink(place: Plac
         assert len(fake.stored) == 2
 
 
-def test_what_became_of_the_documents_is_entered_in_the_ledger_of_runs(place: Place) -> None:
+def test_the_outcome_of_the_documents_is_entered_in_the_run_history(place: Place) -> None:
     place.store(rows(3))
     assert place.publish().returncode == 0
     assert place.publish().returncode == 0

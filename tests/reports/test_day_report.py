@@ -98,7 +98,7 @@ def test_a_job_without_streams_has_a_report() -> None:
     assert "dbs_phedex of 2026-01-15" in page(told)
 
 
-def test_the_text_tells_what_a_person_asks_for() -> None:
+def test_the_text_shows_what_a_person_asks_for() -> None:
     kept = {"file": "/q.jsonl", "is_there": True, "records": 5, "reasons": [{"reason": "x", "records": 5}],
             "examples": ["part-0, record 3: x"]}  # fmt: skip
     lines = text(report(manifest(), quarantine=kept)).splitlines()

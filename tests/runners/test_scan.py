@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,16 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from cmsspark.errors import DataError
 from cmsspark.kernel.catalogue import name_hash
 from cmsspark.kernel.merge import merge
 from cmsspark.kernel.pre_aggregate import COLUMNS, record_batch
 from cmsspark.pseudonyms import Pseudonyms
 from cmsspark.runners import shuffle_join
 from cmsspark.runners.dump_tables import TableSource
-from cmsspark.runners.scan import TASK_BYTES, scan
-from cmsspark.runners.tasks import StreamFiles, TaskContext, pack_tasks
+from cmsspark.runners.scan import SPARK_TASK_BYTES, TASK_BYTES, WHOLE_BYTES, are_passed_whole, scan
+from cmsspark.runners.session import cause_of
+from cmsspark.runners.tasks import GZIP_FACTOR, StreamFiles, TaskContext, pack_tasks
 from cmsspark.sources.reader import Reader
 from tests.kernel.catalogues import Dataset, File, opened, opened_replicas
 
@@ -192,6 +195,33 @@ def test_files_read_by_spark_give_the_same_rows(
     through_spark = scan(spark, streams, context, "spark")
     assert rows_of(through_spark) == by_index
     assert quarantined(through_spark) == quarantined(scan(spark, streams, context, "direct"))
+
+
+def test_packed_files_are_passed_whole_unless_one_beside_them_is_plain_or_large(
+    spark: SparkSession, streams: list[StreamFiles], context: TaskContext
+) -> None:
+    packed = [replace(stream, files=tuple(file for file in stream.files if not file[0].endswith(".json")))
+              for stream in streams]  # fmt: skip
+    assert are_passed_whole(packed) and not are_passed_whole(streams) and not are_passed_whole(packed[1:])
+    assert not are_passed_whole([StreamFiles("aaa", "enr", (("/a.gz", WHOLE_BYTES + 1), ("/b.gz", 1)))])
+    through_spark = scan(spark, packed, context, "spark")
+    assert spark.conf.get("spark.sql.files.maxPartitionBytes") == str(SPARK_TASK_BYTES // GZIP_FACTOR)
+    direct = scan(spark, packed, context, "direct")
+    assert rows_of(through_spark) == rows_of(direct)
+    assert quarantined(through_spark) == quarantined(direct)
+
+
+def test_a_damaged_packed_file_is_named_by_both_feeds(
+    spark: SparkSession, context: TaskContext, tmp_path: Path
+) -> None:
+    whole = gzip.compress(b"\n".join(record(number) for number in range(50)))
+    (tmp_path / "cut.json.gz").write_bytes(whole[:-9])
+    files = StreamFiles("cmssw", "json", ((f"{tmp_path}/cut.json.gz", len(whole) - 9),))
+    for feed in ("direct", "spark"):
+        with pytest.raises(Exception, match="damaged") as told:
+            scan(spark, [files], context, feed).collect()
+        error = cause_of(told.value)
+        assert isinstance(error, DataError) and "cut.json.gz" in str(error.where)
 
 
 def hashed_files(spark: SparkSession, files: list[File]) -> DataFrame:

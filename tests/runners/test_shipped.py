@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.errors import OutputError
+from cmsspark.errors import OutputError, SettingsError
 from cmsspark.runners import shipped
 from cmsspark.runners.shipped import archive, local_folder, shared
 from cmsspark.storage import LocalFiles
@@ -82,3 +82,17 @@ def test_the_driver_serves_an_archive_where_the_cluster_takes_none(
     monkeypatch.setattr(shipped, "SHARED_FOLDER", str(tmp_path / "home"))
     (tmp_path / "home").write_text("in the way")
     assert shared(Home(tmp_path / "home"), archive(snapshot(tmp_path, "catalogue-v1-a"))) is None
+
+
+class Session:
+    """A session of YARN with one option."""
+
+    def __init__(self, value: str) -> None:
+        self.conf = {shipped.SHARED_BYTES_KEY: value}
+
+
+def test_another_limit_is_a_whole_number() -> None:
+    assert shipped._shared_bytes(Session("0")) == 0  # type: ignore[arg-type]
+    for value in ("1g", "-1", "", "²"):
+        with pytest.raises(SettingsError, match="is a number of bytes"):
+            shipped._shared_bytes(Session(value))  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ def test_bad_text_in_a_needed_field_is_malformed(field: str) -> None:
     assert found.malformed == [(1, f"{field}: text is not valid UTF-8")]
 
 
-def test_bad_text_in_a_field_that_is_not_needed_is_not_looked_at() -> None:
+def test_bad_text_in_a_field_that_is_not_needed_is_not_checked() -> None:
     content = container(crab_schema(), [job(1), job(2, JobId="MARK"), job(3)]).replace(b"MARK", b"\xff\xfe\xc0\x80")
     found = same(content)
     assert (found.read, len(found.accesses), found.malformed) == (3, 3, [])
@@ -205,7 +205,7 @@ def test_a_flipped_bit_of_a_block_is_damage_or_changes_no_content(way: str, code
     assert refused == len(bits) or codec != "snappy"
 
 
-def test_the_checksum_of_a_snappy_block_is_looked_at_where_damage_is_accepted(way: str) -> None:
+def test_the_checksum_of_a_snappy_block_is_checked_where_damage_is_accepted(way: str) -> None:
     content = bytearray(container(crab_schema(), ROWS[:60], "snappy", block=900))
     first, second = avro_blocks.blocks(bytes(content), "snappy")[:2]
     content[second.end - 1] ^= 1

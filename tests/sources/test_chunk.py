@@ -76,7 +76,7 @@ def test_the_line_that_msgspec_refuses_is_found_by_what_it_says(ill: str, place:
 
 
 @pytest.mark.parametrize("said", ["nothing of use", "Expected `int` - at `$[999].x`", "(byte 999999)", "at `$[]`"])
-def test_a_message_that_tells_no_line_of_these_names_none(said: str) -> None:
+def test_a_message_about_no_line_of_these_names_none(said: str) -> None:
     assert Chunk(b"{}\n{}\n", "f", 1).suspect(msgspec.DecodeError(said), 0, 2) is None
 
 
@@ -95,7 +95,7 @@ def test_a_line_that_starts_or_ends_otherwise_is_read_alone_without_a_try() -> N
     assert (len(batch.lfns), len(batch.malformed), decoder.alone) == (1001, 1, 2)
 
 
-def test_a_message_that_tells_no_line_costs_halves() -> None:
+def test_a_message_that_names_no_line_costs_halves() -> None:
     deep = b'{"data":{"file_lfn":"/store/a","x":' + b"[" * 3000 + b"]" * 3000 + b"}}\n"
     decoder = Counting()
     batch = decoder.decode(GOOD * 300 + deep + GOOD * 300, "f")

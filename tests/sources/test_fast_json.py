@@ -210,7 +210,7 @@ def test_empty_lines_are_not_learned_from(monkeypatch: pytest.MonkeyPatch) -> No
     assert tried == [_another(0)]
 
 
-def test_lines_of_a_known_shape_are_looked_for_however_many_others_there_are() -> None:
+def test_the_fast_line_reader_stays_on_however_many_other_lines_there_are() -> None:
     both = Both("aaa raw", [_another(0)])
     for _ in range(300):
         both.fast.decode(b'{"data":5}\n' * 100, "f")

@@ -68,7 +68,7 @@ def test_a_person_is_the_last_name_of_a_certificate(identity: str | None, wanted
         ("fuse eoscp", "transfer"), ("cmsrun fuse", "cmsrun"), ("unknown", "other"), ("cRaB\n", "crab"),
     ],
 )  # fmt: skip
-def test_the_first_word_that_fits_tells_the_application(text: str | None, wanted: str) -> None:
+def test_the_first_word_that_fits_decides_the_application(text: str | None, wanted: str) -> None:
     apps = Apps.load()
     assert apps.of[text] == wanted
     assert apps.of[text] == wanted  # remembered

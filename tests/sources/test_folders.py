@@ -1,4 +1,4 @@
-"""Which files are a day's, and which dump belongs to it (rules 16 and 17)."""
+"""Which files are a day's (rule 16); which dump belongs to it: ``test_dump_choice.py``."""
 
 from __future__ import annotations
 
@@ -11,48 +11,20 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import InputMissing, NotReady, SettingsError
-from cmsspark.sources.folders import (
-    Layout,
-    changed,
-    choose_dbs_dump,
-    choose_phedex_dump,
-    dump_at,
-    is_hidden,
-    resolve_day,
-)
+from cmsspark.sources.folders import Layout, changed, is_hidden, resolve_day
 from cmsspark.sources.layout import InputLocation
-from cmsspark.storage import LocalFiles
+from tests.sources.input_folders import DAY, FILES, PHEDEX, layout, names, put
 
-DAY = date(2026, 1, 15)
 ENR = "project/monitoring/archive/xrootd/enr/gled"
 RAW = "project/monitoring/archive/xrootd/raw/gled"
 OLD_EOS = "project/monitoring/archive/eos/logs/reports/cms"
 NEW_EOS = "project/monitoring/archive/eos-report/logs/cms"
-DBS = "project/awg/cms/dbs/PROD_GLOBAL"
-CURRENT = "project/awg/cms/CMS_DBS3_PROD_GLOBAL/current"
-PHEDEX = "project/awg/cms/phedex/block-replicas-snapshots/csv"
-FILES = LocalFiles()
-
-
-def put(root: Path, name: str, content: bytes = b"x\n") -> Path:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
-
-
-def layout(root: Path) -> Layout:
-    return Layout.load({}, str(root))
-
-
-def names(files: tuple[object, ...]) -> list[str]:
-    return [os.path.basename(file.path) for file in files]  # type: ignore[attr-defined]
 
 
 # -- places ------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_root_built_in_folders_lie_on_hdfs() -> None:
+def test_without_a_root_built_in_folders_are_on_hdfs() -> None:
     places = Layout.load({}, None).locations
     assert places["aaa"][0].day_folder(DAY) == f"hdfs:///{ENR}/2026/01/15"
     assert places["crab"][0].day_folder(DAY).endswith("/year=2026/month=1/day=15")
@@ -136,15 +108,6 @@ def test_a_part_that_is_still_being_copied_is_not_ready(tmp_path: Path) -> None:
     assert names(resolve_day(FILES, layout(tmp_path), "aaa", DAY).files) == ["part-0", "part-1"]
 
 
-def test_a_dump_whose_table_is_still_being_copied_is_passed_over(tmp_path: Path) -> None:
-    for when in ("2026-01-16", "2026-01-17"):
-        put(tmp_path, f"{DBS}/{when}/FILES/part-0")
-    put(tmp_path, f"{DBS}/2026-01-16/FILES/part-1._COPYING_")
-    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"])
-    assert found.day == date(2026, 1, 17)
-    assert "FILES is still being copied" in found.warnings[0]
-
-
 @pytest.mark.parametrize("kind", ["a named pipe", "a socket", "a loop of links"])
 def test_what_is_no_file_among_the_parts_is_named_and_not_waited_for(tmp_path: Path, kind: str) -> None:
     put(tmp_path, f"{ENR}/2026/01/15/part-0")
@@ -200,7 +163,9 @@ def test_a_day_of_blank_lines_or_of_a_gzip_of_nothing_is_not_ready(tmp_path: Pat
     assert len(resolve_day(FILES, layout(tmp_path), "aaa", DAY).files) == 3
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"\n")[:-1], gzip.compress(b"\n") + b"\0x", b"\x1f\x8b\0"])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b"\n", mtime=0)[:-1], gzip.compress(b"\n", mtime=0) + b"\0x", b"\x1f\x8b\0"]
+)
 def test_a_small_file_that_is_damaged_is_for_its_reader_to_report(tmp_path: Path, content: bytes) -> None:
     put(tmp_path, f"{ENR}/2026/01/15/part-0", content)
     assert resolve_day(FILES, layout(tmp_path), "aaa", DAY).size == len(content)
@@ -247,7 +212,7 @@ def test_eos_days_are_found_in_both_roots_and_their_years_root_is_preferred(tmp_
     assert OLD_EOS in resolve_day(FILES, layout(tmp_path), "eos", DAY).folder
 
 
-def test_a_missing_day_names_the_folders_looked_at_and_the_days_that_are_there(tmp_path: Path) -> None:
+def test_a_missing_day_names_the_folders_searched_and_the_days_that_are_there(tmp_path: Path) -> None:
     for name in ("2025/12/30", "2025/12/31", "2026/01/13", "2026/01/14.tmp", "2026/01/17", "2026/02/30", "2027/01/01"):
         put(tmp_path, f"{ENR}/{name}/part-0")
     put(tmp_path, f"{RAW}/2026/01/notes.txt")
@@ -308,118 +273,6 @@ def test_tmp_that_turns_final_while_it_is_read_is_reported(tmp_path: Path) -> No
     assert any("is final now" in line for line in changed(FILES, [found]))
 
 
-# -- dumps -------------------------------------------------------------------------------------------------------
-
-
-def dbs(root: Path, day: str, files: bytes = b"1,x\n", blocks: bytes = b"1,x\n") -> None:
-    put(root, f"{DBS}/{day}/FILES/part-0.gz", files)
-    put(root, f"{DBS}/{day}/BLOCKS/part-0.gz", blocks)
-
-
-@pytest.mark.parametrize(
-    ("there", "chosen"),
-    [
-        (["2026-01-14", "2026-01-15", "2026-01-16", "2026-01-17"], "2026-01-16"),
-        (["2026-01-14", "2026-01-15"], "2026-01-15"),
-        (["2026-01-02", "2026-01-12", "2026-01-14"], "2026-01-14"),
-        (["2026-01-14", "2026-03-01"], "2026-03-01"),
-        (["2026-01-14", "2026-01-16.tmp", "2026-02-30", "20260116", "latest"], "2026-01-14"),
-    ],
-)
-def test_the_first_dump_after_the_day_then_its_own_then_the_newest_before(
-    tmp_path: Path, there: list[str], chosen: str
-) -> None:
-    for day in there:
-        dbs(tmp_path, day)
-    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
-    assert found.day == date.fromisoformat(chosen)
-    assert found.distance_days == abs((date.fromisoformat(chosen) - DAY).days)
-    assert bool(found.warnings) == (found.distance_days > 7)
-    assert names(found.tables["FILES"]) == ["part-0.gz"]
-
-
-@pytest.mark.parametrize("nothing", [b"", gzip.compress(b""), gzip.compress(b"") * 2])
-def test_a_dump_with_an_empty_table_is_passed_over(tmp_path: Path, nothing: bytes) -> None:
-    dbs(tmp_path, "2026-01-16", blocks=nothing)
-    dbs(tmp_path, "2026-01-18", blocks=gzip.compress(b"1,x\n"))
-    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
-    assert found.day == date(2026, 1, 18)
-    assert "BLOCKS is empty" in found.warnings[0]
-    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).day == date(2026, 1, 16)
-
-
-def test_a_damaged_gzip_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    dbs(tmp_path, "2026-01-16", blocks=gzip.compress(b"1,x\n")[:-9])
-    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"]).day == date(2026, 1, 16)
-
-
-def test_a_table_with_one_file_of_0_bytes_beside_another_is_complete(tmp_path: Path) -> None:
-    dbs(tmp_path, "2026-01-16", blocks=b"")
-    put(tmp_path, f"{DBS}/2026-01-16/BLOCKS/part-1.gz", b"1,x\n")
-    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["BLOCKS"]).day == date(2026, 1, 16)
-
-
-def test_where_no_dump_is_complete_the_lacking_tables_are_named(tmp_path: Path) -> None:
-    dbs(tmp_path, "2026-01-16", blocks=b"")
-    put(tmp_path, f"{DBS}/2026-01-12/BLOCKS/part-0.gz")
-    put(tmp_path, f"{CURRENT}/FILES/part-0")
-    with pytest.raises(NotReady) as raised:
-        choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
-    assert "2026-01-16: BLOCKS is empty" in str(raised.value.found)
-    assert "2026-01-12: FILES is missing" in str(raised.value.found)
-
-
-def test_no_dump_at_all_is_missing_input(tmp_path: Path) -> None:
-    with pytest.raises(InputMissing, match="no dump at all"):
-        choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"])
-    with pytest.raises(InputMissing, match="no dump at all"):
-        choose_phedex_dump(FILES, layout(tmp_path), DAY)
-
-
-def test_current_serves_only_where_there_is_no_dated_dump(tmp_path: Path) -> None:
-    put(tmp_path, f"{CURRENT}/FILES/part-0")
-    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"])
-    assert (found.day, found.distance_days, found.folder) == (None, None, str(tmp_path / CURRENT))
-    with pytest.raises(NotReady, match="BLOCKS is missing"):
-        choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
-    dbs(tmp_path, "2026-01-01")
-    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).day == date(2026, 1, 1)
-
-
-def test_of_snapshots_of_one_date_the_later_complete_one_is_chosen(tmp_path: Path) -> None:
-    for time in ("9h05m00s", "10h00m00s", "03h00m00s"):
-        put(tmp_path, f"{PHEDEX}/time=2026-01-16_{time}/part-0")
-    put(tmp_path, f"{PHEDEX}/time=2026-01-16_23h00m00s/part-0", b"")
-    put(tmp_path, f"{PHEDEX}/time=2026-01-16_22h00m00s.tmp/part-0")
-    put(tmp_path, f"{PHEDEX}/time=2026-01-17_01h00m00s/part-0")
-    found = choose_phedex_dump(FILES, layout(tmp_path), DAY)
-    assert found.folder.endswith("time=2026-01-16_10h00m00s")
-    assert names(found.tables["block_replicas"]) == ["part-0"]
-    assert "23h00m00s" in found.warnings[0]
-    assert changed(FILES, [found]) == []
-
-
-def test_a_dumps_fingerprint_knows_its_tables_apart_and_sees_a_new_size(tmp_path: Path) -> None:
-    dbs(tmp_path, "2026-01-16")
-    found = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
-    assert found.fingerprint() == choose_dbs_dump(FILES, layout(tmp_path), DAY, ["BLOCKS", "FILES"]).fingerprint()
-    assert found.fingerprint(["FILES"]) != found.fingerprint()
-    put(tmp_path, f"{DBS}/2026-01-16/FILES/part-1.gz")
-    assert changed(FILES, [found]) == [f"{tmp_path}/{DBS}/2026-01-16/FILES/part-1.gz is new"]
-    assert choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES"]).fingerprint() != found.fingerprint(["FILES"])
-
-
-def test_a_dump_chosen_before_is_found_again_while_it_is_whole(tmp_path: Path) -> None:
-    dbs(tmp_path, "2026-01-30")
-    before = choose_dbs_dump(FILES, layout(tmp_path), DAY, ["FILES", "BLOCKS"])
-    dbs(tmp_path, "2026-01-16")
-    again = dump_at(FILES, "dbs", before.folder, DAY, before.day, ["FILES", "BLOCKS"])
-    assert again == before
-    assert "15 days away" in before.warnings[0]
-    put(tmp_path, f"{DBS}/2026-01-30/BLOCKS/part-0.gz", b"")
-    assert dump_at(FILES, "dbs", before.folder, DAY, before.day, ["FILES", "BLOCKS"]) is None
-
-
 @pytest.mark.parametrize(
     ("location", "folder", "is_held"),
     [
@@ -432,5 +285,5 @@ def test_a_dump_chosen_before_is_found_again_while_it_is_whole(tmp_path: Path) -
         ("hdfs://a/x/y", "hdfs://b/x", False),
     ],
 )
-def test_a_place_holds_what_lies_below_it_by_whole_names(location: str, folder: str, is_held: bool) -> None:
+def test_a_location_holds_paths_below_it_by_whole_names(location: str, folder: str, is_held: bool) -> None:
     assert InputLocation("dbs", "dated", "", folder).holds(location) is is_held

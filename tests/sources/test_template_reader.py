@@ -113,7 +113,7 @@ def test_what_stands_around_a_line_is_judged_alike(form: str, ending: bytes) -> 
 @every_decoder
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_lines_made_up_are_judged_alike_the_first_time_and_the_second(name: str, data: st.DataObject) -> None:
+def test_generated_lines_are_judged_alike_the_first_time_and_the_second(name: str, data: st.DataObject) -> None:
     lines = data.draw(st.lists(json_records.lines(DECODERS[name][0]), min_size=1, max_size=6))
     both = Both(name)
     for _ in range(3):

@@ -98,7 +98,7 @@ def test_runs_of_processes_that_are_gone_are_interrupted_and_others_are_not(tmp_
 
 
 @pytest.mark.parametrize("harm", ["no database", "pages", "empty"])
-def test_a_damaged_ledger_is_set_aside_and_a_new_one_begun(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_run_history_is_set_aside_and_a_new_one_begun(tmp_path: Path, harm: str) -> None:
     with run_history.open_history(tmp_path) as history:
         for number in range(500):
             history.put(run(f"r{number}"))
@@ -114,7 +114,7 @@ def test_a_damaged_ledger_is_set_aside_and_a_new_one_begun(tmp_path: Path, harm:
     assert len(list(tmp_path.glob("*.damaged-*"))) == len(notes)
 
 
-def test_a_ledger_that_cannot_be_written_is_73(tmp_path: Path) -> None:
+def test_a_run_history_that_cannot_be_written_is_73(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError), run_history.open_history(tmp_path / "file"):
         pass

@@ -141,7 +141,7 @@ def test_an_old_line_runs_the_job_of_today(
 
 
 @pytest.mark.parametrize(("line", "texts"), TOLD, ids=[line.split()[1] for line, _ in TOLD])
-def test_what_has_no_counterpart_is_told_at_once_with_the_line_to_type(
+def test_what_has_no_counterpart_is_refused_at_once_with_the_line_to_type(
     line: str, texts: tuple[str, ...], environ: Mapping[str, str]
 ) -> None:
     with pytest.raises(UsageError) as error:
@@ -160,7 +160,7 @@ def test_cern_monit_of_run_aggregation_publishes_the_stored_day() -> None:
     assert len(made.notes) == 2, "for --stomp and --aggregation_schema"
 
 
-def test_the_new_line_that_is_told_runs() -> None:
+def test_the_new_line_that_is_suggested_runs() -> None:
     with pytest.raises(UsageError) as error:
         translated(TOLD[1][0])
     first, second = (error.value.next_step or "").splitlines()

@@ -119,7 +119,7 @@ def test_in_cluster_mode_settings_travel_as_a_file_and_not_as_a_path_of_this_hos
     assert built.options.get("spark.yarn.appMasterEnv.CMSSPARK_ROOT") == "hdfs://nn"
 
 
-def test_executors_are_told_to_do_without_compiled_code_where_the_driver_is() -> None:
+def test_executors_run_without_compiled_code_where_the_driver_does() -> None:
     name, environ = "spark.executorEnv.CMSSPARK_COMPILED", {"CMSSPARK_COMPILED": "0"}
     assert command("dbs_aaa", "--yarn", environ=environ).options.get(name) == "0"
     assert command("dbs_aaa", "--yarn", "--conf", f"{name}=1", environ=environ).options.get(name) == "1"

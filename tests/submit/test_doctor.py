@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark import pseudonyms
-from cmsspark.submit.doctor import NOTE, OK, WRONG, Finding, command, examine
+from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, command, examine
 
 NEEDS = ["python", "compiled", "java", "settings", "store", "root", "key", "broker", "disk", "cluster"]
 
 
-def findings(folder: Path, settings: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Finding]:
+def findings(folder: Path, settings: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Diagnosis]:
     file = folder / "cmsspark.yaml"
     file.write_text(f"state_dir: {folder}/state\ncache_dir: {folder}/cache\n{settings}")
     made = examine(str(file), None, {"HOME": str(folder), "PATH": "/nowhere", **(environ or {})})
@@ -30,7 +30,7 @@ def test_every_need_has_a_line_and_looking_makes_nothing(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["cmsspark.yaml"]
 
 
-def test_a_wrong_setting_is_told_with_file_and_line_and_ends_the_look(tmp_path: Path) -> None:
+def test_a_wrong_setting_is_reported_with_file_and_line_and_ends_the_check(tmp_path: Path) -> None:
     found = findings(tmp_path, "stroe: x\n")
     assert found["settings"].state == WRONG and "cmsspark.yaml, line 3" in found["settings"].text
     assert "store" not in found

@@ -113,7 +113,7 @@ def test_an_unknown_engine_is_refused() -> None:
         mode_of("data_aggregation", *DAY, "--engine", "duck")
 
 
-def test_the_job_is_told_which_engine_was_chosen() -> None:
+def test_the_job_gets_the_engine_that_was_chosen() -> None:
     words = ("data_aggregation", *DAY, "--dry-run", "--streams", "aaa")
     found, reason = engine_of(*words)
     options = ["--engine", "processes", *DAY, "--streams", "aaa"]

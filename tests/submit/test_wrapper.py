@@ -122,7 +122,7 @@ def test_dry_run_starts_nothing_and_prints_the_command(home: dict[str, str], tmp
     assert run.returncode == 0 and "bin/spark-submit" in run.stdout and "--master yarn" in run.stdout
 
 
-def test_explain_tells_value_origin_and_reason(home: dict[str, str], tmp_path: Path) -> None:
+def test_explain_shows_value_origin_and_reason(home: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "cmsspark.yaml").write_text("spark:\n  spark.executor.memory: 10g\n")
     words = ("dbs_aaa", "--date", "20260115", "--yarn", "--conf", "spark.executor.cores=2", "--explain")
     run = run_spark(*words, env=home, cwd=tmp_path)
@@ -132,7 +132,7 @@ def test_explain_tells_value_origin_and_reason(home: dict[str, str], tmp_path: P
     assert "why  a day is a UTC day" in run.stdout and "class archive" in run.stdout
 
 
-def test_explain_tells_that_compiled_code_is_switched_off(home: dict[str, str], tmp_path: Path) -> None:
+def test_explain_shows_that_compiled_code_is_switched_off(home: dict[str, str], tmp_path: Path) -> None:
     words = ("dbs_aaa", "--date", "20260115", "--explain")
     off = run_spark(*words, env={**home, "CMSSPARK_COMPILED": "0"}, cwd=tmp_path)
     assert off.stdout.startswith("Logs are read without compiled code") and "CMSSPARK_COMPILED=0" in off.stdout
@@ -204,7 +204,9 @@ def test_a_real_run_passes_arguments_through_and_ends_with_the_jobs_own_code(
     assert run.stderr == ""
 
 
-def test_a_real_built_in_job_tells_its_error_on_stderr_with_its_own_code(home: dict[str, str], tmp_path: Path) -> None:
+def test_a_real_built_in_job_prints_its_error_on_stderr_and_ends_with_its_own_code(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     words = ("dbs_aaa", "--date", "20260115", "--root", str(tmp_path / "nothing"), "--fout", str(tmp_path / "out"))
     run = run_spark(*words, env=home, cwd=tmp_path)
     assert run.returncode == 66, run.stderr

@@ -117,7 +117,9 @@ def test_with_no_active_node_nothing_is_submitted(
     yarn.check_nodes(environ)
 
 
-def test_the_first_manager_that_answers_tells(resource_manager: tuple[str, dict[str, object]], tmp_path: Path) -> None:
+def test_the_first_manager_that_answers_is_used(
+    resource_manager: tuple[str, dict[str, object]], tmp_path: Path
+) -> None:
     address, _ = resource_manager
     values = {
         "yarn_resourcemanager_ha_rm__ids": "a,b",
@@ -127,7 +129,7 @@ def test_the_first_manager_that_answers_tells(resource_manager: tuple[str, dict[
     assert yarn.active_nodes(site(tmp_path, **values)) == 0
 
 
-def test_where_no_page_tells_the_submission_goes_on(tmp_path: Path) -> None:
+def test_where_no_page_answers_the_submission_goes_on(tmp_path: Path) -> None:
     yarn.check_nodes({})
     yarn.check_nodes(site(tmp_path, yarn_resourcemanager_webapp_address="127.0.0.1:1"))
     (tmp_path / "yarn-site.xml").write_bytes(b"\xff\xfe<no xml")
@@ -243,7 +245,7 @@ def test_the_last_error_is_the_jobs_own_words_where_it_has_some(stdout: str, std
     assert yarn.last_error({DRIVER: {"stdout": stdout, "stderr": stderr}}) == (DRIVER, wanted)
 
 
-def test_a_container_that_failed_is_asked_before_the_driver_that_tells_of_it() -> None:
+def test_the_log_of_a_container_that_failed_is_read_before_that_of_the_driver() -> None:
     bad = f"26/01/15 11:08:48 WARN YarnAllocator: Container from a bad node: {EXECUTOR} on host: h. Exit status: 1. X"
     logs = {
         DRIVER: {"stdout": "cmsspark: Spark is gone", "stderr": bad},

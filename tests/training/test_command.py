@@ -33,6 +33,15 @@ def refused(*words: str) -> errors.CmssparkError:
     return error.value
 
 
+def test_memory_that_is_not_enforced_is_reported_to_those_who_set_it(home: Path) -> None:
+    (home / "quiet.py").write_text("print('no file')")
+    note = "--memory is not enforced on this host"
+    ended = train("run", "quiet.py", "--memory", "128Mi", "--name", "small")
+    assert note in ended.stderr and "in " in ended.stderr and "train fetch" not in ended.stderr
+    assert note in train("run", "quiet.py", "--memory", "2Gi", "--dry-run").stderr
+    assert note not in train("run", "quiet.py", "--name", "usual").stderr
+
+
 def test_a_run_from_start_to_fetch(home: Path) -> None:
     ended = train("run", "hello.py", "--workers", "2", "--name", "first", "--", "--epochs", "3")
     assert ended.exit_code == 0 and '"argv": ["--epochs", "3"]' in ended.stdout

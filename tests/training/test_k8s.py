@@ -112,7 +112,7 @@ def test_a_run_goes_to_its_end_and_brings_back_what_its_pod_left(cluster: Cluste
     assert folder.state().state == "done"
 
 
-def test_a_script_that_fails_in_its_pod_is_told_with_its_last_lines_and_its_output(
+def test_a_script_that_fails_in_its_pod_is_reported_with_its_last_lines_and_its_output(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     text = (
@@ -126,7 +126,7 @@ def test_a_script_that_fails_in_its_pod_is_told_with_its_last_lines_and_its_outp
     assert (tmp_path / "training/test-run/output/worker-0/part").read_text() == "p"
 
 
-def test_an_image_that_lacks_a_module_is_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_image_that_lacks_a_module_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     cluster.fate = really_runs(tmp_path / "pod")
     with cluster, pytest.raises(WorkerFailed, match="exit code 78") as error:
         run_to_end(cluster, tmp_path, "import no_such_module")
@@ -159,7 +159,7 @@ NO_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"
         (ends("Pending", containerStatuses=container(NO_IMAGE)), "ImagePullBackOff: no such image"),
     ],
 )  # fmt: skip
-def test_a_worker_that_the_cluster_ends_is_told_at_once(
+def test_a_worker_that_the_cluster_ends_is_reported_at_once(
     cluster: Cluster, tmp_path: Path, fate: Fate, reason: str
 ) -> None:
     began = time.monotonic()
@@ -170,7 +170,7 @@ def test_a_worker_that_the_cluster_ends_is_told_at_once(
         assert "line of 1" in str(error)
 
 
-def test_a_pod_that_somebody_deletes_is_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_pod_that_somebody_deletes_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     def fate(cluster: Cluster, pod: Any, rank: int) -> None:
         runs(cluster, pod, rank)
         if rank == 1:
@@ -180,7 +180,7 @@ def test_a_pod_that_somebody_deletes_is_told(cluster: Cluster, tmp_path: Path) -
     assert "worker 1 of test-run is gone: its pod was deleted" in str(fate_of(cluster, tmp_path, fate))
 
 
-def test_pods_that_no_node_takes_are_told_with_the_schedulers_reason(cluster: Cluster, tmp_path: Path) -> None:
+def test_pods_that_no_node_takes_are_reported_with_the_schedulers_reason(cluster: Cluster, tmp_path: Path) -> None:
     def fate(cluster: Cluster, pod: Any, rank: int) -> None:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: cpu"}
         cluster.set_status(pod, "Pending", conditions=[condition])
@@ -190,7 +190,7 @@ def test_pods_that_no_node_takes_are_told_with_the_schedulers_reason(cluster: Cl
     assert "waits for a node: 0/1 nodes: cpu" in (tmp_path / "training/test-run/logs/merged.log").read_text()
 
 
-def test_pods_that_the_quota_does_not_allow_are_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_pods_that_the_quota_does_not_allow_are_reported(cluster: Cluster, tmp_path: Path) -> None:
     def no_pods() -> None:
         while not cluster.jobs:
             time.sleep(0.05)
@@ -220,7 +220,7 @@ def test_a_quota_that_is_used_up_ends_it_before_anything_is_made(cluster: Cluste
     assert cluster.jobs == []
 
 
-def test_a_user_without_rights_is_told_what_lacks(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_user_without_rights_gets_the_name_of_the_missing_right(cluster: Cluster, tmp_path: Path) -> None:
     error = fate_of(cluster, tmp_path, runs, token=NOBODY)
     assert isinstance(error, NotAllowed) and "is forbidden" in str(error) and "train-role.yaml" in str(error)
     assert isinstance(

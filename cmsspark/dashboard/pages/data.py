@@ -66,7 +66,9 @@ def view(request: PageRequest) -> Content:
         Control("site_tier", "Site tier", tier, [("", "all"), *((one, one) for one in tiers)]),
         Control("kind", "Storage", kind, [("all", "all"), *((one, one) for one in KINDS)]),
     ]
-    return Content("Data at sites", sections, f"Replicas as of {day}: what lies where, and how much.", controls)
+    return Content(
+        "Data at sites", sections, f"Replicas as of {day}: volume by site tier, storage and data tier.", controls
+    )
 
 
 def _usage(request: PageRequest, day: date, kind: str, tier: str) -> list[tuple[Any, ...]]:
@@ -89,7 +91,7 @@ def _figures(rows: list[tuple[Any, ...]]) -> Figures:
 
 
 def _table(rows: list[tuple[Any, ...]]) -> Table:
-    return Table("data_by_tier", _COLUMNS, rows, "What lies at the sites of each tier", bars=3)
+    return Table("data_by_tier", _COLUMNS, rows, "Data at the sites of each tier", bars=3)
 
 
 def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool) -> Section:
@@ -136,4 +138,4 @@ def _tiers(request: PageRequest, day: date, days: dict[str, list[date]]) -> list
     return [row[0] for row in found.rows]
 
 
-PAGE = PageDefinition("Data at sites", "How much data lies where, on disk and tape.", view, needs_use=False)
+PAGE = PageDefinition("Data at sites", "How much data the sites hold, on disk and tape.", view, needs_use=False)

@@ -31,7 +31,7 @@ from cmsspark.errors import CmssparkError
 
 _USE: Final = (
     Column("nacc", "Accesses", "count"),
-    Column("remote_nacc", "Remote", "count", "remote accesses; – where no log can say"),
+    Column("remote_nacc", "Remote", "count", "remote accesses; – where no log records it"),
     Column("read_bytes", "Read", "bytes", "by accesses"),
     Column("job_count", "Jobs", "count", "jobs are not accesses"),
     Column("cpu_ms", "CPU hours", "ms", "of jobs"),
@@ -117,7 +117,7 @@ def _figures(request: PageRequest, used: DatasetUse, chosen: Selection, facts: d
 
 def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure: str) -> Any:
     if measure == "users":
-        note = "" if None not in used.users else "Users of two pseudonym keys cannot be told apart."
+        note = "" if None not in used.users else "Users cannot be counted over days of two pseudonym keys."
         series = Series(chosen.buckets(), {"": used.users}, is_additive=False, note=note)
         return chart_of("history", series, "users", chosen, "all")
     return chart_of(

@@ -38,7 +38,7 @@ _QUALITY: Final = (
     Column("dataset_count", "Datasets", "count"),
     Column("popular_share", "Were popular", "share"),
     Column("average_precision", "Average precision", "share"),
-    Column("average_precision_low", "From", "share", "5 % of the resamplings of datasets lie below"),
+    Column("average_precision_low", "From", "share", "5 % of the resamplings of datasets are below"),
     Column("average_precision_high", "To", "share"),
     Column("brier", "Brier score", "share", "mean squared distance of probabilities from what happened; 0 is best"),
     Column("tpr", "Found", "share", "share of the popular datasets with a probability of 50 % and more"),

@@ -37,7 +37,7 @@ _COLUMNS: Final = (
     Column("share", "Share", "share", "of all accesses of this selection; of its jobs where it is about these"),
     Column("distinct_users", "Users", "count", "distinct people of the whole period, each counted once"),
     Column("read_bytes", "Read", "bytes", "by accesses"),
-    Column("remote_share", "Remote", "share", "remote accesses among those whose log can say"),
+    Column("remote_share", "Remote", "share", "remote accesses among those whose log records it"),
     Column("job_count", "Jobs", "count", "jobs are not accesses"),
     Column("job_read_bytes", "Read by jobs", "bytes"),
     Column("cpu_ms", "CPU hours", "ms", "of jobs"),

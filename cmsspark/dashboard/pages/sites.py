@@ -32,14 +32,14 @@ from cmsspark.names import KINDS
 _WEEKS: Final = 12
 _SUM_COLUMNS: Final = (
     Column("nacc", "Accesses", "count"),
-    Column("remote_share", "Remote", "share", "remote accesses among those in rows whose log can say"),
+    Column("remote_share", "Remote", "share", "remote accesses among those in rows whose log records it"),
     Column("read_bytes", "Read", "bytes", "by accesses"),
     Column("job_count", "Jobs", "count", "jobs are not accesses"),
     Column("cpu_ms", "CPU hours", "ms", "of jobs"),
 )
 _REMOTE: Final = (
     "An access is remote where its site has no copy on disk, or where the log names another reader. "
-    "EOS and raw AAA cannot say."
+    "EOS and raw AAA do not record it."
 )
 
 
@@ -101,7 +101,7 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
             Section("By data tier", [_group_table(request, "data_tier", "Data tier", tiers)], is_half=True),
             Section("By application", [_group_table(request, "app", "Application", apps)], is_half=True),
             Section("What is read there", [_datasets(request, chosen, site)]),
-            Section(f"What lies there unused for {weeks} weeks", _unused(request, site, weeks, kind, notes)),
+            Section(f"Replicas there that nobody read for {weeks} weeks", _unused(request, site, weeks, kind, notes)),
         ],
         f"{chosen.first} to {chosen.last}",
         controls,
@@ -236,4 +236,4 @@ def _sum(values: Any) -> int | None:
     return sum(there) if there else None
 
 
-PAGE = PageDefinition("Sites", "What is read at each site, and what lies there unused.", view)
+PAGE = PageDefinition("Sites", "What is read at each site, and which replicas there are unused.", view)

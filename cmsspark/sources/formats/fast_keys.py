@@ -19,13 +19,27 @@ _packed: Final[Any] = compiled("sources.formats.packed")
 _key_reader: Final[Any] = compiled("sources.formats.key_reader")
 
 
+class Ends(NamedTuple):
+    """The keys of texts that decide an access's site (the server's, where it names none) and whether it is remote:
+    source and target differ, and their statuses are null, empty or begin with ``resolved``.
+    """
+
+    site: str
+    server: str
+    source: str
+    target: str
+    source_status: str
+    target_status: str
+
+
 class AccessKeys(NamedTuple):
     """The keys of a record of an access, in its ``data`` or, where it has none, in the record itself."""
 
     #: The file's name.
     name: str
-    #: Texts that make an access's group.
+    #: Texts that make an access's group, and those of them that are shortened to what they decide.
     shared: tuple[str, ...]
+    ends: Ends
     #: Sizes read: the first that is not 0 counts.
     read: tuple[str, ...]
     #: Sizes written.
@@ -87,8 +101,9 @@ def fast_access_lines(
         return None
     numbers = Numbers(meanings, group)
     longs = (*keys.read, *keys.written)
+    texts = (keys.name, *keys.shared)
     lines = _key_reader.AccessLines(
-        (keys.name, *keys.shared),
+        texts,
         (),
         (),
         longs,
@@ -98,6 +113,7 @@ def fast_access_lines(
         numbers.shared,
         numbers.group,
         keys.no_names,
+        [texts.index(key) for key in keys.ends],
     )
 
     def finish(batch: AccessBatch) -> None:

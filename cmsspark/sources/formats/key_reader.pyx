@@ -327,21 +327,22 @@ cdef class AccessLines(KeyLines):
     """Reads accesses. ``longs`` are the sizes read, ``reads`` of them, then the sizes written.
 
     ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``no_names``: values of the first text
-    that are no name.
+    that are no name. ``ends``: the numbers of the texts of :class:`cmsspark.sources.formats.fast_keys.Ends`.
     """
 
     cdef Keys access_keys
-    cdef int reads
+    cdef int reads, site, server, source, target, source_status, target_status
     cdef int64_t write_only
     cdef tuple no_names
 
-    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, no_names):
+    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, no_names, ends):
         self.access_keys = Keys(shared, group)
         if self.access_keys.texts != len(texts):
             raise ValueError("a function for each text behind the name is wanted")
         self.reads = reads
         self.write_only = 0
         self.no_names = tuple(name.encode() for name in no_names)
+        self.site, self.server, self.source, self.target, self.source_status, self.target_status = ends
 
     def bins(self):
         """Since the last call: write-only records and records without a name."""
@@ -364,10 +365,29 @@ cdef class AccessLines(KeyLines):
             if found.texts[0].size == length and not memcmp(found.texts[0].at, <char*>no_name, length):
                 found.texts[0].size = -1
                 break
+        self._shorten(found.texts)
         length = self.access_keys.write(found.texts, columns, &name, &group)
         if length:
             columns.append(name, length, group, size)
         return True
+
+    cdef inline void _shorten(self, Text* texts) noexcept nogil:
+        """Leave of the texts what decides the site and whether an access is remote (rules 44, 45): groups of texts that
+        mean the same are one, which is looked up once.
+        """
+        cdef Text* source = &texts[self.source]
+        cdef Text* target = &texts[self.target]
+        cdef bint is_same_site
+        if _is_known(texts[self.site]):
+            texts[self.server].size = -1
+        if (source.size <= 0 or target.size <= 0 or not _is_resolved(texts[self.source_status])
+                or not _is_resolved(texts[self.target_status])):
+            source.size = target.size = -1
+        else:
+            is_same_site = source.size == target.size and is_same(source.at, target.at, source.size)
+            source.at, source.size = <Bytes><const char*>b"a", 1
+            target.at, target.size = <Bytes><const char*>(b"a" if is_same_site else b"b"), 1
+        texts[self.source_status].size = texts[self.target_status].size = -1
 
 
 cdef class JobLines(KeyLines):
@@ -456,6 +476,20 @@ cdef inline bint _is_lower(Text text, const char* wanted, Py_ssize_t size) noexc
         if letter != <unsigned char>wanted[place]:
             return False
     return True
+
+
+cdef inline bint _is_known(Text text) noexcept nogil:
+    """Whether a text certainly names a site: ASCII, not empty, and not ``unknown``, case aside."""
+    cdef Py_ssize_t place
+    cdef unsigned char high = 0
+    for place in range(text.size):
+        high |= text.at[place]
+    return text.size > 0 and not high & 128 and not _is_lower(text, b"unknown", 7)
+
+
+cdef inline bint _is_resolved(Text text) noexcept nogil:
+    """Whether a status is null, empty, or begins with ``resolved``."""
+    return text.size <= 0 or (text.size >= 8 and is_same(text.at, <Bytes><const char*>b"resolved", 8))
 
 
 cdef inline bint _is_zero(Text text) noexcept nogil:

@@ -78,6 +78,9 @@ cdef class Memo:
     cdef object number_of
     cdef bint is_text
     cdef int64_t of_null
+    # The text that was looked up last: many come several times in a row.
+    cdef Py_ssize_t last_begin, last_size
+    cdef int64_t last_number
     cdef int _empty(self, Py_ssize_t room) except -1
     cdef int _widen(self) except -1
     cdef Known* _place(self, uint64_t hash, Bytes at, Py_ssize_t size) noexcept

@@ -183,6 +183,7 @@ cdef class Memo:
         self.is_text = is_text
         self.most = MEMO_TEXTS if is_text else PY_SSIZE_T_MAX
         self.of_null = -1
+        self.last_size = -1
         self._empty(1024)
 
     def __dealloc__(self):
@@ -233,9 +234,12 @@ cdef class Memo:
             if self.of_null < 0:
                 self.of_null = self.number_of(None)
             return self.of_null
+        if size == self.last_size and is_same(self.texts + self.last_begin, at, size):
+            return self.last_number
         hash = hash64(at, size, 0)
         known = self._place(hash, at, size)
         if known.number >= 0:
+            self.last_begin, self.last_size, self.last_number = known.begin, size, known.number
             return known.number
         if self.is_text:
             number = self.number_of(PyUnicode_DecodeUTF8(<const char*>at, size, NULL))
@@ -245,7 +249,7 @@ cdef class Memo:
             return number
         if self.count >= self.most:
             self._empty(self.room)
-            self.texts_size = 0
+            self.texts_size, self.last_size = 0, -1
         elif 2 * self.count >= self.room:
             self._widen()
         if self.texts_room - self.texts_size <= size:  # an empty text needs an address too

@@ -85,6 +85,13 @@ class StageEntry(msgspec.Struct):
     #: Executor → area → peak while the stage ran.
     peaks: dict[str, dict[str, int]] = {}
 
+    @property
+    def duration_ms(self) -> int | None:
+        """From its submission to its end; None where one of them is not known."""
+        if self.submitted_ms is None or self.completed_ms is None:
+            return None
+        return max(0, self.completed_ms - self.submitted_ms)
+
 
 class ExecutorEntry(msgspec.Struct):
     """An executor, the driver (``driver``), or in a run by processes the largest of the workers (``workers``).
@@ -147,6 +154,8 @@ class Reported(msgspec.Struct, omit_defaults=True):
     input_bytes: int = 0
     input_files: int = 0
     input_records: int = 0
+    #: Of them, those that could not be read.
+    malformed_records: int = 0
 
 
 class Query(msgspec.Struct, omit_defaults=True):
@@ -211,6 +220,8 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     #: CPU of all processes of the run on this host that could be seen, milliseconds.
     cpu_ms: int | None = None
     event_log: str | None = None
+    #: The folder of an event log on another file system that is not read yet.
+    pending_events: str | None = None
     #: Memory of the smallest node that executors may get, where the cluster told.
     smallest_node_bytes: int | None = None
 

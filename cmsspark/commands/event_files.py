@@ -1,0 +1,37 @@
+"""Event logs on another file system for commands: what reaches it, and measured runs whose log is read there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cmsspark.errors import CmssparkError
+from cmsspark.file_systems import files_for
+from cmsspark.storage import Files, is_local
+from cmsspark.store.run_metrics import RunMetrics
+
+
+def event_files(location: str) -> Files:
+    """What reads ``location``; a JVM starts for one that is not local."""
+    if is_local(location):
+        return files_for(location)
+    from cmsspark.runners.session import has_session, small_session
+
+    if not has_session():
+        click.echo(f"reading event logs in {location}: starting a JVM", err=True)
+    return files_for(location, small_session("cmsspark monitor events"))
+
+
+def with_events(state_dir: Path, metrics: RunMetrics) -> RunMetrics:
+    """The run with its event log, read now where it is on another file system and was not read yet.
+
+    Where it cannot be read, that is said, and the run is what is known without.
+    """
+    from cmsspark.monitor.event_log_search import completed
+
+    try:
+        return completed(state_dir, metrics, event_files)
+    except CmssparkError as error:
+        click.echo(f"without the event log: {error}", err=True)
+        return metrics

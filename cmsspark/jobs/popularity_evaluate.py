@@ -1,0 +1,94 @@
+"""``popularity_evaluate``: how good forecasts of popularity would have been in past weeks, with a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.pipeline.job_index import JOBS
+from cmsspark.pipeline.job_output import output_options, print_outcome
+from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
+from cmsspark.popularity.label_options import label_of, label_options
+from cmsspark.popularity.stored_run import stored_run
+from cmsspark.storage import join
+from cmsspark.store import results
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import SparkSession
+
+    from cmsspark.popularity.series import Series
+    from cmsspark.popularity.training import Label
+    from cmsspark.settings import Settings
+
+NAME: Final = "popularity_evaluate"
+TABLE: Final = "popularity_evaluation"
+#: The page beside the table.
+PAGE: Final = "popularity.html"
+_MODELS: Final = ("persistence", "average", "blend")
+
+
+@click.command(NAME, help=f"{JOBS[NAME].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
+@date_option
+@click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_MODELS)}]")
+@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks before --date.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
+@label_options
+@store_options
+@output_options
+@click.option("--verbose", is_flag=True, help="Print more progress messages.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def command(
+    day: date, models: tuple[str, ...], last: int | None, seed: int, fout: str | None, settings_file: str | None,
+    as_json: bool, verbose: bool, debug: bool, **label: Any,
+) -> None:  # fmt: skip
+    from cmsspark.runners.session import session
+
+    settings = settings_of(settings_file)
+    store, wanted = store_of(fout, settings), label_of(**label)
+    spark = session(f"cmsspark {NAME}")
+
+    def judge() -> results.CurrentTable:
+        return run(day, store, settings, spark, label=wanted, models=models or _MODELS, last=last, seed=seed)
+
+    print_outcome(NAME, day, as_json, judge)
+
+
+def run(
+    day: date, fout: str, settings: Settings, spark: SparkSession | None, *, label: Label,
+    models: tuple[str, ...] = _MODELS, last: int | None = None, seed: int = 0,
+    log: Callable[[str], None] | None = None,
+) -> results.CurrentTable:  # fmt: skip
+    """Judge the models on the weeks before ``day`` and store the table, and the page of the last model; on any failure
+    the previous result stays. Each forecast is a Spark task; without ``spark`` they are made in this process.
+
+    Raises InputMissing (66) where there are too few days, DataError (65) where a day is damaged or a feature knows its
+    week, UsageError (2) for an unknown model, NotReady (75), OutputError (73).
+    """
+    with stored_run(NAME, day, fout, settings, log) as stored:
+        rows, page = build(stored.series(), day, label, models, last, seed, spark)
+
+        def write(staged: results.StagedRun) -> dict[str, Any]:
+            stored.files.write_bytes(join(staged.folder, PAGE), page.encode())
+            return {}
+
+        options = {"label": label.text, "models": list(models), "last": last, "seed": seed}
+        return stored.store({TABLE: rows}, options, f"{rows.height:,} rows and {PAGE}", write)
+
+
+def build(
+    series: Series, day: date, label: Label, models: tuple[str, ...], last: int | None, seed: int,
+    spark: SparkSession | None,
+) -> tuple[pl.DataFrame, str]:  # fmt: skip
+    """``schemas/tables/popularity_evaluation.yaml``, by week, model and stratum, and the page of the last model."""
+    from cmsspark.popularity.evaluate import evaluated_days, forecasts, judged
+    from cmsspark.popularity.forecast import EVALUATION, quality_rows
+    from cmsspark.popularity.report import evaluation_page
+    from cmsspark.popularity.training import Weeks
+
+    made = forecasts(Weeks(series, label), evaluated_days(series, label, last), models, seed=seed, spark=spark)
+    rows = [judged(series, label, forecast) for forecast in made]
+    return quality_rows(rows, day, EVALUATION), evaluation_page(series, label, models[-1], made, rows, seed)

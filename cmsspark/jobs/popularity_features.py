@@ -1,0 +1,56 @@
+"""``popularity_features``: what models of popularity learn from, one row for each dataset and week."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cmsspark.pipeline.job_index import JOBS
+from cmsspark.pipeline.job_output import output_options, print_outcome
+from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
+from cmsspark.popularity.label_options import label_of, label_options
+from cmsspark.popularity.stored_run import stored_run
+from cmsspark.store import results
+
+if TYPE_CHECKING:
+    from cmsspark.popularity.training import Label
+    from cmsspark.settings import Settings
+
+NAME: Final = "popularity_features"
+
+
+@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
+@date_option
+@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks before --date, and that from it on.")
+@label_options
+@store_options
+@output_options
+@click.option("--verbose", is_flag=True, help="Print more progress messages.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def command(
+    day: date, last: int | None, fout: str | None, settings_file: str | None, as_json: bool, verbose: bool, debug: bool,
+    **label: Any,
+) -> None:  # fmt: skip
+    settings = settings_of(settings_file)
+    store, wanted = store_of(fout, settings), label_of(**label)
+    print_outcome(NAME, day, as_json, lambda: run(day, store, settings, label=wanted, last=last))
+
+
+def run(
+    day: date, fout: str, settings: Settings, *, label: Label, last: int | None = None,
+    log: Callable[[str], None] | None = None,
+) -> results.CurrentTable:  # fmt: skip
+    """Store the features of the weeks that begin ``day``, or 7, 14 … days before it, with the labels that are known; on
+    any failure the previous result stays.
+
+    Raises InputMissing (66) where no week has a day before it, DataError (65) where a day is damaged, NotReady (75),
+    OutputError (73).
+    """
+    from cmsspark.popularity.feature_tables import week_rows
+
+    with stored_run(NAME, day, fout, settings, log) as stored:
+        rows = week_rows(stored.series(), day, label, last)
+        return stored.store({NAME: rows}, {"label": label.text, "last": last}, f"{rows.height:,} rows")

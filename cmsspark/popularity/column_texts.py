@@ -1,0 +1,53 @@
+"""What each feature is, in a line: for ``cmsspark popularity columns``, and the schema of the stored features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from cmsspark.popularity.features import BASE_COLUMNS
+
+_SHAPES: Final = {
+    "accesses": "log(1 + accesses) of the {days}, scaled to that length where the series is shorter",
+    "active_share": "share of the {days} with an access, 0 to 1",
+    "mean_log_accesses": "mean of log(1 + accesses) of each of the {days}",
+    "users": "log(1 + users) of the {days}, each day's users added up; 0 where the series has no users",
+    "bytes": "log(1 + bytes read) of the {days}; 0 where the series has no bytes",
+    "cpus": "log(1 + CPU seconds) of the {days}; 0 where the series has no CPU",
+}
+_OTHERS: Final = {
+    "recency_days": "log(1 + days since the last access); the length of the series where there was none",
+    "age_days": "log(1 + days since the first access); 0 where there was none",
+    "trend_week": "log(1 + accesses) of the last 7 days minus that of the 7 days before",
+    "spread_week": "standard deviation of the last 7 days' accesses, divided by 1 + their mean",
+    "peak_week": "log(1 + accesses) of the busiest of the last 7 days",
+    "gap_days": "log(1 + mean days between days with an access); the length of the series with fewer than two",
+    "run_days": "log(1 + days in a row with an access, up to the last day)",
+    "peak_day": "log(1 + accesses) of the busiest day",
+    "peak_age_days": "log(1 + days since the busiest day); the length of the series where there was no access",
+    "spread_28d": "standard deviation of log(1 + accesses) of each of the last 28 days",
+    "all_datasets": "mean log(1 + accesses) of the last 7 days over all datasets with a row before",
+}
+_GROUPS: Final = {
+    "primary": "primary dataset", "processed": "processed dataset", "tier": "data tier", "campaign": "campaign",
+}  # fmt: skip
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for name in BASE_COLUMNS:
+        shape, _, days = name.rpartition("_")
+        if name in _OTHERS:
+            yield name, _OTHERS[name]
+        elif shape in _SHAPES and days.endswith("d"):
+            count = days.removesuffix("d")
+            yield name, _SHAPES[shape].format(days="last day" if count == "1" else f"last {count} days")
+        else:
+            group = _GROUPS[name.removeprefix("siblings_")]
+            yield (
+                name,
+                f"mean log(1 + accesses) of the last 7 days of the other datasets of its {group}; of all without",
+            )
+
+
+#: Feature → what it is. Flags ``is_tier_…`` and ``is_campaign_…`` of common tiers and campaigns follow in files.
+TEXTS: Final[Mapping[str, str]] = dict(_texts())
