@@ -1,6 +1,6 @@
 """A day on a real HDFS and YARN: ``python -m bench.cluster`` from the top of a checkout.
 
-Starts the test cluster on this machine, puts days of made-up logs on its HDFS and counts each there by ``run_spark
+Starts the test cluster on this machine, puts days of synthetic logs on its HDFS and counts each there by ``run_spark
 --yarn``, and on this host by processes, each once to make the index of the catalogue and once with it. Compares every
 cell, prints jobs, stages, tasks, files, bytes moved, CPU seconds and peaks of memory, and writes them to a file. Ends
 with 1 where anything differs or fails.
@@ -154,14 +154,14 @@ class Bench:
 
     def differences(self, job: str) -> list[str]:
         """Tables that the cluster and this host have counted differently."""
-        told = []
+        problems = []
         (here, manifest), (there, _) = (self._current(self.place / where, job) for where in ("store", "fetched"))
         for name in manifest["tables"]:
             rows = [pl.read_parquet(sorted((run / name).glob("part-*"))) for run in (here, there)]
             rows = [one.sort(one.columns, nulls_last=True) for one in rows]
             if not rows[0].height or not rows[0].equals(rows[1]):
-                told.append(f"{job}: {name} differs: {rows[0].height:,} rows here, {rows[1].height:,} on YARN")
-        return told
+                problems.append(f"{job}: {name} differs: {rows[0].height:,} rows here, {rows[1].height:,} on YARN")
+        return problems
 
     def _measured(self, words: Sequence[str], environ: dict[str, str], name: str) -> Cost:
         log = self.place / f"{name}.log"
@@ -196,8 +196,8 @@ def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str]) -> list[Result]:
             for one in (bench.by_processes, bench.on_yarn):
                 results.append(one(day, job, way))
                 print("\n".join(table(_HEAD, [results[-1].cells()], whole=(0,))), flush=True)
-        if told := bench.differences(job):
-            sys.exit("\n".join(told))
+        if problems := bench.differences(job):
+            sys.exit("\n".join(problems))
     return results
 
 

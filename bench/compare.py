@@ -23,7 +23,7 @@ def differences(ours: Mapping[str, str], theirs: Path, key: Pseudonyms) -> list[
     """
     con = duckdb.connect()
     con.create_function("pseudonym", key.of, [str], str)
-    told = []
+    problems = []
     for table in COLUMNS:
         seconds = "CAST(round(cpu_time * 1000) AS BIGINT) AS cpu_ms, CAST(round(wc_time * 1000) AS BIGINT) AS wall_ms"
         con.execute(f"CREATE VIEW ours_{table} AS SELECT *, {seconds} FROM '{ours[table]}/*.parquet'")
@@ -40,10 +40,10 @@ def differences(ours: Mapping[str, str], theirs: Path, key: Pseudonyms) -> list[
         for what, (one, other) in (("ours alone", sides), ("theirs alone", sides[::-1])):
             rows = con.execute(f"{one} EXCEPT ALL {other}").fetchall()
             if rows:
-                told.append(f"{table}: {len(rows)} rows are {what}, the first {rows[0]}")
+                problems.append(f"{table}: {len(rows)} rows are {what}, the first {rows[0]}")
         if not con.execute(f"SELECT count(*) FROM ours_{table}").fetchall()[0][0]:
-            told.append(f"{table}: no rows")
-    return told
+            problems.append(f"{table}: no rows")
+    return problems
 
 
 def bins(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

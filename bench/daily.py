@@ -86,12 +86,12 @@ class Bench:
         store = self.store(how) / "data_aggregation" / DAY.isoformat()
         run = store / "runs" / json.loads((store / "CURRENT").read_text())["run"]
         manifest = json.loads((run / "manifest.json").read_text())
-        told = compare.bins(manifest["reconciliation"], day.reconciliation)
+        problems = compare.bins(manifest["reconciliation"], day.reconciliation)
         tables = {table: str(run / table) for table in compare.COLUMNS}
         key = pseudonyms.load_or_make(self.place / "state" / pseudonyms.KEY_FILE)
         for name in peers:
-            told += [f"{how} and {name}: {line}" for line in compare.differences(tables, self.place / name, key)]
-        return told
+            problems += [f"{how} and {name}: {line}" for line in compare.differences(tables, self.place / name, key)]
+        return problems
 
     def clear(self) -> None:
         """Forget results, so that none is taken for the next one's."""
@@ -124,9 +124,9 @@ def measure_day(bench: Bench, day: Inputs, engines: list[str], repeats: int, say
             row.costs[name].append(cost)
             say(f"  {turn + 1}/{repeats} {name:7} {report.cost(cost)}")
         peers = [name for name in engines if name in PEERS]
-        told = [line for how in OURS if how in engines for line in bench.check(day, how, peers)]
-        if told:
-            sys.exit("\n".join([f"{day.day.name}: the engines do not agree", *told]))
+        problems = [line for how in OURS if how in engines for line in bench.check(day, how, peers)]
+        if problems:
+            sys.exit("\n".join([f"{day.day.name}: the engines do not agree", *problems]))
     return row
 
 

@@ -169,13 +169,13 @@ def measure(tree: Path, stream: str, files: list[Path], dbs: Path, rounds: int) 
 def row(name: str, kind: str, here: list[dict[str, float]], before: list[dict[str, float]], floor: float) -> str:
     """A line of the table: medians, what the kernel costs beside the floor, and beside the other revision."""
     medians = {stage: statistics.median(one[stage] for one in here) for stage in STAGES if stage in here[0]}
-    told = [f"{medians[stage]:.2f}" if stage in medians else "" for stage in STAGES]
-    told.append(f"{medians['kernel'] / floor:.2f}")
+    cells = [f"{medians[stage]:.2f}" if stage in medians else "" for stage in STAGES]
+    cells.append(f"{medians['kernel'] / floor:.2f}")
     if before:
-        told.append(f"{statistics.median(one['kernel'] for one in before):.2f}")
+        cells.append(f"{statistics.median(one['kernel'] for one in before):.2f}")
         pairs = zip(here, before, strict=True)
-        told.append(f"{statistics.median(now['kernel'] / then['kernel'] for now, then in pairs):.2f}")
-    return f"| {name:6} | {kind:10} | " + " | ".join(f"{text:>7}" for text in told) + " |"
+        cells.append(f"{statistics.median(now['kernel'] / then['kernel'] for now, then in pairs):.2f}")
+    return f"| {name:6} | {kind:10} | " + " | ".join(f"{text:>7}" for text in cells) + " |"
 
 
 #: Streams whose cost a byte is compared: name → stream, format, layout of the demo.

@@ -55,8 +55,8 @@ class Row:
             ]
         peak = self.median(engine, lambda one: one.peak_bytes) / 1e9
         load = max(one.load for one in self.costs[engine])
-        told = (f"{self.files / 1e6:g} M", self.job, engine, str(len(self.costs[engine])))
-        return (*told, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", *ratios, f"{load:.1f}")
+        cells = (f"{self.files / 1e6:g} M", self.job, engine, str(len(self.costs[engine])))
+        return (*cells, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", *ratios, f"{load:.1f}")
 
 
 def ours(bench: Bench, dumps: Inputs, job: str, engine: str) -> Cost:
@@ -80,13 +80,13 @@ def differences(bench: Bench, job: str, engine: str) -> list[str]:
     columns = ", ".join(f'"{name}"' for name in stored_table(job).names)
     tables = {engine: f"'{run}/*.parquet'", PEER: f"'{bench.place / PEER / job}.parquet'"}
     con = duckdb.connect()
-    told = []
+    problems = []
     for one, other in ((engine, PEER), (PEER, engine)):
         rows = con.execute(
             f"SELECT {columns} FROM {tables[one]} EXCEPT ALL SELECT {columns} FROM {tables[other]}"
         ).fetchall()
-        told += [f"{job}: {len(rows)} rows that only {one} has, as {rows[0]}"] if rows else []
-    return told
+        problems += [f"{job}: {len(rows)} rows that only {one} has, as {rows[0]}"] if rows else []
+    return problems
 
 
 def measure_job(bench: Bench, dumps: Inputs, job: str, engines: Sequence[str], repeats: int) -> Row:
@@ -97,9 +97,11 @@ def measure_job(bench: Bench, dumps: Inputs, job: str, engines: Sequence[str], r
             cost = peer(bench, dumps, job) if name == PEER else ours(bench, dumps, job, name)
             row.costs[name].append(cost)
             print(f"  {job} {turn + 1}/{repeats} {name:9} {report.cost(cost)}", flush=True)
-        told = [line for name in engines if name != PEER and PEER in engines for line in differences(bench, job, name)]
-        if told:
-            sys.exit("\n".join(["the engines do not agree", *told]))
+        problems = [
+            line for name in engines if name != PEER and PEER in engines for line in differences(bench, job, name)
+        ]
+        if problems:
+            sys.exit("\n".join(["the engines do not agree", *problems]))
     return row
 
 

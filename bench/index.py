@@ -1,7 +1,8 @@
 """The catalogue at tens and hundreds of millions of files: ``python -m bench.index`` from the top of a checkout.
 
-Builds a snapshot from made-up names as long as production's, handed over as Arrow tables (reading a dump's CSV comes on
-top: about 1.2 CPU s for each million files), and looks up known and unknown names in it, in batches as tasks do.
+Builds a snapshot from synthetic names as long as production's, handed over as Arrow tables (reading a dump's CSV
+comes on top: about 1.2 CPU s for each million files), and looks up known and unknown names in it, in batches as tasks
+do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is measured: days of made-up logs with their dumps, made once and kept."""
+"""What is measured: days of synthetic logs with their dumps, made once and kept."""
 
 from __future__ import annotations
 

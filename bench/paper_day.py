@@ -93,9 +93,9 @@ def main() -> None:
     for name, copies, quarter in (("quarter", 0, True), ("once", 1, False), ("whole", COPIES, True)):
         made = linked(day, chosen.cache / "paper" / name, copies, quarter)
         cost, tables[name], records = run(bench, made, f"paper-{name}")
-    told = differences(tables["whole"], tables["once"], tables["quarter"])
-    if told:
-        sys.exit("\n".join(["the paper's day does not add up", *told]))
+    problems = differences(tables["whole"], tables["once"], tables["quarter"])
+    if problems:
+        sys.exit("\n".join(["the paper's day does not add up", *problems]))
     text = (
         f"{records:,} records ({day.log_bytes * (COPIES + 0.25) / 1e9:.0f} GB of logs, from the page cache) on"
         f" {chosen.files:,} files in DBS: **{cost.wall_s / 60:.1f} minutes**, {cost.cpu_s:.0f} CPU s"

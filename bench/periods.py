@@ -100,7 +100,7 @@ def raw_cost(bench: Bench) -> float:
     return (found[1] - found[0]) / (RAW[1] - RAW[0])
 
 
-def told(costs: Mapping[str, list[Cost]], per_million: float, head: str) -> str:
+def table_text(costs: Mapping[str, list[Cost]], per_million: float, head: str) -> str:
     """The table and the ratio, as Markdown."""
     lines = [head, "", "| command | wall s | CPU s | peak GB | load |", "| --- | --- | --- | --- | --- |"]
     for name, runs in costs.items():
@@ -151,7 +151,7 @@ def main() -> None:
         f"Measured {when}, medians of {given.repeats} runs in turns; {given.days} days of {given.rows:,} partials. "
         f"{machine(given.cpus)}"
     )
-    found = told(costs, per_million, head)
+    found = table_text(costs, per_million, head)
     print("\n" + found)
     if given.doc:
         write(given.doc, found)

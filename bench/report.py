@@ -72,9 +72,9 @@ def _cells(row: Row, engine: str) -> tuple[str, ...]:
     ratios = [f"{wall / row.median(peer, lambda one: one.wall_s):.2f}" if peer in row.costs else "" for peer in _RIVALS]
     peak = row.median(engine, lambda one: one.peak_bytes) / 1e9
     load = max(one.load for one in row.costs[engine])
-    told = (row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], str(len(row.costs[engine])))
+    cells = (row.day.name, f"{row.log_bytes / 1e9:.2f}", _NAMES[engine], str(len(row.costs[engine])))
     return (
-        *told, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}"
+        *cells, f"{wall:.2f}", f"{cpu:.1f}", f"{peak:.2f}", f"{cpu / row.day.records * 1e6:.2f}", *ratios, f"{load:.1f}"
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ _RIVALS = ("duckdb", "polars")
 
 def _slopes(rows: Sequence[Row]) -> list[str]:
     """CPU seconds for each million records more, from the smallest to the largest day of a form."""
-    told = []
+    lines = []
     for is_packed in (False, True):
         some = sorted((row for row in rows if row.day.gzip == is_packed), key=lambda row: row.day.records)
         if len(some) < 2 or some[0].day.records == some[-1].day.records:
@@ -94,11 +94,11 @@ def _slopes(rows: Sequence[Row]) -> list[str]:
             per = (last.median(engine, lambda one: one.cpu_s) - first.median(engine, lambda one: one.cpu_s)) / more
             packed = "gzip" if is_packed else "plain"
             peaks = [row.median(engine, lambda one: one.peak_bytes) for row in (first, last)]
-            told.append(
+            lines.append(
                 f"- {_NAMES[engine]}, {packed}: {per:.2f} CPU s for each million records more; "
                 f"{peaks[1] / peaks[0]:.2f} × the memory of the smallest day"
             )
-    return ["", *told] if told else []
+    return ["", *lines] if lines else []
 
 
 def machine(cpus: int) -> str:

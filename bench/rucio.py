@@ -99,8 +99,8 @@ def main() -> None:
         costs["polars"].append(peer(bench, dump))
         for name, of_name in costs.items():
             print(f"  {turn + 1}/{chosen.repeats} {name:10} {report.cost(of_name[-1])}", flush=True)
-        if told := difference(bench):
-            sys.exit(f"the tables differ: {told}")
+        if problem := difference(bench):
+            sys.exit(f"the tables differ: {problem}")
     for name, of_name in costs.items():
         print(line(name, of_name))
     for what, title in (("wall_s", "wall"), ("cpu_s", "CPU")):

@@ -164,10 +164,10 @@ def main() -> None:
 
 def show(began: float, ended: float, seen: dict[int, Seen], found: list[tuple[float, str]]) -> None:
     """Steps with seconds since the start and since the step before, and CPU seconds of the JVM and of all so far."""
-    told = [(one.began, f"{one.role} [{pid}] begins") for pid, one in seen.items() if one.cpu_s >= 0.05]
+    starts = [(one.began, f"{one.role} [{pid}] begins") for pid, one in seen.items() if one.cpu_s >= 0.05]
     before = began
     print(f"{'s':>7}  {'':7}  {'JVM':>6}  {'all':>6} CPU s")
-    for when, what in sorted([*told, *found, (ended, "ended")]):
+    for when, what in sorted([*starts, *found, (ended, "ended")]):
         jvm = sum(one.until(when) for one in seen.values() if one.role == "JVM")
         every = sum(one.until(when) for one in seen.values())
         print(f"{when - began:7.2f}  +{when - before:5.2f}  {jvm:6.2f}  {every:6.2f}  {what}")

@@ -44,7 +44,9 @@ class DaysOrLatest(DaysType):
 
 
 @click.group("daily", invoke_without_command=True)
-@click.option("--from", "first", type=DayType(), help="First day. [default: as many days back as the settings say]")
+@click.option(
+    "--from", "first", type=DayType(), help="First day. [default: daily.days of the settings back from the last day]"
+)
 @click.option("--to", "last", type=DayType(), help="Last day. [default: yesterday in UTC]")
 @click.option(
     "--date", "only", type=DaysOrLatest(), metavar="DAYS", help="These days: 20260101..20260131, 20260205; latest."
@@ -65,7 +67,7 @@ def command(
 ) -> int | None:  # fmt: skip
     """Bring the last days up to date: run what is missing or stale, publish what is not, oldest day first.
 
-    Ends with 75 where an input is not ready yet, or another daily is at work: the next call continues.
+    Ends with 75 where an input is not ready yet, or another daily runs: the next call continues.
     """
     context.obj = (fout, settings_file)
     if context.invoked_subcommand is not None:

@@ -212,7 +212,9 @@ def longevity_command(suite: str, limit: int, out: Path | None, settings_file: s
     with _database(settings_of(settings_file).state_dir) as database:
         runs = database.runs(suite=suite, limit=limit)
         if not runs:
-            raise InputMissing(f"a run of the suite {suite} is wanted", found="none", next_step="cmsspark perf run")
+            raise InputMissing(
+                f"a run of the suite {suite} is wanted", found="none", next_step="run it first: cmsspark perf run"
+            )
         results = [result_of(database, run) for run in reversed(runs)]
     _write(out or Path(f"{suite}-longevity.html"), longevity_page(suite, results))
 

@@ -28,5 +28,5 @@ def latest_day(planner: Planner, jobs: Sequence[Job], until: date) -> date:
     raise NotReady(
         f"a day with complete inputs is wanted, for {', '.join(job.name for job in jobs)}",
         found=f"none from {until - timedelta(days=LOOKED_AT - 1)} to {until}",
-        next_step=f"cmsspark daily --dry-run --date {until} says what is missing",
+        next_step=f"cmsspark daily --dry-run --date {until} lists what is missing",
     )

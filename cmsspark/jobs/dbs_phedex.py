@@ -1,4 +1,4 @@
-"""``dbs_phedex``: what lies where, by dataset, site and kind of storage, with what DBS says of the dataset."""
+"""``dbs_phedex``: replicas by dataset, site and kind of storage, with the facts of DBS about the dataset."""
 
 from __future__ import annotations
 

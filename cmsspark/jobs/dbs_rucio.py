@@ -1,4 +1,4 @@
-"""``dbs_rucio``: what lies where by Rucio, by dataset, site and kind of storage, with what DBS says of the dataset.
+"""``dbs_rucio``: Rucio's replicas by dataset, site and kind of storage, with the facts of DBS about the dataset.
 
 The table of ``dbs_phedex``, which reads Rucio, too, on the days that Rucio serves; this one reads nothing else.
 """

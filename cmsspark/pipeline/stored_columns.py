@@ -81,7 +81,7 @@ def stored_days(files: Files, fout: str, job: str) -> list[date]:
 
 
 def newest_replicas(files: Files, fout: str, until: date | None = None) -> tuple[date, CurrentTable, str]:
-    """The newest stored day of what lies where, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
+    """The newest stored day of replicas, and its table: ``dbs_phedex``, or ``dbs_rucio`` where that is newer.
 
     Raises InputMissing (66) where neither is stored.
     """

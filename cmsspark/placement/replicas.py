@@ -223,7 +223,7 @@ def parse_bytes(text: str) -> int:
     """Bytes of ``500GB``, ``1.5TB``, ``2TiB`` or ``1000``. Raises UsageError (2)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is not a size", next_step="such as 500GB, 1.5TB or 3PB")
+        raise UsageError(f"{text!r} is not a size", next_step="write it as 500GB, 1.5TB or 3PB")
     base = 1024 if match["binary"] else 1000
     unit = match["unit"].upper()
     return int(float(match["number"]) * (base ** (_UNITS.index(unit) + 1) if unit else 1))

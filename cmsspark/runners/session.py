@@ -146,7 +146,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
         return errors.NotReady(
             "Spark's application ended before the job did",
             found=text.strip().splitlines()[0][:300],
-            next_step="its logs say why, such as a lost node or too many executors that failed; run it again",
+            next_step="its logs have the reason, such as a lost node or too many executors that failed; run it again",
         )
     return None
 

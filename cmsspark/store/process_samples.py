@@ -185,7 +185,9 @@ class ProcessDatabase(StateDatabase):
             return found[0]
         ids = ", ".join(run.run for run in found[:5]) or "none"
         raise UsageError(
-            f"one watched run is wanted whose id begins with {name!r}", found=ids, next_step="see cmsspark monitor runs"
+            f"one watched run is wanted whose id begins with {name!r}",
+            found=ids,
+            next_step="cmsspark monitor runs lists them",
         )
 
     def samples(self, run: str) -> list[ProcessSample]:

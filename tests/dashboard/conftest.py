@@ -41,12 +41,22 @@ def serving(store: Path, folder: Path, **options: Any) -> Iterator[Running]:
     """Serve a store on a free port until the end of the block."""
     log: list[str] = []
     server = open_server(str(store), folder / "state", folder / "cache", Options(**{"port": 0, **options}), log.append)
-    thread = threading.Thread(target=server.run, daemon=True)
+    is_closing = threading.Event()
+
+    def run() -> None:
+        try:
+            server.run()
+        except OSError:  # the sockets were closed while this thread waited for them
+            if not is_closing.is_set():
+                raise
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         assert server.services.keeper.wait(120), log
         yield Running(server, store)
     finally:
+        is_closing.set()
         server.close()
         thread.join(timeout=10)
 
