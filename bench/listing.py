@@ -111,7 +111,8 @@ def measure(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     began = time.monotonic()
     make_files(cluster, folder, count)
     print(f"{count:,} files made in {time.monotonic() - began:.0f} s", flush=True)
-    files, results = HadoopFiles(spark), []
+    files = HadoopFiles(spark)
+    results: list[dict[str, Any]] = []
     with measured(cluster, "list", results):
         listed = data_files(files, folder).files
     assert len(listed) == count

@@ -17,10 +17,9 @@ from bench.dashboard import CHROMIUM, drawn, server
 REPO = Path(__file__).resolve().parents[1]
 #: Name of the picture, path of the page, width, height and theme.
 SHOTS = (
-    ("dashboard-popularity", "/popularity", 1100, 1000, "light"),
-    ("dashboard-data-dark", "/data", 1100, 900, "dark"),
-    ("dashboard-site-phone", "/sites", 390, 844, "light"),
-    ("dashboard-popularity-phone-dark", "/popularity", 390, 844, "dark"),
+    ("dashboard-popularity", "/popularity", 1100, 900, "light"),
+    ("dashboard-data-dark", "/data", 1100, 560, "dark"),
+    ("dashboard-site-phone", "/sites", 390, 640, "light"),
 )
 
 
@@ -31,7 +30,8 @@ async def shoot(address: str, target: Path) -> None:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, path, width, height, theme in SHOTS:
-            page: Any = await browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
+            window = {"width": width, "height": height}
+            page: Any = await browser.new_page(viewport=window, color_scheme=theme, locale="en-GB")
             page.set_default_timeout(300_000)
             await page.goto(address + path)
             await drawn(page)

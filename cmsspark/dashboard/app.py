@@ -147,7 +147,7 @@ def _page_request(services: Services, name: str) -> PageRequest:
     return PageRequest(
         name,
         parameters,
-        services.keeper.snapshot(),
+        services.keeper.snapshot,
         services.database,
         services.state_dir,
         services.prefix,
@@ -172,7 +172,8 @@ def _page(services: Services, page: str) -> Any:
     download = asked.parameters.get("download")
     if download:
         return downloads.answer(content, download, asked.parameters.get("format", "csv"))
-    return render_template("page.html", content=content, asked=asked, **_common(services, page))
+    rollups = asked.snapshot if services.keeper.is_loaded else None
+    return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
 
 
 def _common(services: Services, page: str = "") -> dict[str, Any]:

@@ -63,6 +63,11 @@ class Keeper:
         return self._is_loaded.wait(seconds)
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether there is a first snapshot."""
+        return self._snapshot is not None
+
+    @property
     def freshness(self) -> Freshness:
         """Whether the pages hold what the store holds."""
         return self._freshness

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -42,18 +43,23 @@ class PageDefinition:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """One request for a page. ``prefix``: what stands before all paths; ``state_dir``: of the run history. ``skipped``:
-    (day, job) → why the daily run leaves it out.
+    """One request for a page; one that reads no rollups needs not wait for them. ``prefix``: what stands before all
+    paths; ``state_dir``: of the run history. ``skipped``: (day, job) → why the daily run leaves it out.
     """
 
     name: str
     parameters: Mapping[str, str]
-    snapshot: Snapshot
+    take_snapshot: Callable[[], Snapshot]
     database: Database
     state_dir: Path
     prefix: str = ""
     is_cross_site: bool = False
     skipped: Callable[[], Mapping[tuple[date, str], str]] = dict
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The rollups, the same for the whole request. Raises NotReady (75) while the first ones are being built."""
+        return self.take_snapshot()
 
     @property
     def widgets(self) -> ModuleType:

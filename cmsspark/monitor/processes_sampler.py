@@ -12,7 +12,7 @@ from typing import Any, Final
 from cmsspark import clock
 from cmsspark.errors import UsageError
 from cmsspark.monitor.processes_redaction import redacted
-from cmsspark.monitor.processes_roles import OTHER, container_of, role_of
+from cmsspark.monitor.processes_roles import OTHER, YARN_LAUNCHER, container_of, role_of
 from cmsspark.store.process_samples import ProcessSample
 
 #: Every so many samples the proportional and the unshared memory are measured: the kernel walks all pages for them.
@@ -22,6 +22,8 @@ _SHORT: Final = 60
 #: threads is looked at, which are Python's daemons and shells: a JVM starts few processes, and has many threads.
 _ALL_EACH: Final = 3
 _FEW_THREADS: Final = 8
+#: Roles of scripts, which may become another program.
+_BECOMES: Final = (OTHER, YARN_LAUNCHER)
 
 
 def require_psutil() -> Any:
@@ -127,8 +129,9 @@ class TreeSampler:
         seen = self._seen.get(pid)
         process = seen.process if seen else self._psutil.Process(pid)
         with process.oneshot():
-            # A fork of a daemon becomes something else when it executes a program: its role is looked at twice.
-            if seen is None or (seen.is_new and seen.at_ms):
+            # A fork of a daemon becomes something else when it executes a program: its role is looked at twice. That of
+            # a script is looked at each time: spark-submit becomes the driver's JVM when it comes to it.
+            if seen is None or (seen.at_ms and (seen.is_new or seen.role in _BECOMES)):
                 seen = self._seen[pid] = self._describe(process, ppid, seen)
             if process.status() == self._psutil.STATUS_ZOMBIE:
                 raise self._psutil.ZombieProcess(pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from cmsspark.errors import DataError, InputMissing, UsageError
 
@@ -16,7 +16,7 @@ _KINDS: Final = (".csv", ".csv.gz", ".parquet")
 #: Days outside of these years are mistakes of units.
 _YEARS: Final = (1990, 2100)
 #: Of whole numbers that are times: from which value on they are ms, µs and ns since 1970; seconds below.
-_UNITS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))
+_UNITS: Final[tuple[tuple[int, Literal["ns", "us", "ms"]], ...]] = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))
 _FLAGS: Final = {"true": True, "false": False, "y": True, "n": False, "yes": True, "no": False, "1": True, "0": False}
 _DAYS: Final = ("%Y-%m-%d", "%Y%m%d", "%Y/%m/%d")
 _TIMES: Final = "2026-01-15, 20260115, a timestamp, or seconds since 1970"

@@ -31,6 +31,9 @@ _PAGE: Final = """<!doctype html>
 svg {{ width: 366px; max-width: 100%; height: auto }}
 svg text {{ font: 12px sans-serif; fill: currentColor }}
 td, th {{ text-align: left }}
+h2 {{ margin-top: 2rem }}
+figure {{ margin: 0; max-width: 366px }}
+.card td {{ white-space: normal }}
 </style>
 </head>
 <body>
@@ -82,7 +85,7 @@ def page(title: str, card: Mapping[str, str], rows: Sequence[Mapping[str, Any]],
     return _PAGE.format(
         title=escape(title),
         style=read_text("etc/report.css"),
-        card=f"<table><tbody>{pairs}</tbody></table>",
+        card=f"<table class='card'><tbody>{pairs}</tbody></table>",
         table=_table(rows),
         reliability=_plot(_reliability(labels, scores), "predicted probability", "became popular"),
         gain=_plot(_gain(labels, scores), "share of datasets, by probability", "share of the popular ones"),

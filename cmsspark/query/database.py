@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.query import statements
+from cmsspark.query.cell_values import distinct
 from cmsspark.query.stored_parts import StoredInterval, StoredParts, tables
-from cmsspark.query.values import distinct
 from cmsspark.schemas import Table, described_table, stored_table
 from cmsspark.storage import Files, LocalFiles, is_local, local_path
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cmsspark.errors import OutputError, UsageError
-from cmsspark.query.values import cell_of, json_of, text_of
+from cmsspark.query.cell_values import cell_of, json_of, text_of
 from cmsspark.readable import readable
 from cmsspark.reports.terminal import echo_table
 

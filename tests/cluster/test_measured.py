@@ -34,7 +34,7 @@ def latest(world: World) -> dict[str, Any]:
 
 def application(ended: Ended) -> str:
     (name,) = set(re.findall(r"application_\d+_\d+", ended.err))
-    return name
+    return str(name)
 
 
 def codes(metrics: dict[str, Any]) -> list[str]:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from cmsspark.dashboard import dataset_ranking, dataset_use, segment_build, snapshot, use
+from cmsspark.dashboard.app import Services, create_app
 from cmsspark.dashboard.keeper import Keeper
 from cmsspark.dashboard.rollups import Rollups, RollupState
+from cmsspark.dashboard.security import Guard
 from cmsspark.dashboard.segment_build import SUMS, VERSION, read_index
 from cmsspark.dashboard.selection import Selection
 from cmsspark.dashboard.snapshot import Snapshot
@@ -251,6 +253,20 @@ def test_before_the_first_snapshot_pages_say_that_they_wait(store: Path, tmp_pat
     shutil.rmtree(store)
     keeper.refresh()
     assert keeper.snapshot().days == []
+
+
+def test_pages_that_read_no_rollups_are_there_while_the_first_are_built(store: Path, tmp_path: Path) -> None:
+    with Database(str(store)) as database:
+        keeper = Keeper(database, tmp_path / "cache")
+        pages = create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
+        assert pages.get("/popularity").status_code == 503
+        for name in ("runs", "sql", "data"):
+            answer = pages.get(f"/{name}")
+            assert (answer.status_code, "Rollups of" in answer.text) == (200, False), name
+        assert "42" in pages.get("/sql?q=select+6*7", headers={"Sec-Fetch-Site": "same-origin"}).text
+        keeper.refresh()
+        assert pages.get("/popularity").status_code == 200
+        assert "Rollups of" in pages.get("/runs").text
 
 
 def test_segments_say_from_which_runs_they_are(store: Path, tmp_path: Path) -> None:

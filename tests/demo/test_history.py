@@ -104,7 +104,7 @@ def test_every_command_takes_it_for_counted_days(tmp_path: Path, monkeypatch: py
 
 def test_the_bench_prints_medians_and_the_ratio_to_raw_logs(tmp_path: Path) -> None:
     costs = {"month": [Cost(1.0, cpu, 10**9, 0.5, 0) for cpu in (4.0, 2.0, 9.0)]}
-    text = bench.told(costs, 5.0, "head")
+    text = bench.table_text(costs, 5.0, "head")
     assert "| month | 1.00 | 4.00 | 1.00 | 0.5 |" in text
     assert "20,150 CPU s, at 5.00 CPU s a million. From partials: 4.0 CPU s, 1/5,038 of it" in text
     page = tmp_path / "page.md"

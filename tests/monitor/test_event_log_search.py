@@ -87,7 +87,7 @@ def test_a_log_on_hdfs_waits_and_is_read_and_stored_when_the_run_is_shown(tmp_pa
 def test_without_the_id_of_the_application_the_head_of_a_log_names_the_run(tmp_path: Path) -> None:
     write(tmp_path, "app-1", measured="another")
     write(tmp_path, "app-2", measured="20260115-aaa")
-    write(tmp_path, "app-3", **{"spark_cmsspark_run": "20260115-bbb"})
+    write(tmp_path, "app-3", spark_cmsspark_run="20260115-bbb")
     (tmp_path / "app-4").write_bytes(b"no event\n" * 100)
     metrics = run_of()
     assert find_event_log(HDFS, metrics, Far(tmp_path)) == f"{HDFS}/app-2"

@@ -126,7 +126,9 @@ def test_a_built_in_that_is_imported_again_is_not_shadowed() -> None:
 
 
 def notebook(*cells: str | list[str], **more: object) -> str:
-    written = [{"cell_type": "code", "source": source, "outputs": [], "metadata": {}} for source in cells]
+    written: list[dict[str, object]] = [
+        {"cell_type": "code", "source": source, "outputs": [], "metadata": {}} for source in cells
+    ]
     return json.dumps({"cells": [{"cell_type": "markdown", "source": "# x"}, *written], "nbformat": 4, **more})
 
 

@@ -185,6 +185,21 @@ def test_a_child_is_seen_in_the_next_sample_also_between_looks_at_all_processes(
     root.communicate(timeout=60)
 
 
+def test_a_script_that_becomes_a_program_late_has_the_role_of_the_program() -> None:
+    program = f"exec -a java {sys.executable} -c 'import time; time.sleep(600)' org.apache.spark.deploy.SparkSubmit"
+    root = subprocess.Popen(["bash", "-c", f"read line; {program}"], stdin=subprocess.PIPE, text=True)
+    assert root.stdin is not None
+    sampler = TreeSampler("x", [root.pid])
+    assert [sampler.sample()[0].role for _ in range(5)] == ["other"] * 5
+    root.stdin.write("\n")
+    root.stdin.flush()
+    until(lambda: "other" not in {sample.role for sample in sampler.sample()})
+    sample = sampler.sample()[0]
+    assert (sample.pid, sample.role) == (root.pid, "java_driver") and sample.short_command.startswith("java")
+    root.kill()
+    root.communicate(timeout=60)
+
+
 def test_a_jvm_that_starts_a_program_counts_once() -> None:
     script = "import os, sys, time; os.fork(); sys.stdout.write('x'); sys.stdout.flush(); time.sleep(600)"
     root = subprocess.Popen(["java", "-c", script], executable=sys.executable, stdout=subprocess.PIPE, text=True)

@@ -92,7 +92,7 @@ class Session:
 
 
 def test_another_limit_is_a_whole_number() -> None:
-    assert shipped._shared_bytes(Session("0")) == 0  # type: ignore[arg-type]
+    assert shipped._shared_bytes(Session("0")) == 0
     for value in ("1g", "-1", "", "²"):
         with pytest.raises(SettingsError, match="is a number of bytes"):
-            shipped._shared_bytes(Session(value))  # type: ignore[arg-type]
+            shipped._shared_bytes(Session(value))

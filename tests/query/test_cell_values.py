@@ -9,8 +9,8 @@ import pytest
 
 from cmsspark.errors import UsageError
 from cmsspark.query import output
+from cmsspark.query.cell_values import distinct
 from cmsspark.query.database import Database, QueryResult
-from cmsspark.query.values import distinct
 
 LARGE = 2**127 - 1
 
