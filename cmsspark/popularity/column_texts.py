@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from cmsspark.popularity.features import BASE_COLUMNS
+from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 
 _SHAPES: Final = {
     "accesses": "log(1 + accesses) of the {days}, scaled to that length where the series is shorter",
@@ -28,15 +28,32 @@ _OTHERS: Final = {
     "spread_28d": "standard deviation of log(1 + accesses) of each of the last 28 days",
     "all_datasets": "mean log(1 + accesses) of the last 7 days over all datasets with a row before",
 }
+_DBS_NEWEST: Final = "by the newest table of DBS known before the week's Monday"
+_COPIES: Final = "log(1 + sites {where} with a complete copy on {kind}), by the newest replicas known before the Monday"
+#: Of the store: 0 in models where the table does not know it, and columns say whether it does.
+_STORED: Final = {
+    "dbs_bytes": f"log(1 + bytes of the dataset), {_DBS_NEWEST}",
+    "dbs_files": f"log(1 + files of the dataset), {_DBS_NEWEST}",
+    "dbs_events": f"log(1 + events of the dataset), {_DBS_NEWEST}",
+    "dbs_age_days": "log(1 + days since DBS made the dataset)",
+    "release": "the newest CMSSW release that made the dataset: 10.06 for CMSSW_10_6_8",
+    "is_in_dbs": "1 where that table has the dataset, else 0, as are its other columns",
+    "is_events_known": "1 where that table has the events of the dataset",
+    **{f"disk_copies_t{tier}": _COPIES.format(where=f"of tier T{tier}", kind="disk") for tier in range(4)},
+    "tape_copies": _COPIES.format(where="of any tier", kind="tape"),
+    "is_replicas_known": "1 where there are replicas known before the Monday, else 0, as are the copies",
+}
 _GROUPS: Final = {
     "primary": "primary dataset", "processed": "processed dataset", "tier": "data tier", "campaign": "campaign",
 }  # fmt: skip
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    for name in BASE_COLUMNS:
+    for name in (*BASE_COLUMNS, *STORE_COLUMNS):
         shape, _, days = name.rpartition("_")
-        if name in _OTHERS:
+        if name in _STORED:
+            yield name, f"{_STORED[name]}; only from a store"
+        elif name in _OTHERS:
             yield name, _OTHERS[name]
         elif shape in _SHAPES and days.endswith("d"):
             count = days.removesuffix("d")

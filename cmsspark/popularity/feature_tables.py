@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.errors import InputMissing
 from cmsspark.periods import start_ms
-from cmsspark.popularity.features import BASE_COLUMNS, Names, features
+from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS, Names, features
 from cmsspark.popularity.series import Series
 from cmsspark.popularity.training import FIRST_DAY, Label
 from cmsspark.schemas import stored_table
@@ -76,12 +76,15 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
     schema = pl.Schema(stored_table(TABLE).arrow())
     frames = []
     for start in sorted(starts):
-        _, rows = features(series.until(start), names)
+        columns, rows = features(series.until(start), names)
         first = series.days[0] + timedelta(days=start)
+        of = {name: rows[:, place] for place, name in enumerate(columns)}
+        # Tables that the store has not are null.
+        unknown = [None] * len(parts)
         frames.append(pl.DataFrame({
             "day": [day] * len(parts), "first_day": [first] * len(parts),
             "dataset_name": series.datasets, "data_tier": tiers, "campaign": campaigns,
-            **{name: rows[:, place] for place, name in enumerate(BASE_COLUMNS)},
+            **{name: of.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
             "is_popular": _labels(series, start, label),
             "timestamp": [start_ms(day)] * len(parts),
         }, schema=schema))  # fmt: skip

@@ -6,13 +6,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.popularity.dataset_catalogue import CATALOGUE_COLUMNS
 from cmsspark.popularity.series import MEASURES, Series
 
 Array = np.ndarray[Any, Any]
 
 #: Windows, in days, that end on the day before: up to 26 weeks.
 _DAYS: Final = (1, 2, 3, 7, 14, 28, 56, 182)
-#: The columns that every series has, in order; flags of common tiers and campaigns (``is_…``) follow.
+#: The columns that every series has, in order. Those of the store follow, then flags of common tiers and campaigns
+#: (``is_tier_…``, ``is_campaign_…``).
 BASE_COLUMNS: Final = (
     *(f"{name}_{days}d" for days in _DAYS for name in ("accesses", "active_share", "mean_log_accesses")),
     *(f"{measure}_{days}d" for measure in MEASURES[1:] for days in (7, 28)),
@@ -21,6 +23,8 @@ BASE_COLUMNS: Final = (
     *(f"siblings_{name}" for name in ("primary", "processed", "tier", "campaign")),
     "all_datasets",
 )
+#: The columns that a series of the store has where the store has their tables.
+STORE_COLUMNS: Final = tuple(name for names in CATALOGUE_COLUMNS.values() for name in names)
 #: Parts of the name that have columns of their own where at least so many datasets share them.
 _COMMON: Final = 5
 #: The most common tiers, and campaigns, that have a column: all columns of many datasets fit into memory.
@@ -81,6 +85,8 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
         columns[f"siblings_{name}"] = _of_siblings(last, group, known)
     columns["all_datasets"] = np.full(count, last[known].mean() if known.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
+    if past.catalogue is not None:
+        columns |= past.catalogue.columns(length, count)
     return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)
 
 

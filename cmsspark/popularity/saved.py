@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.errors import DataError, InputMissing, OutputError, UsageError
-from cmsspark.popularity.features import BASE_COLUMNS
+from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.popularity.fitting import Fitted, fit
 from cmsspark.popularity.models import ABOUT, make_model
 from cmsspark.popularity.training import Label, Training, Weeks
@@ -27,6 +27,8 @@ from cmsspark.popularity.training import Label, Training, Weeks
 Array = np.ndarray[Any, Any]
 
 _VERSION: Final = 1
+#: Columns of common tiers and campaigns begin so.
+_FLAGS: Final = ("is_tier_", "is_campaign_")
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,17 @@ def columns_digest(columns: Sequence[str]) -> str:
 
 def aligned(rows: Array, columns: Sequence[str], wanted: Sequence[str]) -> Array:
     """The rows with the columns ``wanted``: flags of tiers and campaigns that the series has not are 0, its own others
-    are left out. Raises DataError (65) where another column is missing, as features have changed.
+    are left out. Raises DataError (65) where another column is missing: features have changed, or the model learned
+    from tables of a store that the series has not.
     """
     place = {name: number for number, name in enumerate(columns)}
-    lacking = [name for name in wanted if name not in place and not name.startswith("is_")]
+    lacking = [name for name in wanted if name not in place and not name.startswith(_FLAGS)]
+    if lacking and set(lacking) <= set(STORE_COLUMNS):
+        raise DataError(
+            "the model learned from stored tables of DBS or replicas, and this series has none",
+            found=f"no {', '.join(lacking)}",
+            next_step="predict from a store with dbs_events, and dbs_rucio or dbs_phedex; or train a model again",
+        )
     if lacking or list(wanted[: len(BASE_COLUMNS)]) != list(BASE_COLUMNS):
         raise DataError(
             "the model was made with other features than this version of cmsspark has",

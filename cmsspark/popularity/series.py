@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,7 @@ import numpy as np
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.table_files import read_table
+from cmsspark.popularity.dataset_catalogue import Catalogue
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Series:
 
     ``missing``: days without any row; they count as days without use, and reports name them. ``first_rows``: the number
     of the day of each dataset's first row, which may be one without use; without it that of its first use.
+    ``catalogue``: what stored tables say of the datasets; a series of a file has none.
     """
 
     days: tuple[date, ...]
@@ -48,6 +50,7 @@ class Series:
     values: Array
     missing: tuple[date, ...] = ()
     first_rows: Array | None = None
+    catalogue: Catalogue | None = None
 
     @property
     def is_known(self) -> Array:
@@ -63,13 +66,17 @@ class Series:
 
     def until(self, count: int) -> Series:
         """The series that ends before day number ``count``."""
-        return Series(self.days[:count], self.datasets, self.values[:, :count], first_rows=self.first_rows)
+        catalogue = None if self.catalogue is None else self.catalogue.until(count)
+        values = self.values[:, :count]
+        return replace(self, days=self.days[:count], values=values, missing=(), catalogue=catalogue)
 
     def only(self, chosen: Array) -> Series:
         """The series of the datasets of these numbers, which ascend."""
         names = tuple(self.datasets[number] for number in chosen.tolist())
         first = None if self.first_rows is None else self.first_rows[chosen]
-        return Series(self.days, names, np.ascontiguousarray(self.values[:, :, chosen]), self.missing, first)
+        catalogue = None if self.catalogue is None else self.catalogue.only(chosen)
+        values = np.ascontiguousarray(self.values[:, :, chosen])
+        return Series(self.days, names, values, self.missing, first, catalogue)
 
     def mondays(self, weeks: int = 1) -> list[int]:
         """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
@@ -118,11 +125,14 @@ def make_series(table: pl.DataFrame) -> Series:
 
 def stored_series(stored: StoredDays) -> Series:
     """The series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all streams
-    of accesses. Jobs are another measure, and are not among them.
+    of accesses. Jobs are another measure, and are not among them. Its catalogue comes from stored tables of DBS and
+    replicas, where there are some.
 
     Raises DataError (65) where a day's partials are damaged or two keys of pseudonyms are mixed.
     """
     import polars as pl
+
+    from cmsspark.popularity.catalogue_tables import stored_catalogue
 
     stored.key_id()
     frames = []
@@ -142,4 +152,6 @@ def stored_series(stored: StoredDays) -> Series:
     table = pl.concat(frames)
     if table.is_empty():
         raise InputMissing("the stored days have no accesses", next_step="choose other days")
-    return make_series(table)
+    series = make_series(table)
+    catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
+    return replace(series, catalogue=catalogue)

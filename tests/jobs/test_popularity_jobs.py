@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from cmsspark import errors
 from cmsspark.cli import command
 from cmsspark.jobs import popularity_evaluate, popularity_features, popularity_train
-from cmsspark.popularity.features import BASE_COLUMNS
+from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.popularity.training import Label
 from cmsspark.schemas import stored_table
 from cmsspark.settings import Settings, load_settings
@@ -54,6 +54,7 @@ def test_features_have_a_row_for_each_dataset_and_week_with_labels_that_are_know
     assert [hot[week]["is_popular"] for week in weeks] == [True] * 7 + [None]
     assert (hot[MONDAY]["data_tier"], hot[MONDAY]["campaign"]) == ("AOD", "Run1")
     assert not any(row["is_popular"] for row in rows if row["dataset_name"] == COLD)
+    assert {hot[MONDAY][name] for name in ("dbs_bytes", "disk_copies_t1")} == {None}, "the store has no such table"
     four = features(store, label=Label(weeks=4), last=5)
     assert sorted({row["first_day"] for row in four}) == weeks[2:]
     assert {row["first_day"] for row in four if row["is_popular"] is None} == set(weeks[4:]), (
@@ -189,4 +190,4 @@ def test_columns_of_the_stored_features_are_those_of_the_models() -> None:
     from cmsspark.popularity.column_texts import TEXTS
 
     columns = {column.name: column.about for column in stored_table("popularity_features").columns}
-    assert {name: columns[name] for name in TEXTS} == dict(TEXTS) and tuple(TEXTS) == BASE_COLUMNS
+    assert {name: columns[name] for name in TEXTS} == dict(TEXTS) and tuple(TEXTS) == (*BASE_COLUMNS, *STORE_COLUMNS)

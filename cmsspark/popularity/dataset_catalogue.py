@@ -1,0 +1,91 @@
+"""What DBS and the replicas say of datasets, as features: of stored tables that were known before a week's Monday."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+#: Tiers of sites whose disk copies have a column.
+SITE_TIERS: Final = ("T0", "T1", "T2", "T3")
+#: What a snapshot has of each dataset, by its kind, in order; NaN where it is unknown.
+RAW: Final[Mapping[str, tuple[str, ...]]] = {
+    "dbs": ("bytes", "files", "events", "created_day", "release"),
+    "replicas": (*(f"disk_{tier}" for tier in SITE_TIERS), "tape"),
+}
+#: The features of each kind.
+CATALOGUE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "dbs": ("dbs_bytes", "dbs_files", "dbs_events", "dbs_age_days", "release", "is_in_dbs", "is_events_known"),
+    "replicas": (*(f"disk_copies_{tier.lower()}" for tier in SITE_TIERS), "tape_copies", "is_replicas_known"),
+}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A stored table. ``start``: the number of the Monday from which on it counts, all of its inputs are older.
+    ``values``: float64 [raw columns, datasets], NaN where unknown.
+    """
+
+    start: int
+    values: Array
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Snapshots of each kind (``dbs``, ``replicas``) that the store has, in order of their starts."""
+
+    snapshots: Mapping[str, tuple[Snapshot, ...]]
+
+    def until(self, count: int) -> Catalogue:
+        """Without the snapshots that count from a later day on than day number ``count``."""
+        return Catalogue({
+            kind: tuple(one for one in every if one.start <= count) for kind, every in self.snapshots.items()
+        })  # fmt: skip
+
+    def only(self, chosen: Array) -> Catalogue:
+        """Of the datasets of these numbers."""
+        return Catalogue({
+            kind: tuple(Snapshot(one.start, one.values[:, chosen]) for one in every)
+            for kind, every in self.snapshots.items()
+        })  # fmt: skip
+
+    def columns(self, day: int, count: int) -> dict[str, Array]:
+        """Feature → float64 [datasets] on day number ``day``; ``count``: of datasets. Of each kind the last snapshot
+        that counts on that day; without one all its columns are 0, those that say what is known among them.
+        """
+        found: dict[str, Array] = {}
+        for kind, names in CATALOGUE_COLUMNS.items():
+            if kind not in self.snapshots:
+                continue
+            usable = [one for one in self.snapshots[kind] if one.start <= day]
+            if not usable:
+                found |= {name: np.zeros(count) for name in names}
+            elif kind == "dbs":
+                found |= _of_dbs(usable[-1].values, day)
+            else:
+                found |= _of_replicas(usable[-1].values)
+        return found
+
+
+def _of_dbs(values: Array, day: int) -> dict[str, Array]:
+    size, files, events, created, release = values
+    is_known = ~np.isnan(files)
+    return {
+        "dbs_bytes": np.log1p(np.nan_to_num(size)),
+        "dbs_files": np.log1p(np.nan_to_num(files)),
+        "dbs_events": np.log1p(np.nan_to_num(events)),
+        "dbs_age_days": np.log1p(np.nan_to_num(np.maximum(day - created, 0))),
+        "release": np.nan_to_num(release),
+        "is_in_dbs": is_known.astype(float),
+        "is_events_known": (~np.isnan(events)).astype(float),
+    }
+
+
+def _of_replicas(values: Array) -> dict[str, Array]:
+    names = CATALOGUE_COLUMNS["replicas"]
+    copies = {name: np.log1p(row) for name, row in zip(names[:-1], values, strict=True)}
+    return {**copies, names[-1]: np.ones(values.shape[1])}
