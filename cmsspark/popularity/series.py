@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -136,22 +137,33 @@ def stored_series(stored: StoredDays) -> Series:
 
     stored.key_id()
     frames = []
-    for batch in stored.batches(["stream", "dataset_name", "user", "nacc", "read_bytes", "cpu_time"]):
-        for day, rows in batch:
-            frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col("stream", "dataset_name").cast(pl.String))
-            frame = frame.filter(pl.col("stream").is_in(ACCESS_STREAMS))
-            frames.append(
-                frame.group_by(dataset=pl.col("dataset_name")).agg(
-                    day=pl.lit(day),
-                    accesses=pl.col("nacc").sum().cast(pl.Float64),
-                    users=pl.col("user").drop_nulls().n_unique().cast(pl.Float64),
-                    bytes=pl.col("read_bytes").cast(pl.Float64).sum(),
-                    cpus=pl.col("cpu_time").cast(pl.Float64).sum(),
-                )
+    for day, frame in _access_rows(stored):
+        frames.append(
+            frame.group_by(dataset=pl.col("dataset_name")).agg(
+                day=pl.lit(day),
+                accesses=pl.col("nacc").sum().cast(pl.Float64),
+                users=pl.col("user").drop_nulls().n_unique().cast(pl.Float64),
+                bytes=pl.col("read_bytes").cast(pl.Float64).sum(),
+                cpus=pl.col("cpu_time").cast(pl.Float64).sum(),
             )
+        )
     table = pl.concat(frames)
     if table.is_empty():
         raise InputMissing("the stored days have no accesses", next_step="choose other days")
     series = make_series(table)
     catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
     return replace(series, catalogue=catalogue)
+
+
+def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
+    """Each day's partials of streams of accesses, of all its part files: rows of one dataset may be in several."""
+    import polars as pl
+
+    texts = ("stream", "dataset_name", "user")
+    for batch in stored.batches([*texts, "nacc", "read_bytes", "cpu_time"]):
+        by_day: dict[date, list[pl.DataFrame]] = {}
+        for day, rows in batch:
+            frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(texts).cast(pl.String))
+            by_day.setdefault(day, []).append(frame.filter(pl.col("stream").is_in(ACCESS_STREAMS)))
+        for day, frames in by_day.items():
+            yield day, pl.concat(frames)

@@ -306,6 +306,15 @@ def test_stored_series_are_of_accesses_without_jobs(tmp_path: Path) -> None:
     assert series.values[1].tolist() == [[1.0]] * 3 and series.values[2].tolist() == [[100.0]] * 3
 
 
+def test_rows_of_a_dataset_in_several_part_files_of_a_day_are_added_up(tmp_path: Path) -> None:
+    day = date(2026, 1, 5)
+    rows = [partial(day, nacc=number, user=user(number % 3), site_name=f"T2_DE_{number}") for number in range(1, 6)]
+    store_partials(tmp_path, day, rows)
+    assert len(list(tmp_path.rglob("part-*.parquet"))) == 2
+    series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), between(day, day)))
+    assert series.values[:3, 0, 0].tolist() == [15, 3, 500]
+
+
 def test_a_saved_model_predicts_the_same_bits_and_says_what_it_is(tmp_path: Path) -> None:
     file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
     for name in ("blend", "logistic", "persistence"):
