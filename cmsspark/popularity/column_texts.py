@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from cmsspark.popularity.dataset_reads import READS_COLUMNS
 from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
+from cmsspark.sources.registry import ACCESS_STREAMS
 
 _SHAPES: Final = {
     "accesses": "log(1 + accesses) of the {days}, scaled to that length where the series is shorter",
@@ -30,6 +32,22 @@ _OTHERS: Final = {
 }
 _DBS_NEWEST: Final = "by the newest table of DBS known before the week's Monday"
 _COPIES: Final = "log(1 + sites {where} with a complete copy on {kind}), by the newest replicas known before the Monday"
+_READS: Final = {
+    "sites": "log(1 + sites that were read in the {days})",
+    "largest_site_share": "share of the most read site in the accesses of the {days} whose site is known",
+    "remote_share": "share of the accesses of the {days} from another site, of those whose records can say",
+    "is_remote_known": "1 where a record of the {days} can say whether it was remote, else 0",
+    "distinct_users": "log(1 + different users of the {days})",
+    **{f"{stream}_share": f"share of {stream} in the accesses of the {{days}}" for stream in ACCESS_STREAMS},
+}
+
+
+def _of_reads() -> Iterator[tuple[str, str]]:
+    for name in READS_COLUMNS:
+        shape, _, days = name.rpartition("_")
+        yield name, _READS[shape].format(days=f"last {days.removesuffix('d')} days")
+
+
 #: Of the store: 0 in models where the table does not know it, and columns say whether it does.
 _STORED: Final = {
     "dbs_bytes": f"log(1 + bytes of the dataset), {_DBS_NEWEST}",
@@ -39,6 +57,7 @@ _STORED: Final = {
     "release": "the newest CMSSW release that made the dataset: 10.06 for CMSSW_10_6_8",
     "is_in_dbs": "1 where that table has the dataset, else 0, as are its other columns",
     "is_events_known": "1 where that table has the events of the dataset",
+    **dict(_of_reads()),
     **{f"disk_copies_t{tier}": _COPIES.format(where=f"of tier T{tier}", kind="disk") for tier in range(4)},
     "tape_copies": _COPIES.format(where="of any tier", kind="tape"),
     "is_replicas_known": "1 where there are replicas known before the Monday, else 0, as are the copies",

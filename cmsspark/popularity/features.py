@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.popularity.dataset_catalogue import CATALOGUE_COLUMNS
+from cmsspark.popularity.dataset_reads import READS_COLUMNS
 from cmsspark.popularity.series import MEASURES, Series
 
 Array = np.ndarray[Any, Any]
@@ -23,8 +24,8 @@ BASE_COLUMNS: Final = (
     *(f"siblings_{name}" for name in ("primary", "processed", "tier", "campaign")),
     "all_datasets",
 )
-#: The columns that a series of the store has where the store has their tables.
-STORE_COLUMNS: Final = tuple(name for names in CATALOGUE_COLUMNS.values() for name in names)
+#: The columns that only a series of the store has, the last ones where the store has their tables.
+STORE_COLUMNS: Final = (*READS_COLUMNS, *(name for names in CATALOGUE_COLUMNS.values() for name in names))
 #: Parts of the name that have columns of their own where at least so many datasets share them.
 _COMMON: Final = 5
 #: The most common tiers, and campaigns, that have a column: all columns of many datasets fit into memory.
@@ -85,6 +86,8 @@ def features(past: Series, names: Names) -> tuple[list[str], Array]:
         columns[f"siblings_{name}"] = _of_siblings(last, group, known)
     columns["all_datasets"] = np.full(count, last[known].mean() if known.any() else 0.0)
     assert tuple(columns) == BASE_COLUMNS
+    if past.reads is not None:
+        columns |= past.reads.columns(length, count)
     if past.catalogue is not None:
         columns |= past.catalogue.columns(length, count)
     return [*columns, *names.columns], np.concatenate([np.stack(list(columns.values()), axis=1), names.flags], axis=1)

@@ -75,9 +75,9 @@ def aligned(rows: Array, columns: Sequence[str], wanted: Sequence[str]) -> Array
     lacking = [name for name in wanted if name not in place and not name.startswith(_FLAGS)]
     if lacking and set(lacking) <= set(STORE_COLUMNS):
         raise DataError(
-            "the model learned from stored tables of DBS or replicas, and this series has none",
+            "the model learned from columns of a store that this series has not",
             found=f"no {', '.join(lacking)}",
-            next_step="predict from a store with dbs_events, and dbs_rucio or dbs_phedex; or train a model again",
+            next_step="predict from a store with the tables that it had, or train a model again",
         )
     if lacking or list(wanted[: len(BASE_COLUMNS)]) != list(BASE_COLUMNS):
         raise DataError(

@@ -14,6 +14,7 @@ from cmsspark.errors import DataError, InputMissing
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.table_files import read_table
 from cmsspark.popularity.dataset_catalogue import Catalogue
+from cmsspark.popularity.dataset_reads import DatasetReads, ReadsBuilder
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Series:
 
     ``missing``: days without any row; they count as days without use, and reports name them. ``first_rows``: the number
     of the day of each dataset's first row, which may be one without use; without it that of its first use.
-    ``catalogue``: what stored tables say of the datasets; a series of a file has none.
+    ``catalogue``: what stored tables say of the datasets; ``reads``: from where and by whom they were read. A series of
+    a file has neither.
     """
 
     days: tuple[date, ...]
@@ -52,6 +54,7 @@ class Series:
     missing: tuple[date, ...] = ()
     first_rows: Array | None = None
     catalogue: Catalogue | None = None
+    reads: DatasetReads | None = None
 
     @property
     def is_known(self) -> Array:
@@ -68,16 +71,18 @@ class Series:
     def until(self, count: int) -> Series:
         """The series that ends before day number ``count``."""
         catalogue = None if self.catalogue is None else self.catalogue.until(count)
+        reads = None if self.reads is None else self.reads.until(count)
         values = self.values[:, :count]
-        return replace(self, days=self.days[:count], values=values, missing=(), catalogue=catalogue)
+        return Series(self.days[:count], self.datasets, values, (), self.first_rows, catalogue, reads)
 
     def only(self, chosen: Array) -> Series:
         """The series of the datasets of these numbers, which ascend."""
         names = tuple(self.datasets[number] for number in chosen.tolist())
         first = None if self.first_rows is None else self.first_rows[chosen]
         catalogue = None if self.catalogue is None else self.catalogue.only(chosen)
+        reads = None if self.reads is None else self.reads.only(chosen)
         values = np.ascontiguousarray(self.values[:, :, chosen])
-        return Series(self.days, names, values, self.missing, first, catalogue)
+        return Series(self.days, names, values, self.missing, first, catalogue, reads)
 
     def mondays(self, weeks: int = 1) -> list[int]:
         """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
@@ -136,8 +141,9 @@ def stored_series(stored: StoredDays) -> Series:
     from cmsspark.popularity.catalogue_tables import stored_catalogue
 
     stored.key_id()
-    frames = []
+    frames, reads = [], ReadsBuilder()
     for day, frame in _access_rows(stored):
+        reads.add(day, frame)
         frames.append(
             frame.group_by(dataset=pl.col("dataset_name")).agg(
                 day=pl.lit(day),
@@ -152,15 +158,15 @@ def stored_series(stored: StoredDays) -> Series:
         raise InputMissing("the stored days have no accesses", next_step="choose other days")
     series = make_series(table)
     catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
-    return replace(series, catalogue=catalogue)
+    return replace(series, catalogue=catalogue, reads=reads.build(series.days, series.datasets))
 
 
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
     """Each day's partials of streams of accesses, of all its part files: rows of one dataset may be in several."""
     import polars as pl
 
-    texts = ("stream", "dataset_name", "user")
-    for batch in stored.batches([*texts, "nacc", "read_bytes", "cpu_time"]):
+    texts = ("stream", "dataset_name", "site_name", "user")
+    for batch in stored.batches([*texts, "nacc", "remote_nacc", "read_bytes", "cpu_time"]):
         by_day: dict[date, list[pl.DataFrame]] = {}
         for day, rows in batch:
             frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(texts).cast(pl.String))

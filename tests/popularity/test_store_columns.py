@@ -17,12 +17,13 @@ from cmsspark.commands.popularity import command
 from cmsspark.periods import between, start_ms
 from cmsspark.pipeline import stored_days
 from cmsspark.popularity.dataset_catalogue import Catalogue, Snapshot
+from cmsspark.popularity.dataset_reads import READS_COLUMNS, DatasetReads
 from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.popularity.guards import check_columns, check_guards, check_later_days
 from cmsspark.popularity.series import Series, stored_series
 from cmsspark.popularity.training import Label, Weeks
 from cmsspark.storage import LocalFiles
-from tests.pipeline.partial_days import Row, partial, store_partials, store_table
+from tests.pipeline.partial_days import Row, partial, store_partials, store_table, user
 
 FIRST = date(2026, 1, 5)  # a Monday
 A, B, C = "/A/Run1-v1/AOD", "/B/Run1-v1/AOD", "/C/Run1-v1/RAW"
@@ -129,6 +130,11 @@ def test_columns_of_the_store_are_bit_identical_when_later_tables_and_days_are_d
         day = FIRST + timedelta(days=number)
         store_dbs(tmp_path, day, {A: number + 1, B: 5})
         store_table(tmp_path, "dbs_rucio", "dbs_rucio", day, [replica(day, A, f"T2_DE_{i}") for i in range(number)])
+        sites = [f"T2_DE_{i}" for i in range(number % 4 + 1)]
+        store_partials(tmp_path, day, [
+            partial(day, dataset_name=name, nacc=i + 1, remote_nacc=i, site_name=site, user=user(i + number))
+            for name in (A, B, C) for i, site in enumerate(sites)
+        ], run="r2")  # fmt: skip
     for cut in (14, 17, 21):
         whole = series_of(tmp_path)
         for job in ("data_aggregation", "dbs_events", "dbs_rucio"):
@@ -139,10 +145,48 @@ def test_columns_of_the_store_are_bit_identical_when_later_tables_and_days_are_d
         assert fewer.datasets == whole.datasets and len(fewer.days) == cut
         for day in range(7, cut + 1):
             one, other = Weeks(whole, Label(10)), Weeks(fewer, Label(10))
-            assert one.columns == other.columns and set(STORE_COLUMNS) & set(one.columns)
+            assert one.columns == other.columns and set(STORE_COLUMNS) <= set(one.columns)
             assert np.array_equal(one.rows(day), other.rows(day)), (cut, day)
         shutil.rmtree(tmp_path / "cut")
     check_later_days(Weeks(whole, Label(10)), [14, 17, 21])
+
+
+def test_sites_streams_remote_reads_and_users_of_the_last_days(tmp_path: Path) -> None:
+    site, other = "T2_DE_B", "T1_US_A"
+    for number in range(30):
+        day = FIRST + timedelta(days=number)
+        rows = [partial(day, dataset_name=C)]
+        if number == 1:
+            # Out of the last 28 days on the last day.
+            rows += [partial(day, dataset_name=A, site_name="T3_X", nacc=1000, remote_nacc=1000, user=user(77))]
+        if number == 5:
+            rows += [
+                partial(day, dataset_name=A, site_name=site, nacc=4, remote_nacc=1, user=user(1)),
+                partial(day, dataset_name=A, site_name=site, nacc=2, stream="eos", user=user(2)),
+                partial(day, dataset_name=A, site_name="unknown", nacc=30, stream="eos", user=None),
+                partial(day, dataset_name=A, site_name=other, nacc=500, stream="condor", user=user(9)),
+            ]
+        if number == 24:
+            rows += [
+                partial(day, dataset_name=A, site_name=other, nacc=12, stream="cmssw", user=user(2)),
+                partial(day, dataset_name=A, site_name=other, nacc=2, remote_nacc=2, user=user(3), app="other"),
+                partial(day, dataset_name=B, site_name=other, user=user(3)),
+            ]
+        store_partials(tmp_path, day, rows)
+    series = series_of(tmp_path, 30)
+    of = on(series, 30)[A]
+    assert np.expm1([of["sites_7d"], of["sites_28d"]]).round().tolist() == [1, 2]
+    assert (of["largest_site_share_7d"], of["largest_site_share_28d"]) == (1, 14 / 20)
+    assert (of["remote_share_7d"], of["remote_share_28d"]) == (1, 3 / 6)
+    assert np.expm1([of["distinct_users_7d"], of["distinct_users_28d"]]).round().tolist() == [2, 3]
+    shares = {name: (of[f"{name}_share_7d"], of[f"{name}_share_28d"]) for name in ("aaa", "eos", "cmssw", "crab")}
+    assert shares == {"aaa": (2 / 14, 6 / 50), "eos": (0, 32 / 50), "cmssw": (12 / 14, 12 / 50), "crab": (0, 0)}
+    nothing = on(series, 24)[B]
+    assert {nothing[name] for name in READS_COLUMNS} == {0}
+    assert on(series, 30)[C]["is_remote_known_28d"] == 0 and of["is_remote_known_28d"] == 1
+    fewer = on(series.only(np.array([0, 2])), 30)
+    assert set(fewer) == {A, C}
+    assert all(fewer[name][column] == on(series, 30)[name][column] for name in (A, C) for column in READS_COLUMNS)
 
 
 def wide_series() -> Series:
@@ -166,6 +210,27 @@ def test_a_table_that_knows_the_week_fails_the_run() -> None:
                 check_columns(weeks, [14])
         else:
             check_guards(weeks, [14, 21])
+
+
+def test_reads_that_know_the_week_fail_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = wide_series()
+    day, dataset = np.nonzero(series.accesses)
+    number = np.zeros(len(day), np.int32)
+    accesses = series.accesses[day, dataset].astype(np.int64)
+    reads = DatasetReads(day, dataset, number, number, accesses, accesses, day, dataset, np.arange(len(day)))
+    whole = Series(series.days, series.datasets, series.values, reads=reads)
+    check_guards(Weeks(whole, Label(10)), [14, 21])
+    real = DatasetReads.columns
+
+    def with_week(past: DatasetReads, day: int, count: int) -> dict[str, Any]:
+        found = real(past, day, count)
+        return found | {
+            "sites_7d": series.accesses[day : day + 7].sum(0)[:count] if day + 7 <= 35 else found["sites_7d"]
+        }
+
+    monkeypatch.setattr(DatasetReads, "columns", with_week)
+    with pytest.raises(errors.DataError, match="the feature sites_7d knows the week"):
+        check_columns(Weeks(whole, Label(10)), [14, 21])
 
 
 def test_a_catalogue_of_later_days_fails_the_run() -> None:
@@ -202,8 +267,8 @@ def test_a_model_of_a_store_says_that_a_file_has_no_such_tables(tmp_path: Path) 
     lines = [f"{FIRST + timedelta(days=number)},{A},{number % 5}" for number in range(36)]
     file.write_text("\n".join(["day,dataset,accesses", *lines]))
     error = ask("predict", "--accesses", file, "--model", tmp_path / "m").exception
-    assert isinstance(error, errors.DataError) and "stored tables of DBS or replicas" in error.text()
-    assert "no dbs_bytes" in error.text()
+    assert isinstance(error, errors.DataError) and "columns of a store that this series has not" in error.text()
+    assert "no sites_7d" in error.text() and "dbs_bytes" in error.text()
 
 
 def ask(*arguments: object) -> Any:
