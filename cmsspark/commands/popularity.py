@@ -52,15 +52,23 @@ def _series_options(function: Callable[..., Any]) -> Callable[..., Any]:
 _model = click.option(
     "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
 )
+_by_site = click.option("--by-site", is_flag=True, help="One row for each dataset at each site; needs stored days.")
 _seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
 
 
-def _series(file: Path | None, period: Period | None, fout: str | None, settings_file: str | None) -> Series:
+def _series(
+    file: Path | None, period: Period | None, fout: str | None, settings_file: str | None, by_site: bool = False
+) -> Series:  # fmt: skip
     from cmsspark.popularity.series import read_series, stored_series
 
     if file is not None:
         if period or fout:
             raise UsageError("--accesses excludes a period and --fout", next_step="give only one of them")
+        if by_site:
+            raise UsageError(
+                "--by-site needs stored days", found="--accesses: a file has no sites",
+                next_step="give --from and --to, and --fout where the settings name no store",
+            )  # fmt: skip
         series = read_series(file)
     else:
         from cmsspark.pipeline import stored_days
@@ -72,8 +80,9 @@ def _series(file: Path | None, period: Period | None, fout: str | None, settings
         stored.check(allow_missing=True)
         for warning in stored.warnings:
             click.echo(f"warning: {warning}", err=True)
-        series = stored_series(stored)
-    click.echo(f"{len(series.days)} days from {series.days[0]} on, {len(series.datasets):,} datasets", err=True)
+        series = stored_series(stored, by_site=by_site)
+    rows = "datasets at sites" if by_site else "datasets"
+    click.echo(f"{len(series.days)} days from {series.days[0]} on, {len(series.datasets):,} {rows}", err=True)
     if series.missing:
         click.echo(f"warning: {len(series.missing)} days have no rows and count as days without use", err=True)
     return series
@@ -81,6 +90,7 @@ def _series(file: Path | None, period: Period | None, fout: str | None, settings
 
 @command.command("evaluate")
 @_series_options
+@_by_site
 @click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_COMPARED)}]")
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
 @_seed
@@ -228,6 +238,7 @@ def train_command(
 
 @command.command("features")
 @_series_options
+@_by_site
 @click.option("--date", "day", type=DayType(), help="Features on this day. [default: after the last day]")
 @click.option("--last", type=click.IntRange(0), default=0, show_default=True, help="Also so many weeks before it.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="CSV or Parquet file to write.")

@@ -20,7 +20,8 @@ TABLE: Final = "popularity_features"
 
 def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.DataFrame:
     """All features of each dataset on day ``number``, and on the days 7, 14 … before it, ``last`` of them: columns
-    ``first_day``, ``dataset``, the features, and ``is_popular``, null where the weeks from that day on are not over.
+    ``first_day``, ``dataset``, ``site`` (of a series by site), the features, and ``is_popular``, null where the weeks
+    from that day on are not over.
 
     Days without a day before them are left out. Raises DataError (65) where the series lacks what the label is made of.
     """
@@ -28,14 +29,15 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
 
     if last:
         label.check(series)
-    names = Names(series.datasets)
+    names = Names(series.datasets, sites=series.sites)
+    sites = {} if series.sites is None else {"site": series.sites}
     frames = []
     for start in sorted(start for start in range(number, number - 7 * last - 1, -7) if start > 0):
         columns, rows = features(series.until(start), names)
         first = series.days[0] + timedelta(days=start)
         frames.append(pl.DataFrame(
             {
-                "first_day": [first] * len(rows), "dataset": series.datasets,
+                "first_day": [first] * len(rows), "dataset": series.datasets, **sites,
                 **{name: rows[:, place] for place, name in enumerate(columns)},
                 "is_popular": _labels(series, start, label),
             },

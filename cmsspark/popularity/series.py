@@ -34,6 +34,8 @@ COLUMNS: Final = {
     "bytes": ("read_bytes",),
     "cpus": ("cpu_time", "cpu_seconds"),
 }
+#: Between a dataset and a site while rows are added up; no name has it.
+_AT: Final = "\t"
 #: Days times datasets of a series: four measures of so many take 6 GB.
 _MOST_CELLS: Final = 200_000_000
 
@@ -45,7 +47,7 @@ class Series:
     ``missing``: days without any row; they count as days without use, and reports name them. ``first_rows``: the number
     of the day of each dataset's first row, which may be one without use; without it that of its first use.
     ``catalogue``: what stored tables say of the datasets; ``reads``: from where and by whom they were read. A series of
-    a file has neither.
+    a file has neither. ``sites``: the site of each element of a series by site, a dataset at a site; else None.
     """
 
     days: tuple[date, ...]
@@ -55,6 +57,7 @@ class Series:
     first_rows: Array | None = None
     catalogue: Catalogue | None = None
     reads: DatasetReads | None = None
+    sites: tuple[str, ...] | None = None
 
     @property
     def is_known(self) -> Array:
@@ -73,7 +76,7 @@ class Series:
         catalogue = None if self.catalogue is None else self.catalogue.until(count)
         reads = None if self.reads is None else self.reads.until(count)
         values = self.values[:, :count]
-        return Series(self.days[:count], self.datasets, values, (), self.first_rows, catalogue, reads)
+        return Series(self.days[:count], self.datasets, values, (), self.first_rows, catalogue, reads, self.sites)
 
     def only(self, chosen: Array) -> Series:
         """The series of the datasets of these numbers, which ascend."""
@@ -82,7 +85,8 @@ class Series:
         catalogue = None if self.catalogue is None else self.catalogue.only(chosen)
         reads = None if self.reads is None else self.reads.only(chosen)
         values = np.ascontiguousarray(self.values[:, :, chosen])
-        return Series(self.days, names, values, self.missing, first, catalogue, reads)
+        sites = None if self.sites is None else tuple(self.sites[number] for number in chosen.tolist())
+        return Series(self.days, names, values, self.missing, first, catalogue, reads, sites)
 
     def mondays(self, weeks: int = 1) -> list[int]:
         """Numbers of the days on which a week starts whose ``weeks`` weeks are all there."""
@@ -100,14 +104,18 @@ def read_series(path: Path) -> Series:
     table = read_table(path, "accesses", COLUMNS, _NEEDED, numbers=MEASURES, may_be_null=measures)
     first, last = table["day"].min(), table["day"].max()
     assert isinstance(first, date) and isinstance(last, date)
-    cells = ((last - first).days + 1) * table["dataset"].n_unique()
-    if cells > _MOST_CELLS:
+    count = table["dataset"].n_unique()
+    _check_cells((last - first).days + 1, count, f"{first} to {last}, {count:,} datasets", path)
+    return make_series(table.group_by("day", "dataset").sum())
+
+
+def _check_cells(days: int, count: int, found: str, path: Path | None = None) -> None:
+    if days * count > _MOST_CELLS:
         raise DataError(
-            "the accesses are too many days of too many datasets for the memory of one process", where=path,
-            found=f"{first} to {last}, {table['dataset'].n_unique():,} datasets",
+            "the accesses are too many days of too many datasets for the memory of one process",
+            where=path, found=found,
             next_step="leave out early days, or days that are mistakes",
         )  # fmt: skip
-    return make_series(table.group_by("day", "dataset").sum())
 
 
 def make_series(table: pl.DataFrame) -> Series:
@@ -129,12 +137,13 @@ def make_series(table: pl.DataFrame) -> Series:
     return Series(days, tuple(datasets.tolist()), values, missing, first_rows)
 
 
-def stored_series(stored: StoredDays) -> Series:
+def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     """The series of stored days: accesses, distinct users, bytes and CPU seconds of each dataset over all streams
     of accesses. Jobs are another measure, and are not among them. Its catalogue comes from stored tables of DBS and
-    replicas, where there are some.
+    replicas, where there are some. With ``by_site`` each element is a dataset at a site, as the logs name sites.
 
-    Raises DataError (65) where a day's partials are damaged or two keys of pseudonyms are mixed.
+    Raises DataError (65) where a day's partials are damaged, two keys of pseudonyms are mixed, or the datasets at sites
+    are more than fit into memory.
     """
     import polars as pl
 
@@ -143,6 +152,8 @@ def stored_series(stored: StoredDays) -> Series:
     stored.key_id()
     frames, reads = [], ReadsBuilder()
     for day, frame in _access_rows(stored):
+        if by_site:
+            frame = frame.with_columns(pl.concat_str("dataset_name", "site_name", separator=_AT))
         reads.add(day, frame)
         frames.append(
             frame.group_by(dataset=pl.col("dataset_name")).agg(
@@ -156,9 +167,16 @@ def stored_series(stored: StoredDays) -> Series:
     table = pl.concat(frames)
     if table.is_empty():
         raise InputMissing("the stored days have no accesses", next_step="choose other days")
+    if by_site:
+        count = table["dataset"].n_unique()
+        _check_cells(len(stored.period.days), count, f"{stored.period}, {count:,} datasets at sites")
     series = make_series(table)
+    series = replace(series, reads=reads.build(series.days, series.datasets))
+    if by_site:
+        datasets, sites = zip(*(name.split(_AT) for name in series.datasets), strict=True)
+        series = replace(series, datasets=datasets, sites=sites)
     catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
-    return replace(series, catalogue=catalogue, reads=reads.build(series.days, series.datasets))
+    return replace(series, catalogue=catalogue)
 
 
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:

@@ -115,7 +115,7 @@ class Weeks:
 
     def __post_init__(self) -> None:
         # The common tiers and campaigns are those of datasets that the days have.
-        self._names = Names(self.series.datasets, self.series.is_known)
+        self._names = Names(self.series.datasets, self.series.is_known, self.series.sites)
         self.columns, _ = features(self.series.until(FIRST_DAY), self._names)
 
     def rows(self, day: int) -> Array:

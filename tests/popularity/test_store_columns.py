@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from click.testing import CliRunner
 
@@ -187,6 +188,69 @@ def test_sites_streams_remote_reads_and_users_of_the_last_days(tmp_path: Path) -
     fewer = on(series.only(np.array([0, 2])), 30)
     assert set(fewer) == {A, C}
     assert all(fewer[name][column] == on(series, 30)[name][column] for name in (A, C) for column in READS_COLUMNS)
+
+
+def store_sites(store: Path) -> None:
+    """Two datasets at two sites, and one at one of them from the fourth week on."""
+    generator = np.random.default_rng(8)
+    for number in range(42):
+        day = FIRST + timedelta(days=number)
+        rows = [
+            partial(day, dataset_name=name, site_name=site, nacc=int(generator.integers(1, 9)), user=user(number % 3))
+            for name in (A, B) for site in ("T1_US_A", "T2_DE_B") if (name, site) != (A, "T2_DE_B") or number % 7 < 2
+        ]  # fmt: skip
+        if number >= 24:
+            rows.append(partial(day, dataset_name=C, site_name="T2_DE_B", nacc=20))
+        store_partials(store, day, rows)
+    store_dbs(store, FIRST + timedelta(days=2), {A: 3, B: 4})
+
+
+def test_features_by_site_have_a_row_for_each_dataset_week_and_site(tmp_path: Path) -> None:
+    store_sites(tmp_path)
+    days = ["--fout", tmp_path, "--from", FIRST, "--to", FIRST + timedelta(days=41)]
+    file = tmp_path / "f.parquet"
+    made = ask("features", *days, "--by-site", "--last", 2, "-o", file)
+    assert made.exit_code == 0 and "5 datasets at sites" in made.stderr
+    rows = pl.read_parquet(file)
+    pairs = {(A, "T1_US_A"), (A, "T2_DE_B"), (B, "T1_US_A"), (B, "T2_DE_B"), (C, "T2_DE_B")}
+    mondays = [FIRST + timedelta(days=number) for number in (28, 35, 42)]
+    assert set(rows.select("dataset", "site", "first_day").iter_rows()) == {(*p, d) for p in pairs for d in mondays}
+    assert rows.columns[:3] == ["first_day", "dataset", "site"] and "sites_7d" not in rows.columns
+    one = rows.filter((pl.col("dataset") == A) & (pl.col("site") == "T2_DE_B")).sort("first_day").to_dicts()
+    assert [row["active_share_7d"] for row in one] == [pytest.approx(2 / 7)] * 3
+    assert [round(np.expm1(row["distinct_users_7d"])) for row in one] == [2] * 3
+    assert {round(np.expm1(row["dbs_files"])) for row in one} == {3}
+    whole = tmp_path / "w.parquet"
+    assert ask("features", *days, "--last", 2, "-o", whole).exit_code == 0
+    sums = rows.filter(dataset=A).group_by("first_day").agg(pl.col("accesses_7d").exp().sum() - pl.len())
+    wanted = pl.read_parquet(whole).filter(dataset=A).select("first_day", pl.col("accesses_7d").exp() - 1)
+    assert dict(sums.iter_rows()) == pytest.approx(dict(wanted.iter_rows()))
+    siblings = {row["site"]: row["siblings_tier"] for row in rows.filter(dataset=A, first_day=mondays[0]).to_dicts()}
+    of_b = {row["site"]: row["accesses_7d"] for row in rows.filter(dataset=B, first_day=mondays[0]).to_dicts()}
+    assert siblings == pytest.approx(of_b), "the other dataset of the tier at the same site"
+
+
+def test_series_by_site_keep_the_guards_and_are_judged(tmp_path: Path) -> None:
+    store_sites(tmp_path)
+    period = between(FIRST, FIRST + timedelta(days=41))
+    series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), period), by_site=True)
+    check_later_days(Weeks(series, Label(10)), [14, 21, 28])
+    cut_period = between(FIRST, FIRST + timedelta(days=20))
+    cut = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), cut_period), by_site=True)
+    known = np.array([name != C for name in series.datasets])
+    one, other = Weeks(series.until(21).only(np.nonzero(known)[0]), Label(10)), Weeks(cut, Label(10))
+    assert (one.series.sites, one.series.datasets) == (cut.sites, cut.datasets)
+    assert one.columns == other.columns and np.array_equal(one.rows(21), other.rows(21))
+    days = ["--fout", tmp_path, "--from", FIRST, "--to", FIRST + timedelta(days=41)]
+    judged = json.loads(ask("evaluate", *days, "--by-site", "--model", "persistence", "--last", 1, "--json").stdout)
+    assert [row["rows"] for row in judged] == [5]
+
+
+def test_by_site_needs_a_store(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("day,dataset,accesses\n2026-01-01,a,1\n")
+    error = ask("features", "--accesses", file, "--by-site", "-o", tmp_path / "f.csv").exception
+    assert isinstance(error, errors.UsageError) and "a file has no sites" in error.text()
 
 
 def wide_series() -> Series:
