@@ -14,7 +14,7 @@ import numpy as np
 
 from cmsspark.errors import InputMissing
 from cmsspark.popularity.fitting import predict
-from cmsspark.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffle_seeds
+from cmsspark.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffles
 from cmsspark.popularity.models import check_model
 from cmsspark.popularity.scores import metrics
 from cmsspark.popularity.series import Series
@@ -75,7 +75,7 @@ def forecasts(
         check_model(name)
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    shuffled = [(day, SHUFFLED_MODEL, each, True) for day in days for each in shuffle_seeds(seed, day)]
+    shuffled = [(day, SHUFFLED_MODEL, each, True) for day, each in shuffles(seed, days)]
     wanted = [(day, name, seed, False) for day in days for name in names]
     in_tasks = [piece for piece in (*shuffled, *wanted) if not piece[1].startswith(_OWN_JOBS)]
     here = [piece for piece in wanted if piece[1].startswith(_OWN_JOBS)]

@@ -18,8 +18,9 @@ Array = np.ndarray[Any, Any]
 _LEAK: Final = 0.995
 #: Average precision of shuffled labels may lie this far above the share of positives.
 _SHUFFLED_ROOM: Final = 0.15
-#: Shuffles of each day.
+#: Shuffles of each day at least, and of all days together: three alone may all find the same direction by chance.
 _SHUFFLES: Final = 3
+_ALL_SHUFFLES: Final = 12
 #: The model that learns from shuffled labels: quick, and it sees all columns.
 SHUFFLED_MODEL: Final = "logistic"
 
@@ -32,7 +33,7 @@ def check_guards(weeks: Weeks, days: Sequence[int], *, seed: int = 0) -> None:
     """
     check_later_days(weeks, days)
     check_columns(weeks, days)
-    wanted = [(day, each) for day in days for each in shuffle_seeds(seed, day)]
+    wanted = shuffles(seed, days)
     check_shuffled(
         weeks, [(day, predict(weeks, day, SHUFFLED_MODEL, seed=each, is_shuffled=True)) for day, each in wanted]
     )
@@ -63,9 +64,10 @@ def _shared(one: Weeks, other: Weeks, day: int) -> tuple[Array, Array]:
     return left, right
 
 
-def shuffle_seeds(seed: int, day: int) -> list[int]:
-    """Seeds of the shuffles of the labels for a day: others for each day."""
-    return [seed + _SHUFFLES * day + number for number in range(_SHUFFLES)]
+def shuffles(seed: int, days: Sequence[int]) -> list[tuple[int, int]]:
+    """(day, seed) of each shuffle of the labels: three of each day, more where there are few days."""
+    count = max(_SHUFFLES, -(-_ALL_SHUFFLES // max(len(days), 1)))
+    return [(day, seed + _SHUFFLES * day + number) for day in days for number in range(count)]
 
 
 def check_shuffled(weeks: Weeks, scores: Sequence[tuple[int, Array]]) -> None:

@@ -20,7 +20,7 @@ from cmsspark.popularity import training as training_code
 from cmsspark.popularity.evaluate import evaluate, strata
 from cmsspark.popularity.features import Names, features
 from cmsspark.popularity.fitting import calibration, fit, predict
-from cmsspark.popularity.guards import check_guards, check_later_days
+from cmsspark.popularity.guards import check_guards, check_later_days, shuffles
 from cmsspark.popularity.models import ABOUT, MODELS
 from cmsspark.popularity.scores import area_under_curve, average_precision, metrics
 from cmsspark.popularity.series import MEASURES, Series, read_series, stored_series
@@ -215,6 +215,12 @@ def test_a_feature_that_looks_ahead_fails_the_run(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(training_code, "features", with_leak)
     with pytest.raises(errors.DataError, match="leak"):
         check_guards(Weeks(series, Label(10)), days)
+
+
+def test_few_weeks_have_more_shuffles_with_seeds_of_their_own() -> None:
+    by_days = {count: shuffles(5, range(14, 14 + 7 * count, 7)) for count in (1, 2, 4, 9)}
+    assert {count: len(found) for count, found in by_days.items()} == {1: 12, 2: 12, 4: 12, 9: 27}
+    assert all(len({seed for _, seed in found}) == len(found) for found in by_days.values())
 
 
 def test_a_feature_that_changes_with_later_days_fails_the_run() -> None:
