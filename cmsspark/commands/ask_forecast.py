@@ -28,11 +28,23 @@ LIKELY: Final = 0.5
 
 @dataclass(frozen=True)
 class StoredForecast:
-    """A stored forecast: the first day of its week, its rows, and those of its quality."""
+    """A stored forecast: the first day of its weeks, its rows, those of its quality, what popular means in it, and how
+    many weeks it is for.
+    """
 
     day: date
     rows: pl.DataFrame
     quality: pl.DataFrame
+    label: str
+    weeks: int
+
+    @property
+    def period(self) -> str:
+        """The predicted weeks in words."""
+        return self._from(self.day)
+
+    def _from(self, day: date) -> str:
+        return f"the week from {day} on" if self.weeks == 1 else f"the {self.weeks} weeks from {day} on"
 
     @property
     def last_week(self) -> dict[str, dict[str, Any]]:
@@ -51,7 +63,7 @@ class StoredForecast:
         if own is None or own["average_precision"] is None:
             return ["how good such forecasts are is not known: the store has too few days, or nothing was popular"]
         interval = f"{own['average_precision_low']:.2f} to {own['average_precision_high']:.2f}"
-        text = f"the forecast of the week from {own['first_day']} on had an average precision of"
+        text = f"the forecast of {self._from(own['first_day'])} had an average precision of"
         text += f" {own['average_precision']:.2f} ({interval})"
         if baseline is not None and baseline is not own and baseline["average_precision"] is not None:
             text += f"; popular last week, popular next week: {baseline['average_precision']:.2f}"
@@ -68,7 +80,7 @@ class StoredForecast:
             model: {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
             for model, row in self.last_week.items()
         }
-        return {"first_day": self.day.isoformat(), "last_week": quality}
+        return {"first_day": self.day.isoformat(), "label": self.label, "weeks": self.weeks, "last_week": quality}
 
     def warnings(self, files: Files, fout: str) -> list[str]:
         """That newer days are stored than the forecast knows."""
@@ -77,7 +89,7 @@ class StoredForecast:
             return []
         following = last + timedelta(days=1)
         return [
-            f"the newest forecast is of the week from {self.day} on, and days up to {last} are stored: "
+            f"the newest forecast is of {self.period}, and days up to {last} are stored: "
             f"run_spark {_JOB} --date {following} --fout {fout}"
         ]
 
@@ -96,7 +108,11 @@ def newest_forecast(files: Files, fout: str, day: date | None = None) -> StoredF
     rows = pl.from_arrow(table_rows(files, current, _TABLE, columns))
     quality = pl.from_arrow(table_rows(files, judged, _QUALITY, quality_columns))
     assert isinstance(rows, pl.DataFrame) and isinstance(quality, pl.DataFrame)
-    return StoredForecast(found, rows.sort("rank"), quality)
+    about = current.manifest.document.get("forecast", {})
+    threshold = rows["threshold"][0] if rows.height else 0
+    # Forecasts of older versions have a threshold only, and are of one week.
+    label = about.get("label") or f"more than {threshold:g} accesses in 1 week"
+    return StoredForecast(found, rows.sort("rank"), quality, label, about.get("horizon", 1))
 
 
 def forecast_or_none(files: Files, fout: str, day: date | None = None) -> StoredForecast | None:
@@ -129,13 +145,13 @@ def will_be_popular(files: Files, fout: str, dataset: str | None, data_tier: str
             )
         rows = rows.filter(pl.col(column).is_in(matching))
     likely = rows.filter(pl.col("probability") >= LIKELY).height
-    threshold = forecast.rows["threshold"][0] if forecast.rows.height else 0
+    verb = "be" if forecast.label.startswith("among") else "have"
     shown = rows.select("rank", "probability", "last_week_nacc", "stratum", "dataset_name")
-    facts = [f"{likely:,} of {rows.height:,} datasets are likely to have more than {threshold:g} accesses"]
+    facts = [f"{likely:,} of {rows.height:,} datasets are likely to {verb} {forecast.label}"]
     summary = {**forecast.summary(), "dataset": dataset, "data_tier": data_tier, "likely": likely, "rows": rows.height}
     parts = [Part.of("by probability", "datasets", shown)]
     return Answer(
-        f"popular in the week from {forecast.day} on", facts + forecast.facts(), parts, summary,
+        f"popular in {forecast.period}", facts + forecast.facts(), parts, summary,
         forecast.warnings(files, fout),
     )  # fmt: skip
 
@@ -177,6 +193,6 @@ def replicate(
     about = f" at {site}" if site else ""
     parts = [Part.of("copies to make", "rows", frame)]
     return Answer(
-        f"worth another copy{about} in the week from {forecast.day} on", facts + forecast.facts(), parts, summary,
+        f"worth another copy{about} in {forecast.period}", facts + forecast.facts(), parts, summary,
         forecast.warnings(files, fout),
     )  # fmt: skip

@@ -11,6 +11,7 @@ import click
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
+from cmsspark.popularity.label_options import label_of, label_options
 from cmsspark.popularity.stored_run import stored_run
 from cmsspark.store import results
 
@@ -18,52 +19,62 @@ if TYPE_CHECKING:
     import polars as pl
 
     from cmsspark.popularity.series import Series
+    from cmsspark.popularity.training import Label
     from cmsspark.settings import Settings
 
 NAME: Final = "popularity_forecast"
 #: Options that decide what a forecast says, as its manifest has them.
-_DEFAULTS: Final = {"model": "blend", "threshold": 10.0, "weeks": 4, "top": 2000, "seed": 0}
+_DEFAULTS: Final = {"model": "blend", "weeks": 4, "top": 2000, "seed": 0}
 
 
 @click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
 @date_option
 @click.option("--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them.")
-@click.option("--threshold", type=float, default=10, show_default=True, help="Popular: more accesses in the week.")
-@click.option("--judged", "weeks", type=click.IntRange(0), default=4, show_default=True, help="Past weeks to judge.")
+@click.option("--judged", type=click.IntRange(0), default=4, show_default=True, help="Past weeks to judge.")
 @click.option("--top", type=click.IntRange(1), default=2000, show_default=True, help="Ranks that can be published.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
+@label_options
 @store_options
 @output_options
 @click.option("--verbose", is_flag=True, help="Print more progress messages.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
-    day: date, fout: str | None, settings_file: str | None, as_json: bool, verbose: bool, debug: bool, **options: Any
-) -> None:
+    day: date, model: str, judged: int, top: int, seed: int, fout: str | None, settings_file: str | None,
+    as_json: bool, verbose: bool, debug: bool, **label: Any,
+) -> None:  # fmt: skip
     settings = settings_of(settings_file)
-    store = store_of(fout, settings)
-    print_outcome(NAME, day, as_json, lambda: run(day, store, settings, **options))
+    store, wanted = store_of(fout, settings), label_of(**label)
+
+    def forecast() -> results.CurrentTable:
+        return run(day, store, settings, label=wanted, model=model, weeks=judged, top=top, seed=seed)
+
+    print_outcome(NAME, day, as_json, forecast)
 
 
 def run(
-    day: date, fout: str, settings: Settings, *, log: Callable[[str], None] | None = None, **options: Any
-) -> results.CurrentTable:
-    """Make the tables of a forecast for the week from ``day`` on, and store them under that day; on any failure the
-    previous result stays.
+    day: date, fout: str, settings: Settings, *, label: Label | None = None,
+    log: Callable[[str], None] | None = None, **options: Any,
+) -> results.CurrentTable:  # fmt: skip
+    """Make the tables of a forecast for the weeks from ``day`` on, and store them under that day; on any failure the
+    previous result stays. ``label``: what popular means, by default more than 10 accesses in one week.
 
     Raises InputMissing (66) where the day before is not stored or there are too few days, DataError (65) where a day
-    is damaged or a feature knows its week, NotReady (75), OutputError (73).
+    is damaged, a feature knows its week, or the days lack what the label is made of, NotReady (75), OutputError (73).
     """
-    chosen = {**_DEFAULTS, **options}
-    with stored_run(NAME, day, fout, settings, log) as run:
-        tables = build(run.series(), day, chosen)
-        summary = f"{tables[-1][1].height:,} datasets"
-        return run.store(dict(tables), chosen, summary)
-
-
-def build(series: Series, day: date, options: dict[str, Any]) -> list[tuple[str, pl.DataFrame]]:
-    """(name, rows) of the tables."""
-    from cmsspark.popularity.forecast import tables_of
     from cmsspark.popularity.training import Label
 
+    label = label or Label()
+    chosen = {**_DEFAULTS, **options}
+    with stored_run(NAME, day, fout, settings, log) as run:
+        tables = build(run.series(), day, label, chosen)
+        summary = f"{tables[-1][1].height:,} datasets"
+        about = {"label": label.text, "threshold": label.least_accesses, "horizon": label.weeks}
+        return run.store(dict(tables), {**chosen, **about}, summary)
+
+
+def build(series: Series, day: date, label: Label, options: dict[str, Any]) -> list[tuple[str, pl.DataFrame]]:
+    """(name, rows) of the tables."""
+    from cmsspark.popularity.forecast import tables_of
+
     sizes = {name: options[name] for name in ("weeks", "top", "seed")}
-    return list(tables_of(series, day, Label(options["threshold"]), options["model"], **sizes))
+    return list(tables_of(series, day, label, options["model"], **sizes))

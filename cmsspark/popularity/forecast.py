@@ -30,7 +30,7 @@ _METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
 
 def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> pl.DataFrame:
-    """``schemas/tables/popularity_predictions.yaml`` for the week from ``day`` on, the day after the series."""
+    """``schemas/tables/popularity_predictions.yaml`` for the weeks from ``day`` on, the day after the series."""
     number = len(weeks.series.days)
     fitted = fit(weeks, number, model_name, seed=seed)
     raw = fitted.raw(weeks.rows(number))
@@ -61,7 +61,9 @@ def predictions_of(weeks: Weeks, day: date, model_name: str, raw: Array, probabi
         "stratum": names.tolist(),
         "last_week_nacc": last_week,
     }, schema_overrides={"data_tier": pl.String, "stratum": pl.String, "dataset_name": pl.String})  # fmt: skip
-    return _with_day(frame, day, PREDICTIONS, model=model_name, threshold=float(weeks.label.threshold)).sort("rank")
+    label = weeks.label
+    constants = {"model": model_name, "threshold": label.least_accesses, "label": label.text}
+    return _with_day(frame, day, PREDICTIONS, **constants).sort("rank")
 
 
 def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0) -> pl.DataFrame:

@@ -41,6 +41,11 @@ class Label:
         return 7 * self.weeks
 
     @property
+    def least_accesses(self) -> float | None:
+        """The threshold of accesses; None where the label is by bytes."""
+        return None if self.top_bytes is not None else float(self.threshold)
+
+    @property
     def text(self) -> str:
         """What it is, in a few words."""
         during = "1 week" if self.weeks == 1 else f"{self.weeks} weeks"

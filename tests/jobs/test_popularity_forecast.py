@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -17,6 +18,7 @@ from cmsspark.cli import command
 from cmsspark.jobs import popularity_forecast
 from cmsspark.periods import start_ms
 from cmsspark.pipeline.stored_columns import newest, table_rows
+from cmsspark.popularity.training import Label
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.resources import read_text
@@ -101,6 +103,59 @@ def test_a_forecast_does_not_know_the_day_itself_or_later_ones(store: Path) -> N
         store_partials(store, later, [partial(later, dataset_name=COLD, nacc=10**6)], run="r2")
     make(store, day)
     assert rows_of(store, "popularity_predictions") == before
+
+
+def test_a_forecast_of_another_label_says_what_popular_means(store: Path) -> None:
+    label = Label(30, users=3, weeks=2)
+    make(store, label=label, weeks=2)
+    rows = {row["dataset_name"]: row for row in rows_of(store, "popularity_predictions")}
+    assert {row["label"] for row in rows.values()} == {"more than 30 accesses and more than 3 users in 2 weeks"}
+    assert {row["threshold"] for row in rows.values()} == {30} and rows[HOT]["probability"] > 0.5
+    # A week is judged when its two weeks are over.
+    assert max(row["first_day"] for row in rows_of(store, "popularity_quality")) == MONDAY - timedelta(days=14)
+    shown = ask(store, "will-be-popular").stdout
+    assert "the 2 weeks from 2026-03-02 on" in shown and "the forecast of the 2 weeks from 2026-02-16 on" in shown
+    assert "are likely to have more than 30 accesses and more than 3 users in 2 weeks" in shown.replace("\n", " ")
+    told = json.loads(ask(store, "will-be-popular", "--json").stdout)
+    assert (told["label"], told["weeks"]) == (label.text, 2)
+
+
+def test_a_forecast_by_bytes_has_no_threshold_and_needs_bytes(store: Path) -> None:
+    words = [
+        "--date",
+        str(MONDAY),
+        "--fout",
+        str(store),
+        "--settings",
+        str(store / "cmsspark.yaml"),
+        "--model",
+        "average",
+    ]
+    done = CliRunner().invoke(popularity_forecast.command, [*words, "--top-bytes", "5", "--judged", "1"])
+    assert done.exit_code == 0, done
+    (row,) = {(row["threshold"], row["label"]) for row in rows_of(store, "popularity_forecast")}
+    assert row == (None, "among the 5 datasets with the most bytes read in 1 week")
+    assert "likely to be among the 5 datasets with the most bytes" in ask(store, "will-be-popular").stdout
+    both = CliRunner().invoke(popularity_forecast.command, [*words, "--top-bytes", "5", "--users", "1"])
+    assert isinstance(both.exception, errors.UsageError) and "--top-bytes excludes --users" in both.exception.text()
+    for number in range(DAYS):
+        day = FIRST + timedelta(days=number)
+        store_partials(store, day, [partial(day, dataset_name=HOT, nacc=20, read_bytes=None)], run="r2")
+    with pytest.raises(errors.DataError, match="the series has no bytes"):
+        make(store, label=Label(top_bytes=5))
+    assert len(rows_of(store, "popularity_forecast")) == 23, "the last result stays"
+
+
+def test_a_forecast_of_an_older_version_is_of_one_week(store: Path) -> None:
+    make(store)
+    (manifest,) = (store / "popularity_forecast" / MONDAY.isoformat() / "runs").glob("*/manifest.json")
+    document = json.loads(manifest.read_text())
+    document["forecast"] = {"model": "average", "threshold": 10.0, "weeks": 4, "top": 2000, "seed": 0}
+    manifest.write_text(json.dumps(document))
+    for part in manifest.parent.glob("popularity_predictions/*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns("label"), part)
+    told = json.loads(ask(store, "will-be-popular", "--json").stdout)
+    assert (told["label"], told["weeks"]) == ("more than 10 accesses in 1 week", 1)
 
 
 def test_documents_are_valid_and_their_number_is_bounded(store: Path) -> None:

@@ -27,7 +27,7 @@ _STRATA: Final = ("all", "active", "dormant", "new")
 _DATASETS: Final = (
     Column("rank", "Rank", "count"),
     Column("dataset_name", "Dataset"),
-    Column("probability", "Popular", "share", "probability of more accesses than the threshold in the week"),
+    Column("probability", "Popular", "share", "probability to be popular, as the figure above says what that is"),
     Column("last_week_nacc", "Accesses last week", "count"),
     Column("stratum", "Before", "text", "active: used in the seven days before; dormant: before that; new: never"),
     Column("data_tier", "Data tier"),
@@ -63,10 +63,12 @@ def view(request: PageRequest) -> Content:
     )
     sections = [_datasets(request, day, stratum), _quality(judged)]
     controls = [
-        Control("day", "Week from", day.isoformat(), [(one.isoformat(), one.isoformat()) for one in reversed(days)]),
+        Control(
+            "day", "Forecast from", day.isoformat(), [(one.isoformat(), one.isoformat()) for one in reversed(days)]
+        ),
         Control("stratum", "Datasets", stratum, [(name, name) for name in _STRATA]),
     ]
-    about = f"The week from {day} on, predicted from the days before it."
+    about = f"What is popular from {day} on, predicted from the days before it."
     return Content("Forecasts", sections, about, controls)
 
 
@@ -77,16 +79,17 @@ def _datasets(request: PageRequest, day: date, stratum: str) -> Section:
     found = request.database.query(
         f"SELECT {names} FROM popularity_forecast {where} ORDER BY rank LIMIT {_SHOWN}", values
     )
-    count, likely, threshold, model = request.database.query(
-        "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(model) "
+    count, likely, threshold, label, model = request.database.query(
+        "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model) "
         f"FROM popularity_forecast {where}",
         values,
     ).rows[0]
     if not count:
         return Section("Most probable datasets", [Note("The forecast has no such dataset.")])
+    means = "by bytes" if threshold is None else f"> {threshold:g}"
     figures = Figures([
         Figure("Probably popular", f"{likely:,}", f"of the first {count:,} datasets by rank"),
-        Figure("Popular means", f"> {threshold:g}", "accesses in the week"),
+        Figure("Popular means", means, label or "accesses in the week"),
         Figure("Model", shown(model)),
     ])  # fmt: skip
     rows = [(row[0], Cell(row[1], request.link("dataset", name=row[1])), *row[2:]) for row in found.rows]
