@@ -47,7 +47,8 @@ def test_every_table_that_a_job_publishes_has_keys() -> None:
     assert [table for table in TABLES if not schemas.stored_table(table).keys] == []
     assert schemas.stored_table("phedex").keys == ("dataset_name", "site_name", "kind")
     private = [table for table in TABLES if schemas.stored_table(table).is_private]
-    assert private == ["condor_ids", "crab_partials", "partials", "popularity_features", "popularity_predictions"]
+    of_popularity = ["popularity_features", "popularity_predictions", "popularity_site_features"]
+    assert private == ["condor_ids", "crab_partials", "partials", *of_popularity]
 
 
 def test_the_report_of_a_stream_is_the_aggregation_by_another_name() -> None:

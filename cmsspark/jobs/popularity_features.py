@@ -22,35 +22,45 @@ if TYPE_CHECKING:
 NAME: Final = "popularity_features"
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
-@date_option
-@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks before --date, and that from it on.")
-@label_options
-@store_options
-@output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def command(
-    day: date, last: int | None, fout: str | None, settings_file: str | None, as_json: bool, verbose: bool, debug: bool,
-    **label: Any,
-) -> None:  # fmt: skip
-    settings = settings_of(settings_file)
-    store, wanted = store_of(fout, settings), label_of(**label)
-    print_outcome(NAME, day, as_json, lambda: run(day, store, settings, label=wanted, last=last))
+def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
+    """The command of a job that stores features, whose ``run`` is ``run_job``."""
+
+    @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
+    @date_option
+    @click.option(
+        "--last", type=click.IntRange(1), help="Only the last so many weeks before --date, and that from it on."
+    )
+    @label_options
+    @store_options
+    @output_options
+    @click.option("--verbose", is_flag=True, help="Print more progress messages.")
+    @click.option("--debug", is_flag=True, help="Show tracebacks.")
+    def command(
+        day: date, last: int | None, fout: str | None, settings_file: str | None, as_json: bool, verbose: bool,
+        debug: bool, **label: Any,
+    ) -> None:  # fmt: skip
+        settings = settings_of(settings_file)
+        store, wanted = store_of(fout, settings), label_of(**label)
+        print_outcome(name, day, as_json, lambda: run_job(day, store, settings, label=wanted, last=last))
+
+    return command
 
 
 def run(
     day: date, fout: str, settings: Settings, *, label: Label, last: int | None = None,
-    log: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None, name: str = NAME, by_site: bool = False,
 ) -> results.CurrentTable:  # fmt: skip
     """Store the features of the weeks that begin ``day``, or 7, 14 … days before it, with the labels that are known; on
-    any failure the previous result stays.
+    any failure the previous result stays. ``name``: of the job and its table; ``by_site``: of datasets at sites.
 
     Raises InputMissing (66) where no week has a day before it, DataError (65) where a day is damaged, NotReady (75),
     OutputError (73).
     """
     from cmsspark.popularity.feature_tables import week_rows
 
-    with stored_run(NAME, day, fout, settings, log) as stored:
-        rows = week_rows(stored.series(), day, label, last)
-        return stored.store({NAME: rows}, {"label": label.text, "last": last}, f"{rows.height:,} rows")
+    with stored_run(name, day, fout, settings, log) as stored:
+        rows = week_rows(stored.series(by_site=by_site), day, label, last)
+        return stored.store({name: rows}, {"label": label.text, "last": last}, f"{rows.height:,} rows")
+
+
+command = command_of(NAME, run)

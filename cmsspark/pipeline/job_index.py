@@ -110,6 +110,8 @@ def _other_jobs() -> Iterator[Job]:
     yield Job("popularity_evaluate", about, ("popularity_evaluation",))
     about = "Features and labels of each dataset and week, from the stored days before a day"
     yield Job("popularity_features", about, ("popularity_features",), needs_spark=False)
+    about = "Features and labels of each dataset at each site and week, from the stored days before a day"
+    yield Job("popularity_site_features", about, ("popularity_site_features",), needs_spark=False)
     about = "A model of popularity with its model card, to predict with later"
     yield Job("popularity_train", about, ("popularity_models",), needs_spark=False)
     about = "Misses of caches of several sizes at each site, by policy, one Spark task each"

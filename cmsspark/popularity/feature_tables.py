@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 TABLE: Final = "popularity_features"
+SITE_TABLE: Final = "popularity_site_features"
 
 
 def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.DataFrame:
@@ -55,8 +56,9 @@ def _labels(series: Series, start: int, label: Label) -> list[bool | None]:
 
 
 def week_rows(series: Series, day: date, label: Label, last: int | None = None) -> pl.DataFrame:
-    """``schemas/tables/popularity_features.yaml``: the weeks that begin on ``day`` and 7, 14 … days before it, each
-    with at least a week of days before it; ``last``: that of ``day`` and so many before it.
+    """``schemas/tables/popularity_features.yaml``, of a series by site ``popularity_site_features.yaml``: the weeks
+    that begin on ``day`` and 7, 14 … days before it, each with at least a week of days before it; ``last``: that
+    of ``day`` and so many before it.
 
     Raises InputMissing (66) where there is none, DataError (65) where the series lacks what the label is made of.
     """
@@ -71,11 +73,11 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
             found=f"{end} days before {day}",
             next_step=f"store at least {FIRST_DAY} days",
         )
-    names = Names(series.datasets)
+    names = Names(series.datasets, sites=series.sites)
     parts = [name.split("/") for name in series.datasets]
     tiers = [part[3] if len(part) > 3 else None for part in parts]
     campaigns = [part[2].partition("-")[0] if len(part) > 2 else None for part in parts]
-    schema = pl.Schema(stored_table(TABLE).arrow())
+    schema = pl.Schema(stored_table(TABLE if series.sites is None else SITE_TABLE).arrow())
     frames = []
     for start in sorted(starts):
         columns, rows = features(series.until(start), names)
@@ -83,11 +85,12 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
         of = {name: rows[:, place] for place, name in enumerate(columns)}
         # Tables that the store has not are null.
         unknown = [None] * len(parts)
-        frames.append(pl.DataFrame({
+        values = {
             "day": [day] * len(parts), "first_day": [first] * len(parts),
-            "dataset_name": series.datasets, "data_tier": tiers, "campaign": campaigns,
+            "dataset_name": series.datasets, "site_name": series.sites, "data_tier": tiers, "campaign": campaigns,
             **{name: of.get(name, unknown) for name in (*BASE_COLUMNS, *STORE_COLUMNS)},
             "is_popular": _labels(series, start, label),
             "timestamp": [start_ms(day)] * len(parts),
-        }, schema=schema))  # fmt: skip
+        }  # fmt: skip
+        frames.append(pl.DataFrame({name: values[name] for name in schema}, schema=schema))
     return pl.concat(frames)

@@ -38,11 +38,13 @@ class StoredRun:
     files: Files
     run_context: RunContext
 
-    def series(self) -> Series:
-        """The daily use of the datasets in these days. Raises DataError (65), InputMissing (66)."""
+    def series(self, *, by_site: bool = False) -> Series:
+        """The daily use of the datasets, or of the datasets at sites, in these days. Raises DataError (65),
+        InputMissing (66).
+        """
         from cmsspark.popularity.series import stored_series
 
-        return stored_series(self.days)
+        return stored_series(self.days, by_site=by_site)
 
     def store(
         self, tables: Mapping[str, pl.DataFrame], options: Mapping[str, Any], summary: str,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from cmsspark import errors
 from cmsspark.cli import command
-from cmsspark.jobs import popularity_evaluate, popularity_features, popularity_train
+from cmsspark.jobs import popularity_evaluate, popularity_features, popularity_site_features, popularity_train
 from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.popularity.training import Label
 from cmsspark.schemas import stored_table
@@ -60,6 +60,26 @@ def test_features_have_a_row_for_each_dataset_and_week_with_labels_that_are_know
     assert {row["first_day"] for row in four if row["is_popular"] is None} == set(weeks[4:]), (
         "a week is known when four weeks are over"
     )
+
+
+def test_features_by_site_have_a_row_for_each_dataset_site_and_week(store: Path) -> None:
+    week = MONDAY - timedelta(days=7)
+    for number in range(7):
+        day = MONDAY - timedelta(days=14 - number)
+        rows = [partial(day, dataset_name=HOT, site_name=site, nacc=nacc) for site, nacc in (("T1_X", 1), ("T2_Y", 9))]
+        store_partials(store, day, rows, run="r2")
+    popularity_site_features.run(MONDAY, str(store), settings_of(store), label=Label(), last=2, log=silent)
+    rows = rows_of(store, "popularity_site_features")
+    hot = {(row["site_name"], row["first_day"]): row for row in rows if row["dataset_name"] == HOT}
+    assert {site for site, _ in hot} == {"T1_X", "T2_Y", "T2_DE_B"} and len({week for _, week in hot}) == 3
+    assert [hot[site, week]["accesses_7d"] for site in ("T1_X", "T2_Y")] == pytest.approx(np.log1p([7, 63]).tolist())
+    before = week - timedelta(days=7)
+    assert [hot[site, before]["is_popular"] for site in ("T1_X", "T2_Y", "T2_DE_B")] == [False, True, False]
+    assert len({(row["first_day"], row["dataset_name"], row["site_name"]) for row in rows}) == len(rows)
+    done = CliRunner().invoke(
+        popularity_site_features.command, ["--date", str(MONDAY), "--fout", str(store), "--last", "1", "--json"]
+    )
+    assert done.exit_code == 0 and len(rows_of(store, "popularity_site_features")) == len(rows) // 3 * 2
 
 
 def test_stored_features_are_bit_identical_when_later_days_are_deleted(store: Path) -> None:
@@ -188,6 +208,9 @@ def store_without_bytes_and_users(store: Path) -> None:
 
 def test_columns_of_the_stored_features_are_those_of_the_models() -> None:
     from cmsspark.popularity.column_texts import TEXTS
+    from cmsspark.popularity.dataset_reads import OF_SITES
 
     columns = {column.name: column.about for column in stored_table("popularity_features").columns}
     assert {name: columns[name] for name in TEXTS} == dict(TEXTS) and tuple(TEXTS) == (*BASE_COLUMNS, *STORE_COLUMNS)
+    by_site = stored_table("popularity_site_features").names
+    assert [name for name in by_site if name in TEXTS] == [name for name in TEXTS if name not in OF_SITES]
