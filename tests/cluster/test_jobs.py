@@ -68,7 +68,6 @@ def test_in_cluster_mode_the_day_has_the_same_cells_as_here(world: World) -> Non
     assert_same(world, "data_aggregation", world.fetched("/cms/cluster"))
 
 
-@pytest.mark.lean
 def test_a_shared_index_is_on_hdfs_once_and_a_stored_day_of_many_files_is_compacted_there(world: World) -> None:
     fout, index = "hdfs:///cms/shared", f"/user/{user()}/.cmsspark/snapshots"
     words = world.on_yarn("data_aggregation", fout, "--conf", "spark.cmsspark.sharedIndexBytes=1")
