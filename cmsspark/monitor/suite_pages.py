@@ -11,7 +11,7 @@ from cmsspark import clock
 from cmsspark.monitor.growth import LEAST_SIZES, fit
 from cmsspark.monitor.processes_roles import ROLES
 from cmsspark.monitor.suite_charts import lines
-from cmsspark.monitor.suite_file import ALL
+from cmsspark.monitor.suite_file import ALL, size_text
 from cmsspark.monitor.suite_results import SuiteResult
 from cmsspark.readable import readable
 from cmsspark.reports.page import document
@@ -63,7 +63,8 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
         run = result.run
         worst = max((maxima.rss_bytes for (_, role), maxima in result.maxima.items() if role == ALL), default=None)
         seconds = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
-        rows.append((index, run.run, run.release, run.input_size, clock.to_second(run.start_ms), seconds,
+        size = None if run.input_size is None else size_text(run.input_size)
+        rows.append((index, run.run, run.release, size, clock.to_second(run.start_ms), seconds,
                      _volume(worst) if worst is not None else None, run.status))  # fmt: skip
     heads = ("", "run", "release", "size", "started (UTC)", "seconds", "resident", "status")
     body.append(_section("Runs", _table(heads, rows, (1, 2, 4, 7))))
@@ -104,7 +105,10 @@ def _sums(own: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
 
 def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, str, str, str]]:
     """For each step, role and measure: values by size as text, the law, and what it gives for ten times the size."""
-    keys = dict.fromkeys(key for result in results for key in result.maxima)
+    # A step that is shorter than the interval has a time, and no samples.
+    steps = dict.fromkeys(step.name for result in results for step in result.steps)
+    roles = dict.fromkeys(key for result in results for key in result.maxima)
+    keys = [(step, role) for step in steps for role in (ALL, *ROLES) if role == ALL or (step, role) in roles]
     largest = max((result.run.input_size or 0 for result in results), default=0)
     rows = []
     for step, role in keys:
@@ -116,12 +120,12 @@ def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, st
                 if result.run.input_size and value:
                     points.append((result.run.input_size, float(value)))
             show = _volume if measure == "rss_bytes" else (lambda seconds: f"{seconds:.1f} s")
-            text = ", ".join(f"{size:g}: {show(value)}" for size, value in points)
+            if not points:
+                continue
+            text = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in points)
             growth = fit(points)
-            law = f"{growth.law} (exponent {growth.exponent:.2f}, ±{growth.error:.0%})" if growth else (
-                f"needs {LEAST_SIZES} sizes"
-            )  # fmt: skip
-            at = show(growth.at(10 * largest)) if growth else _NOTHING
+            law = str(growth) if growth else f"needs {LEAST_SIZES} sizes"
+            at = show(growth.at(10 * largest)) if growth and growth.is_clear else _NOTHING
             rows.append((step, role, "resident" if measure == "rss_bytes" else measure, text, law, at))
     return rows
 
@@ -136,7 +140,7 @@ def scaling_table(results: Sequence[SuiteResult]) -> str:
         for (step, role), maxima in result.maxima.items():
             if role == ALL and result.run.input_size:
                 series[step].append((result.run.input_size, float(maxima.rss_bytes)))
-    chart = lines(series, what="Resident memory by size", number=_volume, x_number=lambda x: f"{x:g}", with_points=True)
+    chart = lines(series, what="Resident memory by size", number=_volume, x_number=size_text, with_points=True)
     return _table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)) + chart.svg()
 
 
@@ -145,7 +149,7 @@ def _volume(size: float) -> str:
 
 
 def _about(run: WatchedRun) -> str:
-    size = f", size {run.input_size:g}" if run.input_size else ""
+    size = f", size {size_text(run.input_size)}" if run.input_size else ""
     return (
         f"run {run.run}, release {run.release}{size}, {run.status}, {clock.to_second(run.start_ms)} UTC on {run.host}"
     )
