@@ -189,7 +189,9 @@ class _Parser:
     def _not_yaml(self, error: yaml.YAMLError) -> SettingsError:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
-        if "end of stream" in problem or "<stream end>" in problem:  # point at the construct that is not closed, not at the end of the file
+        if (
+            "end of stream" in problem or "<stream end>" in problem
+        ):  # point at the construct that is not closed, not at the end of the file
             mark = getattr(error, "context_mark", None) or mark
         where = self._name if mark is None else f"{self._name}, line {mark.line + 1}"
         return SettingsError("settings must be plain YAML", where=where, found=problem)

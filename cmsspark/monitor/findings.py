@@ -44,9 +44,9 @@ PRODUCT_ROWS: Final = 1_000_000
 SORTED_ROWS: Final = 100_000
 _MOST_OF_A_KIND: Final = 5
 _KILLED: Final = re.compile(
-    r"[Ee]xit (?:code|status):? (?:is |from container \S+ is ?:? ?)?(?P<code>137|143)"
-    r"|(?:exited with code|code) (?P<short>137|143)"
-    r"|beyond (?:the )?'?(?:physical|virtual)'? memory|[Cc]ontainer killed"
+    r"[Ee]xit (?:code|status):? (?:is |from container \S+ is ?:? ?)?(?P<code>137|143)(?!\d)"
+    r"|(?:exited with code|code) (?P<short>137|143)(?!\d)"
+    r"|beyond (?:the )?'?(?:physical|virtual)'? memory|[Cc]ontainer killed|OOMKilled"
 )
 
 

@@ -7,6 +7,7 @@ where an area exists for them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ AREAS: Final = (
 GC_METRICS: Final = ("MinorGCCount", "MinorGCTime", "MajorGCCount", "MajorGCTime", "TotalGCTime")
 #: Samples that are kept; of more, the one with the largest memory in each interval stays.
 MOST_SAMPLES: Final = 600
+#: The format of the file. A later one may have fields that are not read here, and is shown without them.
+FORMAT: Final = 1
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -182,7 +185,7 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     engine: str
     began_ms: int
     state: str = "RUNNING"
-    format: int = 1
+    format: int = FORMAT
     ended_ms: int | None = None
     exit_code: int | None = None
     host: str = ""
@@ -226,6 +229,10 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     smallest_node_bytes: int | None = None
 
 
+class _Format(msgspec.Struct):
+    format: int = 0
+
+
 def runs_folder(state_dir: Path) -> Path:
     """The folder with one folder for each measured run."""
     return state_dir / "monitor" / "runs"
@@ -242,8 +249,19 @@ def file_of(state_dir: Path, run: str) -> Path:
 
 
 def read(path: Path) -> RunMetrics:
-    """Read a file. Raises OSError, and ValueError where it is not one of ours."""
-    return msgspec.json.decode(path.read_bytes(), type=RunMetrics)
+    """Read a file; a note says so where it has a later format. Raises OSError, and ValueError for none of ours."""
+    content = path.read_bytes()
+    try:
+        metrics = msgspec.json.decode(content, type=RunMetrics)
+    except (msgspec.ValidationError, RecursionError) as error:
+        later = 0
+        with suppress(ValueError, RecursionError):
+            later = msgspec.json.decode(content, type=_Format).format
+        reason = f"format {later}; this version reads format {FORMAT}" if later > FORMAT else str(error)
+        raise ValueError(reason) from None
+    if metrics.format > FORMAT:
+        metrics.notes.append(f"format {metrics.format} of a later version: what it adds is not shown")
+    return metrics
 
 
 def write(path: Path, metrics: RunMetrics) -> None:
