@@ -218,13 +218,14 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
 
     Of a suite with input sizes it is the run of the largest one, beside how all of them grow.
     """
+    from cmsspark.monitor.processes_request import with_one_clock
     from cmsspark.monitor.suite_pages import results_page
     from cmsspark.monitor.suite_results import latest_by_size
 
     with _database(settings_of(settings_file).state_dir) as database:
         results = list(latest_by_size(database, suite, release).values())
         last = results[-1]
-        samples = database.samples(last.run.run)
+        samples = with_one_clock(database.samples(last.run.run), database.log(last.run.run))
     _write(out or Path(f"{suite}-results.html"), results_page(last, samples, results))
 
 

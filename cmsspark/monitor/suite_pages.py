@@ -83,7 +83,7 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
     body.append(_section("This host", _table(("", ""), this_host, (0, 1))))
     rows = []
     for host, processes in sorted(latest.items()):
-        age = (now_ms - processes[0].time_ms) / 1000
+        age = max(0, now_ms - processes[0].time_ms) / 1000
         containers = len({one.container for one in processes if one.container})
         for role in ROLES:
             own = [one for one in processes if one.role == role]

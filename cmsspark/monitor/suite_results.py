@@ -10,6 +10,7 @@ from typing import Final
 
 from cmsspark.config_files import nearest
 from cmsspark.errors import InputMissing
+from cmsspark.monitor.processes_request import with_one_clock
 from cmsspark.monitor.processes_roles import ROLES
 from cmsspark.monitor.suite_file import ALL, Limit, size_text
 from cmsspark.readable import readable
@@ -105,8 +106,9 @@ def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> di
 
 def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     """The result of a stored run of a suite."""
-    steps = step_times(database.log(run.run))
-    return SuiteResult(run, steps, maxima_of(database.samples(run.run), steps))
+    log = database.log(run.run)
+    steps = step_times(log)
+    return SuiteResult(run, steps, maxima_of(with_one_clock(database.samples(run.run), log), steps))
 
 
 def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:

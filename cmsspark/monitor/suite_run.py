@@ -17,7 +17,8 @@ from typing import Final
 
 from cmsspark import clock
 from cmsspark.errors import SettingsError
-from cmsspark.monitor.processes_collector import Collector, check_address, server_tls
+from cmsspark.monitor.processes_address import check_address, server_tls
+from cmsspark.monitor.processes_collector import Collector
 from cmsspark.monitor.processes_sampler import TreeSampler
 from cmsspark.monitor.suite_file import Nodes, Step, Suite, filled, size_text
 from cmsspark.monitor.suite_processes import STEP_VARIABLE, end_group, end_step
