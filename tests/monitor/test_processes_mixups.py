@@ -74,7 +74,8 @@ def test_a_token_that_no_header_carries_is_refused_on_both_sides(tmp_path: Path,
 @pytest.mark.parametrize(
     ("kind", "status"),
     [("application/json", 200), ("application/json; charset=utf-8", 200), ("Application/JSON", 200),
-     ("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("multipart/form-data; boundary=x", 415), ("", 415), ("\xff", 415)],
+     ("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("multipart/form-data; boundary=x", 415),
+     ("", 415), ("\xff", 415)],
 )  # fmt: skip
 def test_a_batch_is_json_by_its_type(collector: Collector, kind: str, status: int) -> None:
     answer = post(collector, f"Content-Type: {kind}", f"Authorization: Bearer {TOKEN}")
