@@ -91,7 +91,7 @@ def _echo_result(result: SuiteResult) -> None:
     run = result.run
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
     click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (step, role, one.processes, f"{one.cpu_percent:,.0f}", volume(one.virtual_bytes), volume(one.rss_bytes),
          None if one.pss_bytes is None else volume(one.pss_bytes), result.seconds(step) if role == "all" else None)
         for (step, role), one in result.maxima.items()

@@ -39,7 +39,7 @@ class Advice(Struct, frozen=True):
     """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
 
     subject: str
-    #: What the option is now and what it should be, or why nothing can be said.
+    #: What the option is now and what it should be, or why no advice is possible.
     text: str
     conf: str | None = None
     inputs: str = ""
@@ -109,12 +109,12 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
         goal = min(max(need, int(GROW_BY * now)), int((1 + MOST_STEP) * now))
         return _sized(subject, f"spark.{role}.memory", now, goal, " and ".join(reasons), inputs, formula, confidence)
     if not worst.has_succeeded:
-        text = f"{_written(now)}; keep it: no run succeeded, so the peak says at least this"
+        text = f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
         return Advice(subject, text, None, inputs, formula, confidence)
     if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and need < now:
         goal = max(need, int((1 - MOST_STEP) * now), LEAST_HEAP)
         why = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
-        # The garbage of a large heap is collected late: its peak says more than is needed.
+        # The garbage of a large heap is collected late: its peak is above what is needed.
         return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence)
     return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
 

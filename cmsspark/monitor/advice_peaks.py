@@ -29,7 +29,7 @@ class Worst(Struct):
     killed: bool = False
     #: A JVM of the role had no heap left.
     heap_space: bool = False
-    #: A run succeeded: peaks of failed ones say "at least this".
+    #: A run succeeded: peaks of failed ones are lower bounds.
     has_succeeded: bool = False
     #: Task time is known, so a share of it is.
     has_times: bool = False
@@ -57,7 +57,7 @@ def worst_of(runs: Sequence[RunMetrics], role: str) -> Worst:
 
 
 def _is_full_heap(finding: Finding, run: RunMetrics, role: str) -> bool:
-    """Whether it says that a JVM of the role had no heap left; in local mode the driver runs the tasks, too."""
+    """Whether the finding is that a JVM of the role had no heap left; in local mode the driver runs the tasks, too."""
     is_of_role = run.master.startswith("local") or (finding.where == "tasks") == (role == "executor")
     return finding.code == "heap_space" and is_of_role
 
@@ -79,7 +79,7 @@ def _take(worst: Worst, entry: ExecutorEntry) -> None:
 
 
 def confidence_of(runs: Sequence[RunMetrics]) -> str:
-    """More runs, all of which lasted, say more; one that was killed only a lower bound."""
+    """``high`` from three runs of at least 10 s of task time that succeeded, ``medium`` from one, else ``low``."""
     long = [run for run in runs if run.totals.run_ms >= _SHORT_MS and run.state == "DONE"]
     if len(long) >= _ENOUGH_RUNS:
         return "high"

@@ -23,7 +23,7 @@ LAWS: Final[dict[str, Callable[[float], float]]] = {
 LEAST_SIZES: Final = 3
 #: A measurement is not more exact than this share of it: a law that leaves less is good enough.
 _NOISE: Final = 0.05
-#: A law that leaves more than this share says nothing of other sizes.
+#: A law that leaves more than this share does not predict other sizes.
 _CLEAR: Final = 0.25
 
 
@@ -40,12 +40,12 @@ class Growth:
 
     @property
     def falls(self) -> bool:
-        """Whether the values become smaller with the size: no law of growth says how."""
+        """Whether the values become smaller with the size: no law of growth fits."""
         return self.exponent < 0 and self.error > _NOISE
 
     @property
     def is_clear(self) -> bool:
-        """Whether the law leaves little enough to say what another size would take."""
+        """Whether the law leaves little enough to predict another size."""
         return self.error <= _CLEAR and not self.falls
 
     def __str__(self) -> str:

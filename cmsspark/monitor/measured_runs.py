@@ -52,7 +52,7 @@ def of_job(state_dir: Path, job: str, count: int) -> list[RunMetrics]:
             f"a measured run of {name} is wanted",
             where=run_metrics.runs_folder(state_dir),
             found=others + (f", and {damaged} of which the file cannot be read" if damaged else ""),
-            next_step=f"run_spark {job} measures one, unless --no-monitor, the settings or CMSSPARK_MONITOR say no",
+            next_step=f"run_spark {job} measures one, unless --no-monitor, settings or CMSSPARK_MONITOR turn it off",
         )
     return found
 
@@ -100,7 +100,7 @@ def find_run(state_dir: Path, name: str) -> RunMetrics | None:
 
 
 def as_of_now(metrics: RunMetrics) -> RunMetrics:
-    """The run; one whose process is gone without a word has failed."""
+    """The run; one whose process ended without storing its end has failed."""
     if metrics.state == "RUNNING" and process_identity.lives(metrics.process) is False:
         metrics.state = "FAILED"
         metrics.notes.append("run_spark was killed: what was measured until then is shown")

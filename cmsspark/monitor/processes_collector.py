@@ -1,7 +1,7 @@
 """The endpoint that takes samples of other nodes and stores them: a small HTTP server with a token.
 
-``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the answer says whether its run
-still goes on. ``GET /v1/runs/RUN`` answers the same; ``GET /health`` needs no token. A batch that is sent twice is
+``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the answer has the state of its
+run. ``GET /v1/runs/RUN`` answers the same; ``GET /health`` needs no token. A batch that is sent twice is
 stored once.
 """
 
@@ -32,7 +32,7 @@ MOST_BYTES: Final = 8_000_000
 BATCHES: Final = "/v1/batches"
 _RUN_ID: Final = r"[\w.\-]{1,100}"
 _RUN_PATH: Final = re.compile(rf"/v1/runs/({_RUN_ID})", re.ASCII)
-#: Bytes of a request that is too large which are read and thrown away, so that its client hears why.
+#: Bytes of a request that is too large which are read and discarded, so that its client reads the answer.
 _MOST_DRAINED: Final = 4 * MOST_BYTES
 #: Seconds in which the body of a request arrives.
 _BODY_SECONDS: Final = 60.0
@@ -115,7 +115,7 @@ class Collector:
                 database.prune()
                 database.put_run(known)
             elif known.job == "node" and known.host == batch.run.host and batch.run.end_ms:
-                # The node's own run: it says itself when it ends.
+                # The node's own run: the node sends its end.
                 known = batch.run
                 database.put_run(known)
             notes = self._notes.entries(known.run, batch.run.host, sender)
@@ -150,7 +150,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request_thread(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is the client's matter: it sends again."""
+        """Ignore a broken connection: the client sends again."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -175,9 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers:
             # With both a body may end in two places.
-            self._refuse(411, "a request says its length, and is sent in one piece")
+            self._refuse(411, "a request needs a Content-Length, and no Transfer-Encoding")
         elif not length.isascii() or not length.isdigit():
-            self._refuse(411, "a request says its length")
+            self._refuse(411, "a request needs a Content-Length")
         elif len(length) > 12 or int(length) > MOST_BYTES:
             self._refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
             self._drain(int(length[:12]))
@@ -276,5 +276,5 @@ def _check(batch: Batch) -> None:
 
 
 def is_over(status: str) -> bool:
-    """Whether a state says that the run has ended."""
+    """Whether the state is that of an ended run."""
     return status != RUNNING

@@ -123,7 +123,7 @@ class Sender:
     #: When the collector answered last, by a clock that does not jump.
     answered: float = field(default_factory=time.monotonic)
     _again: float = 0.0
-    _said: str = ""
+    _logged: str = ""
 
     def send(self, *, at_once: bool = False) -> bool:
         """Send all that waits; False where some is left. Raises NotAllowed (77) where the token is refused."""
@@ -133,14 +133,14 @@ class Sender:
             reason = self._send(file)
             if reason is not None:
                 self._again = time.monotonic() + _PAUSE
-                if reason != self._said:
+                if reason != self._logged:
                     self.log(f"kept for later, {len(self.buffer.files())} batches wait: {reason}")
-                self._said = reason
+                self._logged = reason
                 return False
             file.unlink(missing_ok=True)
-        if self._said:
+        if self._logged:
             self.log("the collector answers again")
-        self._said, self._again = "", 0.0
+        self._logged, self._again = "", 0.0
         return True
 
     def _send(self, file: Path) -> str | None:

@@ -22,7 +22,7 @@ SENT_MS: Final = "Cmsspark-Sent-Ms"
 BOOT: Final = "Cmsspark-Boot"
 #: The type of log entries with the difference of a clock.
 CLOCK: Final = "clock"
-#: Clocks differ where a request says so by more than this: less may be the way through the network.
+#: Smaller differences of clocks may be the time that the network takes.
 _LEAST_SKEW_MS: Final = 5_000
 _CLOCK_TEXT: Final = re.compile(r"([+\-]\d+) ms .*", re.DOTALL)
 _SHORTEST_TOKEN: Final = 16

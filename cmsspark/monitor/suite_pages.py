@@ -184,7 +184,7 @@ def _by_role(samples: Iterable[ProcessSample], name: str, start_ms: int) -> dict
         label = f"{one.role} {one.host}" if several else one.role
         sums[label][(one.time_ms - start_ms) / 1000] += getattr(one, name) or 0
     order = list(ROLES)
-    # Where a role has no process its sum is nothing: a line across would say something else.
+    # Where a role has no process its sum is nothing: a line across would be wrong.
     times = sorted({(one.time_ms - start_ms) / 1000 for one in rows})
     return {
         label: [(time, values.get(time, 0.0)) for time in times] if not several else sorted(values.items())

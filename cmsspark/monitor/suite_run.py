@@ -94,7 +94,7 @@ class SuiteRunner:
                     run.exit_code = self._steps(database, run, values)
                     run.status = DONE if run.exit_code == 0 else FAILED
                 finally:
-                    # The monitors of nodes end when they hear of it.
+                    # The monitors of nodes end when the collector answers with this state.
                     run.end_ms = clock.now_ms()
                     database.put_run(run)
         finally:

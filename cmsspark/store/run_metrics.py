@@ -116,10 +116,10 @@ class ExecutorEntry(msgspec.Struct):
 
 
 class Sample(msgspec.Struct, omit_defaults=True):
-    """A look at the processes of the run on this host. None: there is no such process, or it could not be read.
+    """A sample of the processes of the run on this host. None: there is no such process, or it could not be read.
 
     RSS counts shared pages in each process. ``heap_bytes`` is the used heap of the driver's JVM, ``active_tasks``
-    the number of running tasks where REST or the event log told.
+    the number of running tasks where REST or the event log has it.
     """
 
     at_ms: int
@@ -149,7 +149,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Reported(msgspec.Struct, omit_defaults=True):
-    """What a job says of itself: bytes and files that its tasks read by path, which Spark's metrics do not count."""
+    """Figures that a job reports: bytes and files that its tasks read by path, which Spark's metrics do not count."""
 
     run: str = ""
     job: str = ""
@@ -162,7 +162,7 @@ class Reported(msgspec.Struct, omit_defaults=True):
 
 
 class Query(msgspec.Struct, omit_defaults=True):
-    """A SQL execution: what its plan says that matters for advice."""
+    """A SQL execution, with what matters for advice in its plan."""
 
     execution: int
     description: str = ""
@@ -176,7 +176,7 @@ class Query(msgspec.Struct, omit_defaults=True):
 class RunMetrics(msgspec.Struct, omit_defaults=True):
     """A measured run. ``engine``: ``spark`` or ``processes``; ``state``: RUNNING, DONE or FAILED.
 
-    ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``, ``reported``; ``notes`` say what is
+    ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``, ``reported``; ``notes``: what is
     missing and why. ``task_spans``: (first, last) times in which at least one task ran, joined where they are near.
     """
 
@@ -208,7 +208,7 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     stages: list[StageEntry] = []
     executors: list[ExecutorEntry] = []
     queries: list[Query] = []
-    #: What stages on RDDs say: (kind, where in the program, bytes where known).
+    #: Hints from stages on RDDs: (kind, where in the program, bytes where known).
     rdd_hints: list[tuple[str, str, int | None]] = []
     #: Why tasks failed, first lines → times; at most 50.
     failures: dict[str, int] = {}
@@ -225,7 +225,7 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     event_log: str | None = None
     #: The folder of an event log on another file system that is not read yet.
     pending_events: str | None = None
-    #: Memory of the smallest node that executors may get, where the cluster told.
+    #: Memory of the smallest node that executors may get, where the cluster reports it.
     smallest_node_bytes: int | None = None
 
 
@@ -249,7 +249,7 @@ def file_of(state_dir: Path, run: str) -> Path:
 
 
 def read(path: Path) -> RunMetrics:
-    """Read a file; a note says so where it has a later format. Raises OSError, and ValueError for none of ours."""
+    """Read a file; one of a later format gets a note. Raises OSError, and ValueError for none of ours."""
     content = path.read_bytes()
     try:
         metrics = msgspec.json.decode(content, type=RunMetrics)

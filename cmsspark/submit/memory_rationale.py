@@ -67,6 +67,6 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
     ]
     number = f"the last {len(runs)} runs" if len(runs) > 1 else "the last run"
     if not figures:
-        yield f"measured: no peaks of memory in {number}; cmsspark advise {job} says why"
+        yield f"measured: no peaks of memory in {number}; cmsspark advise {job} shows why"
         return
     yield f"measured: {', '.join(figures)}, spilled {volume(worst.spilled)} in {number}; cmsspark advise {job}"

@@ -48,7 +48,7 @@ def local() -> RunMetrics:
 
 
 def tiny() -> RunMetrics:
-    """A small job: its shares and ratios are large, and say nothing."""
+    """A small job: its shares and ratios are large, and mean nothing."""
     run = empty("spark", "local[2]")
     totals = TaskTotals(tasks=8, run_ms=100, task_ms=400, gc_ms=90, disk_spilled_bytes=1, memory_spilled_bytes=1)
     stage = StageEntry(0, 0, "count at a.py:1", 8, 0, 400, totals=totals, task_ms=Spread(1, 2, 390))
