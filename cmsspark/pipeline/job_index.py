@@ -103,16 +103,16 @@ def _period_jobs() -> Iterator[Job]:
 
 
 def _other_jobs() -> Iterator[Job]:
-    about = "Which datasets will be popular in the week from a day on, and how good such forecasts were"
+    about = "The datasets that will be popular in a week, and how good such forecasts were"
     tables = ("popularity_forecast", "popularity_quality", "popularity_predictions")
     yield Job("popularity_forecast", about, tables, needs_spark=False)
-    about = "How good forecasts of popularity would have been in past weeks, one Spark task each"
+    about = "How good forecasts of popularity were in past weeks, one Spark task each"
     yield Job("popularity_evaluate", about, ("popularity_evaluation",))
     about = "Features and labels of each dataset and week, from the stored days before a day"
     yield Job("popularity_features", about, ("popularity_features",), needs_spark=False)
     about = "A model of popularity with its model card, to predict with later"
     yield Job("popularity_train", about, ("popularity_models",), needs_spark=False)
-    about = "What caches of several sizes would have missed at each site, by policy, one Spark task each"
+    about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"
     yield Job("xcache", about, ("xcache",), needs_spark=False, feed="xcache")

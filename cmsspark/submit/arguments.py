@@ -38,7 +38,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--yarn", "on the YARN cluster that HADOOP_CONF_DIR names"),
         Option("--k8s", "on Kubernetes (needs --master k8s://https://HOST:PORT)"),
         Option("--profile", "a profile: local, yarn, k8s, or your own file", "NAME"),
-        Option("--engine", "of jobs on logs and dumps: auto, processes (of this host, no JVM) or spark", "NAME"),
+        Option("--engine", "of jobs on logs and dumps: auto, processes (this host, no JVM) or spark", "NAME"),
         Option("--deploy-mode", "client: the driver runs here; cluster: on the cluster", "MODE"),
         Option("--wait", "in cluster mode: until it ends, with its exit code (the default)"),
         Option("--no-wait", "in cluster mode: return after the submission"),

@@ -24,6 +24,9 @@ class Raw:
 class _Absent:
     """No member of this name."""
 
+    def __repr__(self) -> str:
+        return "absent"
+
 
 ABSENT = _Absent()
 Pairs = list[tuple[str, object]]

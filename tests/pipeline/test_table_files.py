@@ -51,7 +51,7 @@ def written(folder: Path, content: bytes | str | pl.DataFrame, name: str = "a.cs
         PLAIN.replace("-05", "-04T23:30:00-05:00"),
         PLAIN.replace(",3", ',"3.0"'),
         "extra,accesses,dataset,day\nx,3,/a/b/C,2026-01-05\n,4,/a/b/C,2026-01-06\n",
-        gzip.compress(PLAIN.encode()),
+        gzip.compress(PLAIN.encode(), mtime=0),
         "day,dataset,accesses\n1767571200,/a/b/C,3\n1767657600,/a/b/C,4\n".replace("1767571200", "2026-01-05")
         .replace("1767657600", "2026-01-06"),
     ],
@@ -112,7 +112,7 @@ LATE = "".join(f"2026-01-05,/a{number},3\n" for number in range(300))
         ("day,dataset,accesses\n2026-01-05,,3\n", "nulls"),
         ("day,dataset,accesses\n2026-01-05,a,3,4,5\n", "cannot be read"),
         ("day,dataset,accesses\n2026-01-05,\xe9,3\n".encode("latin-1"), "cannot be read"),
-        (gzip.compress(PLAIN.encode())[:-9], "cannot be read"),
+        (gzip.compress(PLAIN.encode(), mtime=0)[:-9], "cannot be read"),
         (FRAME.with_columns(accesses=pl.Series([[1], [2]])), "another type"),
         (FRAME.with_columns(accesses=pl.Series([True, False])), "another type"),
         (FRAME.with_columns(pl.col("dataset").cast(pl.Binary)), "another type"),
