@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import click
 from cmsspark import __version__, clock
 from cmsspark.errors import DataError, Exit, InputMissing, OutputError, UsageError
 from cmsspark.pipeline.options import settings_of
+from cmsspark.readable import json_text
 from cmsspark.reports.terminal import NOTHING, Coloured, echo_table, volume
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
@@ -169,7 +169,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
 
     if as_json:
         for row in rows:
-            click.echo(json.dumps({**row.__dict__, "ratio": row.ratio}))
+            click.echo(json_text({**row.__dict__, "ratio": row.ratio}))
         return
 
     def shown(measure: str, value: float | None) -> str:
@@ -193,6 +193,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
 
 def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
     from cmsspark.monitor.suite_pages import SCALING_HEADINGS, scaling_rows
+    from cmsspark.monitor.suite_scaling import scaling
 
     sizes = [result for result in results if result.run.input_size]
     if not sizes:
@@ -203,10 +204,11 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
         )
     rows = scaling_rows(sizes)
     if as_json:
-        for row in rows:
-            click.echo(json.dumps(dict(zip(SCALING_HEADINGS, row, strict=True))))
+        for row, one in zip(rows, scaling(sizes), strict=True):
+            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **one.as_dict()}))
         return
-    echo_table(SCALING_HEADINGS, rows, left=(0, 1, 2, 3, 4), optional=(3,))
+    # The law is what the table is for: in a narrow terminal the names of steps give way.
+    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, left=(0, 1, 2, 3, 4), whole=(4,), optional=(3,))
 
 
 @command.command("results")

@@ -8,11 +8,12 @@ from html import escape
 from typing import Final
 
 from cmsspark import clock
-from cmsspark.monitor.growth import LEAST_SIZES, fit
+from cmsspark.monitor.growth import LEAST_SIZES
 from cmsspark.monitor.processes_roles import ROLES
 from cmsspark.monitor.suite_charts import lines
 from cmsspark.monitor.suite_file import ALL, size_text
 from cmsspark.monitor.suite_results import SuiteResult
+from cmsspark.monitor.suite_scaling import scaling
 from cmsspark.readable import readable
 from cmsspark.reports.page import document
 from cmsspark.reports.terminal import volume
@@ -105,29 +106,19 @@ def _sums(own: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
 
 def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, str, str, str]]:
     """For each step, role and measure: values by size as text, the law, and what it gives for ten times the size."""
-    # A step that is shorter than the interval has a time, and no samples.
-    steps = dict.fromkeys(step.name for result in results for step in result.steps)
-    roles = dict.fromkeys(key for result in results for key in result.maxima)
-    keys = [(step, role) for step in steps for role in (ALL, *ROLES) if role == ALL or (step, role) in roles]
     largest = max((result.run.input_size or 0 for result in results), default=0)
     rows = []
-    for step, role in keys:
-        for measure in ("rss_bytes", "seconds") if role == ALL else ("rss_bytes",):
-            points = []
-            for result in results:
-                maxima = result.maxima.get((step, role))
-                value = result.seconds(step) if measure == "seconds" else maxima and maxima.rss_bytes
-                if result.run.input_size and value:
-                    points.append((result.run.input_size, float(value)))
-            show = _volume if measure == "rss_bytes" else (lambda seconds: f"{seconds:.1f} s")
-            if not points:
-                continue
-            text = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in points)
-            growth = fit(points)
-            law = str(growth) if growth else f"needs {LEAST_SIZES} sizes"
-            at = show(growth.at(10 * largest)) if growth and growth.is_clear else _NOTHING
-            rows.append((step, role, "resident" if measure == "rss_bytes" else measure, text, law, at))
+    for one in scaling(results):
+        show = _volume if one.measure == "resident" else _seconds
+        text = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in one.points)
+        law = str(one.growth) if one.growth else f"needs {LEAST_SIZES} sizes"
+        at = show(one.growth.at(10 * largest)) if one.growth and one.growth.is_clear else _NOTHING
+        rows.append((one.step, one.role, one.measure, text, law, at))
     return rows
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s"
 
 
 SCALING_HEADINGS: Final = ("step", "role", "measure", "by size", "grows as", "at 10 × the largest")

@@ -12,12 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cmsspark.commands.perf import _echo_scaling
 from cmsspark.errors import SettingsError
 from cmsspark.monitor.growth import fit
 from cmsspark.monitor.suite_file import filled, read_suite, size_text
 from cmsspark.monitor.suite_pages import scaling_rows
 from cmsspark.monitor.suite_processes import STEP_VARIABLE
-from cmsspark.monitor.suite_results import StepTime, SuiteResult, differences, only_in_one
+from cmsspark.monitor.suite_results import Maxima, StepTime, SuiteResult, differences, only_in_one
 from cmsspark.store.process_samples import LogEntry, WatchedRun, open_processes
 from tests.monitor.test_processes_watch import until
 from tests.monitor.test_suites import CLI, perf, result, suite_file
@@ -207,6 +208,34 @@ def test_no_law_is_named_for_values_that_fall_or_have_none(values: list[int], te
     results = [result("1", 1, value, float(2**number)) for number, value in enumerate(values)]
     row = next(row for row in scaling_rows(results) if row[1:3] == ("all", "resident"))
     assert text in row[4] and row[5] == at
+
+
+def test_scaling_as_json_has_numbers(tmp_path: Path) -> None:
+    with open_processes(tmp_path) as database:
+        for number, size in enumerate((1.0, 10.0, 100.0)):
+            run = f"r{number}"
+            database.put_run(WatchedRun(run, number, "h", suite="s", release="1", status="DONE", input_size=size))
+            entries = [LogEntry(run, 0, "mark", "begin x"), LogEntry(run, int(size * 1000), "mark", "end x exit 0")]
+            database.add([], entries)
+    rows = [json.loads(line) for line in perf(tmp_path, "compare", "s", "--json").stdout.splitlines()]
+    assert [(row["step"], row["measure"], row["law"], row["exponent"]) for row in rows] == [("x", "seconds", "n", 1.0)]
+    assert rows[0]["points"] == [[1.0, 1.0], [10.0, 10.0], [100.0, 100.0]] and rows[0]["error"] == 0
+    assert rows[0]["grows as"] == "n (exponent 1.00, ±0%)" and rows[0]["at 10 × the largest"] == "1000.0 s"
+
+
+def test_the_law_stays_whole_in_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a_step_whose_name_is_as_long_as_names_of_steps_may_be_or_so"
+    steps = [StepTime(name, 0, 5_000, 0)]
+    runs = [WatchedRun(f"r{n}", n, "h", suite="s", release="1", input_size=10.0**n, status="DONE") for n in range(3)]
+    results = [
+        SuiteResult(run, steps, {(name, role): Maxima(1.0, 2, 10**9, None, 1) for role in ("all", "python_driver")})
+        for run in runs
+    ]
+    shown: list[str] = []
+    monkeypatch.setattr("cmsspark.reports.terminal.terminal_width", lambda: 80)
+    monkeypatch.setattr("cmsspark.reports.terminal.click.echo", lambda text: shown.append(text))
+    _echo_scaling(results, as_json=False)
+    assert max(map(len, shown)) <= 80 and sum("constant (exponent 0.00, ±0%)" in line for line in shown) == 3
 
 
 def test_equal_sizes_and_one_point_have_no_law() -> None:
