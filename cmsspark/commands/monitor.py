@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 from collections.abc import Sequence
@@ -189,6 +190,7 @@ def node_command(
     from cmsspark.secrets import read_password
 
     server = processes_node.CollectorServer.of(collector, read_password(token_file), ca)
+    _check_seconds(ttl=ttl, interval=interval, patience=patience)
     if name is not None:
         check_node_name(name)
     root = find_node_manager() if pid is None else pid
@@ -249,6 +251,7 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None, d
     from cmsspark.monitor.processes_sampler import require_psutil
     from cmsspark.monitor.processes_watch import WatchOptions, watch
 
+    _check_seconds(interval=1.0 if interval is None else interval)
     psutil = require_psutil()
     if not psutil.pid_exists(pid):
         raise UsageError("a process to watch is wanted", where=f"PID {pid}", found="no such process")
@@ -283,6 +286,13 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
     found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
     send_annotations(settings.metrics, found)
     click.echo(f"{found.count} stages and queries of {found.run}")
+
+
+def _check_seconds(**options: float) -> None:
+    """Raises UsageError (2) for nan and infinity, which ranges of options let through."""
+    for name, value in options.items():
+        if not math.isfinite(value):
+            raise UsageError(f"--{name} is a number of seconds", found=str(value))
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

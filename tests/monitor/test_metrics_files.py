@@ -1,6 +1,7 @@
 """Files for receivers of live metrics: Compose by its schema, Helm values by what the charts read, Grafana's files.
 
-``compose-spec.json`` is the schema of the Compose specification as compose-go 2.4.7 has it, unchanged (Apache-2.0).
+``compose-spec.json`` is the schema of the Compose specification as compose-go 2.4.7 has it, unchanged: Apache-2.0,
+``compose-spec.NOTICE.txt``.
 """
 
 from __future__ import annotations

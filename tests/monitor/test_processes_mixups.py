@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from cmsspark import clock
+from cmsspark.cli import command
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.monitor.processes_collector import Batch, Collector
 from cmsspark.monitor.processes_node import CollectorServer, NodeMonitor, sender_to
@@ -249,3 +251,14 @@ def test_times_are_as_they_are_where_no_clock_differs() -> None:
         with_one_clock(rows, [LogEntry("r", 1, "clock", "nonsense", "h"), LogEntry("r", 1, "info", "+5 ms x", "h")])
         == rows
     )
+
+
+@pytest.mark.parametrize("words", [("--ttl", "nan"), ("--interval", "inf"), ("--patience", "nan")])
+def test_seconds_are_finite(tmp_path: Path, words: tuple[str, str]) -> None:
+    file = tmp_path / "token"
+    file.touch(mode=0o600)
+    file.write_text(TOKEN)
+    node = ["monitor", "node", "--collector", "http://127.0.0.1:1", "--token-file", str(file), "--pid", "1"]
+    for command_line in ([*node, *words], ["monitor", "watch", "1", "--interval", "nan"]):
+        done = CliRunner().invoke(command, command_line, standalone_mode=False)
+        assert getattr(done.exception, "exit_code", None) == 2 and "number of seconds" in str(done.exception)
