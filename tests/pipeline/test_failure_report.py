@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from datetime import date
 from pathlib import Path
@@ -85,8 +86,12 @@ def test_a_bug_and_a_day_that_is_not_ready_leave_a_page_too_and_an_interruption_
 
 
 def test_pages_of_a_day_are_few_and_go_when_it_is_done(folder: Path) -> None:
-    pages = [fails(DataError(f"reason {number}"))[0] for number in range(7)]
-    assert sorted(pages[0].parent.iterdir()) == sorted(pages)[-5:]
+    pages = []
+    for number in range(7):
+        pages.append(fails(DataError(f"reason {number}"))[0])
+        # An hour between them.
+        os.utime(pages[-1], times=(3600 * number, 3600 * number))
+    assert set(pages[0].parent.iterdir()) == set(pages[-5:])
     run(None, [])
     assert not pages[0].parent.exists()
 
