@@ -32,6 +32,7 @@ _TYPE_NAMES: Final = {
 _EXPECTED: Final = re.compile(r"Expected `([^`]+)`(.*?)(?:, got `.*)?")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
+_LENGTH: Final = re.compile(r" of length >= (\d+)")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
 
 
@@ -100,7 +101,10 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     verb, below = ("has", " below it") if types == [_TYPE_NAMES["object"]] else ("is", "")
     is_one_value = not isinstance(values, list | dict) and values is not None
     hint = "put it in quotes" if types == [_TYPE_NAMES["str"]] and is_one_value else None
-    return file.error(f"{subject} {verb} {' or '.join(types)}{expected[2]}{below}", *key, found=values, next_step=hint)
+    if types == [_TYPE_NAMES["array"]] and is_one_value:
+        hint = "write it as [VALUE, …], or one `- VALUE` a line"
+    limit = _LENGTH.sub(r" with at least \1 in it", expected[2]) if types == [_TYPE_NAMES["array"]] else expected[2]
+    return file.error(f"{subject} {verb} {' or '.join(types)}{limit}{below}", *key, found=values, next_step=hint)
 
 
 def _members(kind: Any) -> list[Any]:
@@ -185,7 +189,9 @@ class _Parser:
     def _not_yaml(self, error: yaml.YAMLError) -> SettingsError:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
-        if "end of stream" in problem:  # point at the construct that is not closed, not at the end of the file
+        if (
+            "end of stream" in problem or "<stream end>" in problem
+        ):  # point at the construct that is not closed, not at the end of the file
             mark = getattr(error, "context_mark", None) or mark
         where = self._name if mark is None else f"{self._name}, line {mark.line + 1}"
         return SettingsError("settings must be plain YAML", where=where, found=problem)

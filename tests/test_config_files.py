@@ -49,7 +49,7 @@ MAIL = "daily:\n  mail:\n    to: [a@b]\n    from: c@d\n"
         ("daily:\n  days: 1.5\n", 2, "daily.days is a whole number", "1.5", None),
         ("daily:\n  patience: long\n", 2, "daily.patience is a number", "'long'", None),
         ("daily:\n  publish: 1\n", 2, "daily.publish is true or false", "1", None),
-        ("daily:\n  jobs: x\n", 2, "daily.jobs is a list", "'x'", None),
+        ("daily:\n  jobs: x\n", 2, "daily.jobs is a list", "'x'", "write it as [VALUE, …], or one `- VALUE` a line"),
         ("daily:\n  jobs: [a, 2]\n", 2, "each of daily.jobs is a text", "2", "put it in quotes"),
         ("daily:\n  mail:\n    to: [a]\n", 2, "daily.mail needs `from`", None, None),
         (MAIL + "    security: startls\n", 5, "daily.mail.security is one of none, starttls, tls", "'startls'",

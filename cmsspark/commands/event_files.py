@@ -26,7 +26,7 @@ def event_files(location: str) -> Files:
 def with_events(state_dir: Path, metrics: RunMetrics) -> RunMetrics:
     """The run with its event log, read now where it is on another file system and was not read yet.
 
-    Where it cannot be read, that is said, and the run is what is known without.
+    Where it cannot be read, a message on stderr names the reason, and the run is returned without it.
     """
     from cmsspark.monitor.event_log_search import completed
 

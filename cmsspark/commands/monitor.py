@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 from collections.abc import Sequence
@@ -161,6 +162,9 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
 )
 @click.option("--pid", type=click.IntRange(min=1), help="Watch below this process. [default: the host's NodeManager]")
 @click.option(
+    "--name", metavar="NAME", help="The name of this node, where two have one host name. [default: the host name]"
+)
+@click.option(
     "--buffer",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
@@ -173,7 +177,7 @@ def _processes(samples: Sequence[ProcessSample]) -> list[tuple[Any, ...]]:
 @_DEBUG
 def node_command(
     collector: str, token_file: Path, run: str | None, ttl: float, interval: float, patience: float, pid: int | None,
-    buffer: Path | None, ca: Path | None, settings_file: str | None, debug: bool,
+    name: str | None, buffer: Path | None, ca: Path | None, settings_file: str | None, debug: bool,
 ) -> None:  # fmt: skip
     """Watch the NodeManager of this host and all below it, and send what is measured to a collector.
 
@@ -181,14 +185,19 @@ def node_command(
     not answered for --patience seconds.
     """
     from cmsspark.monitor import processes_node
+    from cmsspark.monitor.processes_node_manager import find_node_manager
+    from cmsspark.monitor.processes_request import check_node_name
     from cmsspark.secrets import read_password
 
     server = processes_node.CollectorServer.of(collector, read_password(token_file), ca)
-    root = processes_node.find_node_manager() if pid is None else pid
+    _check_seconds(ttl=ttl, interval=interval, patience=patience)
+    if name is not None:
+        check_node_name(name)
+    root = find_node_manager() if pid is None else pid
     folder = buffer or settings_of(settings_file).state_dir / "monitor" / "buffer"
     sender = processes_node.sender_to(server, folder, lambda text: click.echo(text, err=True))
     click.echo(f"watching process {root} and all below it; sending to {collector}", err=True)
-    reason = processes_node.NodeMonitor(root, sender, run, ttl, interval, patience).watch()
+    reason = processes_node.NodeMonitor(root, sender, run, ttl, interval, patience, name).watch()
     click.echo(f"ended: {reason}", err=True)
 
 
@@ -208,11 +217,11 @@ def collect_command(
     settings_file: str | None, debug: bool,
 ) -> None:  # fmt: skip
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
-    from cmsspark.monitor import processes_collector
+    from cmsspark.monitor import processes_address, processes_collector
     from cmsspark.secrets import read_password
 
-    processes_collector.check_address(host, tls_cert is not None, without_tls)
-    tls = processes_collector.server_tls(tls_cert, tls_key)
+    processes_address.check_address(host, tls_cert is not None, without_tls)
+    tls = processes_address.server_tls(tls_cert, tls_key)
     state_dir = settings_of(settings_file).state_dir
     collector = processes_collector.Collector(state_dir, read_password(token_file), host, port, tls)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -242,6 +251,7 @@ def watch_command(pid: int, interval: float | None, settings_file: str | None, d
     from cmsspark.monitor.processes_sampler import require_psutil
     from cmsspark.monitor.processes_watch import WatchOptions, watch
 
+    _check_seconds(interval=1.0 if interval is None else interval)
     psutil = require_psutil()
     if not psutil.pid_exists(pid):
         raise UsageError("a process to watch is wanted", where=f"PID {pid}", found="no such process")
@@ -276,6 +286,13 @@ def annotate_command(run: str, settings_file: str | None, debug: bool) -> None:
     found = run_annotations(settings.metrics.prefix, settings.state_dir / "monitor" / "runs" / run / "run.json")
     send_annotations(settings.metrics, found)
     click.echo(f"{found.count} stages and queries of {found.run}")
+
+
+def _check_seconds(**options: float) -> None:
+    """Raises UsageError (2) for nan and infinity, which ranges of options let through."""
+    for name, value in options.items():
+        if not math.isfinite(value):
+            raise UsageError(f"--{name} is a number of seconds", found=str(value))
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""``cmsspark monitor events``: what an event log of Spark says, whoever wrote it."""
+"""``cmsspark monitor events``: the figures and findings of any event log of Spark."""
 
 from __future__ import annotations
 

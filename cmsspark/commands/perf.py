@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import __version__, clock
-from cmsspark.errors import DataError, Exit, InputMissing, UsageError
+from cmsspark.errors import DataError, Exit, InputMissing, OutputError, UsageError
 from cmsspark.pipeline.options import settings_of
+from cmsspark.readable import json_text
 from cmsspark.reports.terminal import NOTHING, Coloured, echo_table, volume
 from cmsspark.store.process_samples import ProcessDatabase, read_processes
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cmsspark.monitor.suite_results import Difference, SuiteResult
 
 _SETTINGS: Final = click.option("--settings", "settings_file", metavar="FILE", help="The settings file.")
+_LONGEST_RELEASE: Final = 100
 _DEBUG: Final = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
@@ -52,6 +54,10 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
     from cmsspark.monitor.suite_run import SuiteRunner
 
     require_psutil()
+    if not release.strip() or not release.isprintable() or len(release) > _LONGEST_RELEASE:
+        raise UsageError(
+            f"--release is a name of at most {_LONGEST_RELEASE} printable characters", found=repr(release[:200])
+        )
     suite = read_suite(suite_file)
     state_dir = settings_of(settings_file).state_dir
     runner = SuiteRunner(
@@ -76,18 +82,25 @@ def run_command(suite_file: Path, release: str, settings_file: str | None, debug
 
 def _exit_code(code: int) -> int:
     """A step's own code; one that a signal ended, or that took too long, may be tried again."""
-    return code if 0 < code < 126 and code != 124 else int(Exit.NOT_READY)
+    return code if 0 < code < 128 and code != 124 else int(Exit.NOT_READY)
 
 
 def _echo_result(result: SuiteResult) -> None:
+    from cmsspark.monitor.suite_file import size_text
+
     run = result.run
-    size = f", size {run.input_size:g}" if run.input_size else ""
+    size = f", size {size_text(run.input_size)}" if run.input_size else ""
     click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (step, role, one.processes, f"{one.cpu_percent:,.0f}", volume(one.virtual_bytes), volume(one.rss_bytes),
          None if one.pss_bytes is None else volume(one.pss_bytes), result.seconds(step) if role == "all" else None)
         for (step, role), one in result.maxima.items()
     ]  # fmt: skip
+    # A step that is shorter than the interval has no sample.
+    sampled = {step for step, _ in result.maxima}
+    rows += [
+        (one.name, "all", None, None, None, None, None, one.seconds) for one in result.steps if one.name not in sampled
+    ]
     heads = ("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max", "seconds")
     echo_table(heads, rows, left=(0, 1), optional=(2, 6), indent="  ")
 
@@ -114,8 +127,16 @@ def compare_command(
     With the releases BEFORE and AFTER: their latest complete runs, for each input size that both have. With one
     release or none: how it grows with the input size, with the law that fits.
     """
-    from cmsspark.monitor.suite_results import differences, latest_by_size
+    from cmsspark.monitor.suite_results import differences, latest_by_size, only_in_one
 
+    if tolerance is not None and not math.isfinite(tolerance):
+        raise UsageError("--tolerance is a share such as 0.2", found=str(tolerance))
+    if after is not None and after == before:
+        raise UsageError(
+            "BEFORE and AFTER are two releases",
+            found=f"{before} twice",
+            next_step=f"cmsspark perf longevity {suite} compares runs of one release",
+        )
     with _database(settings_of(settings_file).state_dir) as database:
         first = latest_by_size(database, suite, before)
         second = latest_by_size(database, suite, after) if after is not None else None
@@ -128,10 +149,12 @@ def compare_command(
     if not rows:
         raise InputMissing(
             "two releases with a run of the same input size are wanted",
-            found=f"sizes {', '.join(map(str, first))} and {', '.join(map(str, second))}",
+            found="; ".join(only_in_one(first, second)),
             next_step="run the suite of both releases with the same sizes: cmsspark perf run",
         )
     _echo_differences(rows, as_json, tolerance)
+    for line in only_in_one(first, second):
+        click.echo(f"not compared: {line}", err=True)
     grown = [row for row in rows if tolerance is not None and row.ratio is not None and row.ratio > 1 + tolerance]
     if grown:
         raise DataError(
@@ -142,9 +165,11 @@ def compare_command(
 
 
 def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | None) -> None:
+    from cmsspark.monitor.suite_file import size_text
+
     if as_json:
         for row in rows:
-            click.echo(json.dumps({**row.__dict__, "ratio": row.ratio}))
+            click.echo(json_text({**row.__dict__, "ratio": row.ratio}))
         return
 
     def shown(measure: str, value: float | None) -> str:
@@ -159,7 +184,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
         return Coloured(f"{row.ratio:.2f}", "red") if is_more else f"{row.ratio:.2f}"
 
     cells = [
-        (None if row.size is None else f"{row.size:g}", row.step, row.role, row.measure,
+        (None if row.size is None else size_text(row.size), row.step, row.role, row.measure,
          shown(row.measure, row.before), shown(row.measure, row.after), ratio(row))
         for row in rows
     ]  # fmt: skip
@@ -168,6 +193,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
 
 def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
     from cmsspark.monitor.suite_pages import SCALING_HEADINGS, scaling_rows
+    from cmsspark.monitor.suite_scaling import scaling
 
     sizes = [result for result in results if result.run.input_size]
     if not sizes:
@@ -178,10 +204,11 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
         )
     rows = scaling_rows(sizes)
     if as_json:
-        for row in rows:
-            click.echo(json.dumps(dict(zip(SCALING_HEADINGS, row, strict=True))))
+        for row, one in zip(rows, scaling(sizes), strict=True):
+            click.echo(json_text({**dict(zip(SCALING_HEADINGS, row, strict=True)), **one.as_dict()}))
         return
-    echo_table(SCALING_HEADINGS, rows, left=(0, 1, 2, 3, 4), optional=(3,))
+    # The law is what the table is for: in a narrow terminal the names of steps give way.
+    echo_table((*SCALING_HEADINGS[:-1], "at 10 ×"), rows, left=(0, 1, 2, 3, 4), whole=(4,), optional=(3,))
 
 
 @command.command("results")
@@ -189,14 +216,18 @@ def _echo_scaling(results: list[SuiteResult], as_json: bool) -> None:
 @click.option("--release", help="[default: that of the latest complete run]")
 @_page_options
 def results_command(suite: str, release: str | None, out: Path | None, settings_file: str | None, debug: bool) -> None:
-    """Write the page of the latest complete run of SUITE: maxima, charts over time, the largest processes."""
+    """Write the page of the latest complete run of SUITE: maxima, charts over time, the largest processes.
+
+    Of a suite with input sizes it is the run of the largest one, beside how all of them grow.
+    """
+    from cmsspark.monitor.processes_request import with_one_clock
     from cmsspark.monitor.suite_pages import results_page
     from cmsspark.monitor.suite_results import latest_by_size
 
     with _database(settings_of(settings_file).state_dir) as database:
         results = list(latest_by_size(database, suite, release).values())
         last = results[-1]
-        samples = database.samples(last.run.run)
+        samples = with_one_clock(database.samples(last.run.run), database.log(last.run.run))
     _write(out or Path(f"{suite}-results.html"), results_page(last, samples, results))
 
 
@@ -207,15 +238,10 @@ def results_command(suite: str, release: str | None, out: Path | None, settings_
 def longevity_command(suite: str, limit: int, out: Path | None, settings_file: str | None, debug: bool) -> None:
     """Write the page with the trend over the last runs of SUITE."""
     from cmsspark.monitor.suite_pages import longevity_page
-    from cmsspark.monitor.suite_results import result_of
+    from cmsspark.monitor.suite_results import result_of, runs_of
 
     with _database(settings_of(settings_file).state_dir) as database:
-        runs = database.runs(suite=suite, limit=limit)
-        if not runs:
-            raise InputMissing(
-                f"a run of the suite {suite} is wanted", found="none", next_step="run it first: cmsspark perf run"
-            )
-        results = [result_of(database, run) for run in reversed(runs)]
+        results = [result_of(database, run) for run in reversed(runs_of(database, suite, limit))]
     _write(out or Path(f"{suite}-longevity.html"), longevity_page(suite, results))
 
 
@@ -250,5 +276,8 @@ def _database(state_dir: Path) -> Iterator[ProcessDatabase]:
 
 
 def _write(path: Path, page: str) -> None:
-    path.write_text(page, encoding="utf-8")
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise OutputError("the page cannot be written", where=path, found=error.strerror) from None
     click.echo(path)

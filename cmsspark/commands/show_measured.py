@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from cmsspark.commands.event_files import with_events
-from cmsspark.monitor.measured_runs import find_run
+from cmsspark.monitor.measured_runs import find_run, require_one
 from cmsspark.monitor.run_report import report
 from cmsspark.readable import json_text, readable
 from cmsspark.reports.terminal import terminal_width
@@ -26,9 +26,13 @@ def echo_measured(state_dir: Path, run: Run) -> None:
 
 
 def only_measured(state_dir: Path, name: str, *, as_json: bool) -> bool:
-    """Print a run that is measured and not in the run history, such as a script's; False where there is none."""
+    """Print a run that is measured and not in the run history, such as a script's; False where there is none.
+
+    Raises DataError (65) where its file cannot be read, UsageError (2) where several ids begin with ``name``.
+    """
     metrics = find_run(state_dir, name)
     if metrics is None:
+        require_one(state_dir, name)
         return False
     metrics = with_events(state_dir, metrics)
     if as_json:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from cmsspark.monitor import memory_sizes as sizes
+from cmsspark.monitor.advice_peaks import Worst, confidence_of, worst_of
 from cmsspark.monitor.memory_sizes import MIB
 from cmsspark.reports.terminal import volume
-from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics
+from cmsspark.store.run_metrics import RunMetrics
 
 #: Shares of the heap above which it grows and below which it may shrink, and of garbage collection.
 GROW_ABOVE: Final = 0.95
@@ -28,38 +29,23 @@ LEAST_HEAP: Final = 512 * MIB
 #: memory.fraction may be 0.7 from this heap on, with less storage than this share of the unified memory.
 _LARGE_HEAP: Final = 8 << 30
 _LITTLE_STORAGE: Final = 0.05
+#: Areas that Spark measures together: with one of them, those without an entry are zero.
+_UNIFIED: Final = {"JVMHeapMemory", "OnHeapUnifiedMemory", "OnHeapStorageMemory", "OnHeapExecutionMemory"}
+_NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
 _PARTITION_BYTES: Final = 128 * MIB
-_ENOUGH_RUNS: Final = 3
-_SHORT_MS: Final = 10_000
 
 
 class Advice(Struct, frozen=True):
     """One piece of advice. ``conf``: the exact option; None where the value should stay, or nothing can be known."""
 
     subject: str
-    #: What the option is now and what it should be, or why nothing can be said.
+    #: What the option is now and what it should be, or why no advice is possible.
     text: str
     conf: str | None = None
     inputs: str = ""
     formula: str = ""
     #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
     confidence: str = "none"
-
-
-class Worst(Struct):
-    """The largest value of each figure over runs and executors; bytes."""
-
-    heap: int = 0
-    unified: int = 0
-    storage: int = 0
-    jvm_rss: int = 0
-    python: int = 0
-    other: int = 0
-    off_heap_used: int = 0
-    direct: int = 0
-    gc_share: float = 0.0
-    spilled: int = 0
-    killed: bool = False
 
 
 def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
@@ -72,9 +58,10 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     # Other options make other peaks: only runs with today's are compared.
     same = [run for run in spark if sizes.heap(run.options, role) == sizes.heap(latest.options, role)]
     worst = worst_of(same, role)
-    confidence = _confidence(same)
-    found = [_heap(worst, latest, role, confidence)]
-    found += [_overhead(worst, latest, role, confidence), _fraction(worst, latest, role, confidence)]
+    confidence = confidence_of(same)
+    overhead = _overhead(worst, latest, role, confidence)
+    found = [_within_node(_heap(worst, latest, role, confidence), overhead, latest, role), overhead]
+    found.append(_fraction(worst, latest, role, confidence))
     found += [_storage(worst, latest, confidence), _off_heap(worst, latest), _cores(worst, latest)]
     found.append(_partitions(same, latest))
     return found
@@ -89,45 +76,6 @@ def _why_nothing(runs: Sequence[RunMetrics]) -> str:
     return f"not known: no run has figures of executors{f' ({sorted(reasons)[0]})' if reasons else ''}"
 
 
-def worst_of(runs: Sequence[RunMetrics], role: str) -> Worst:
-    """The worst of the role's executors over runs."""
-    worst = Worst()
-    for run in runs:
-        totals = run.totals
-        if totals.run_ms:
-            worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
-        worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
-        worst.killed = worst.killed or any(finding.code == "container_killed" for finding in run.findings)
-        worst.heap = max([worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")])
-        for entry in run.executors:
-            if (entry.executor == "driver") == (role == "driver"):
-                _take(worst, entry)
-    return worst
-
-
-def _take(worst: Worst, entry: ExecutorEntry) -> None:
-    peaks = entry.peaks
-    worst.heap = max(worst.heap, peaks.get("JVMHeapMemory", 0))
-    worst.unified = max(worst.unified, peaks.get("OnHeapUnifiedMemory", 0))
-    worst.storage = max(worst.storage, peaks.get("OnHeapStorageMemory", 0))
-    worst.jvm_rss = max(worst.jvm_rss, peaks.get("ProcessTreeJVMRSSMemory", 0))
-    worst.python = max(worst.python, peaks.get("ProcessTreePythonRSSMemory", 0))
-    worst.off_heap_used = max(worst.off_heap_used, peaks.get("OffHeapUnifiedMemory", 0))
-    worst.direct = max(worst.direct, peaks.get("DirectPoolMemory", 0))
-    # Spark runs pgrep to see its children: for a moment such a child is a copy of the JVM, as large in addresses.
-    is_copy = peaks.get("ProcessTreeOtherVMemory", 0) > 0.9 * peaks.get("ProcessTreeJVMVMemory", 1)
-    if not is_copy:
-        worst.other = max(worst.other, peaks.get("ProcessTreeOtherRSSMemory", 0))
-
-
-def _confidence(runs: Sequence[RunMetrics]) -> str:
-    """More runs, all of which lasted, say more; one that was killed only a lower bound."""
-    long = [run for run in runs if run.totals.run_ms >= _SHORT_MS and run.state == "DONE"]
-    if len(long) >= _ENOUGH_RUNS:
-        return "high"
-    return "medium" if long else "low"
-
-
 def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
     """(heap, of that by execution and storage): the larger of unified / fraction + 300 MB and 1.2 × the heap's peak."""
     unified = int(worst.unified / (fraction or sizes.FRACTION)) + sizes.RESERVED if worst.unified else 0
@@ -136,7 +84,7 @@ def needed_heap(worst: Worst, fraction: float) -> tuple[int, int]:
 
 def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
     subject, now = f"{role} heap", sizes.heap(run.options, role)
-    if not worst.heap:
+    if not worst.heap and not worst.heap_space:
         return Advice(subject, "not known: no peak of the heap was measured (runs too short, or processes too young)")
     fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
     need, unified = needed_heap(worst, fraction)
@@ -153,18 +101,47 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
             (f"the peak is above {GROW_ABOVE:.0%}", share > GROW_ABOVE),
             (f"GC takes more than {GC_GROW:.0%}", worst.gc_share > GC_GROW),
             ("tasks spilled", worst.spilled > 0),
+            ("no heap was left", worst.heap_space),
         )
         if holds
     ]
     if reasons:
         goal = min(max(need, int(GROW_BY * now)), int((1 + MOST_STEP) * now))
         return _sized(subject, f"spark.{role}.memory", now, goal, " and ".join(reasons), inputs, formula, confidence)
+    if not worst.has_succeeded:
+        text = f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
+        return Advice(subject, text, None, inputs, formula, confidence)
     if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and need < now:
         goal = max(need, int((1 - MOST_STEP) * now), LEAST_HEAP)
         why = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
-        # The garbage of a large heap is collected late: its peak says more than is needed.
+        # The garbage of a large heap is collected late: its peak is above what is needed.
         return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence)
-    return Advice(subject, f"{volume(now)} fits; keep it", None, inputs, formula, confidence)
+    return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+
+
+def _written(count: int) -> str:
+    """Bytes as an option has them, so that it can be compared with the advice."""
+    return sizes.as_option(count, MIB)
+
+
+def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> Advice:
+    """The advice on the heap, made smaller where the container would not fit into the smallest node."""
+    node, container = run.smallest_node_bytes, sizes.executor_container(run.options)
+    goal = sizes.size((heap.conf or "").partition("=")[2])
+    now = sizes.heap(run.options, role)
+    if role != "executor" or node is None or container is None or goal is None or goal <= now:
+        return heap
+    beside_now = sizes.overhead(run.options, role)
+    beside = sizes.size((overhead.conf or "").partition("=")[2]) or beside_now
+    room = (node - (container - now - beside_now) - beside) // (256 * MIB) * 256 * MIB
+    if goal <= room:
+        return heap
+    limit = f"the smallest node has {volume(node)}"
+    if room > 1.05 * now:
+        text = f"{_written(now)} → {_written(room)}: {limit}"
+        return structs.replace(heap, text=text, conf=f"spark.executor.memory={_written(room)}")
+    cure = "fewer cores in an executor, or more partitions"
+    return structs.replace(heap, text=f"{_written(now)} is too little and {limit}: {cure}", conf=None)
 
 
 def _sized(
@@ -172,9 +149,9 @@ def _sized(
 ) -> Advice:
     value = sizes.as_option(goal)
     if abs((sizes.size(value) or 0) - now) < 0.05 * now:
-        return Advice(subject, f"{volume(now)} fits; keep it", None, inputs, formula, confidence)
+        return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
     step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
-    text = f"{volume(now)} → {value}: {why}"
+    text = f"{_written(now)} → {value}: {why}"
     return Advice(subject, text, f"{option}={value}", inputs, formula + step, confidence)
 
 
@@ -193,15 +170,17 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
     if worst.killed:
         need, formula = max(need, int(_KILLED_FACTOR * now)), f"max({formula}, 1.5 × {volume(now)}: it was killed)"
     inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other)}"
-    if need > now or need < SHRINK_BELOW * now:
+    if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
         goal = max(need, int((1 - MOST_STEP) * now))
         option = f"spark.{role}.memoryOverhead"
         return _sized(subject, option, now, goal, "what is outside of the heap", inputs, formula, confidence)
-    return Advice(subject, f"{volume(now)} fits; keep it", None, inputs, formula, confidence)
+    return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
 
 
 def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
     now = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    if not worst.areas & _UNIFIED:
+        return Advice("memory fraction", _NO_UNIFIED)
     heap = sizes.heap(run.options, role)
     inputs = f"heap {volume(heap)}, storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}"
     formula = "0.7 only for heaps of 8 GB and more with almost no storage; else 0.6"
@@ -214,6 +193,8 @@ def _fraction(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
 
 def _storage(worst: Worst, run: RunMetrics, confidence: str) -> Advice:
     now = sizes.share(run.options.get("spark.memory.storageFraction"), 0.5)
+    if not worst.areas & _UNIFIED:
+        return Advice("storage fraction", _NO_UNIFIED)
     inputs = (
         f"storage peak {volume(worst.storage)}, unified peak {volume(worst.unified)}, spilled {volume(worst.spilled)}"
     )
@@ -234,19 +215,24 @@ def _off_heap(worst: Worst, run: RunMetrics) -> Advice:
     formula = "max(256 MB, 1.2 × off-heap peak)"
     if goal < SHRINK_BELOW * now or worst.off_heap_used > GROW_ABOVE * now:
         return _sized("off-heap memory", "spark.memory.offHeap.size", now, goal, "its peak", inputs, formula, "medium")
-    return Advice("off-heap memory", f"{volume(now)} fits; keep it", None, inputs, formula, "medium")
+    return Advice("off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium")
 
 
 def _cores(worst: Worst, run: RunMetrics) -> Advice:
     if run.master.startswith("local"):
         return Advice("cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')")
+    if not worst.has_times:
+        return Advice("cores", "not known: no time of a task was measured")
     text = run.options.get("spark.executor.cores", "1")
     now = int(text) if text.isdigit() else 1
-    inputs, formula = f"{now} cores, GC {worst.gc_share:.1%}", "one less where GC takes more than 10 %, not below 2"
+    inputs, formula = (
+        f"{now} core{'s' if now > 1 else ''}, GC {worst.gc_share:.1%}",
+        "one less where GC takes more than 10 %, not below 2",
+    )
     if worst.gc_share > GC_GROW and now > 2:
         advice = f"{now} → {now - 1}: fewer tasks share the heap"
         return Advice("cores", advice, f"spark.executor.cores={now - 1}", inputs, formula, "low")
-    return Advice("cores", f"{now} fit; keep them", None, inputs, formula, "low")
+    return Advice("cores", f"{now} fit{'s; keep it' if now == 1 else '; keep them'}", None, inputs, formula, "low")
 
 
 def _partitions(runs: Sequence[RunMetrics], latest: RunMetrics) -> Advice:

@@ -223,7 +223,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:
 
 
 def _first_line(text: str) -> str:
-    """The line that says what happened: the first one, of a Python trace the first one after it."""
+    """The line with the reason: the first one, of a Python trace the first one after it."""
     lines = text.strip().splitlines() or [""]
     if not lines[0].startswith("Traceback"):
         return lines[0]

@@ -114,7 +114,7 @@ def _arrow(codec: str) -> Callable[[_Ahead], Iterator[bytes]]:
 def _into_buffers(source: Any) -> Iterator[bytes]:
     """What pyarrow returns, also of the piece in which the stream is cut: for that it returns an error alone.
 
-    It has filled the buffer until there. 0xff occurs nowhere in UTF-8, so the rest can be told.
+    It has filled the buffer until there. 0xff occurs nowhere in UTF-8, so the rest can be distinguished.
     """
     buffer = bytearray(_PIECE)
     while True:

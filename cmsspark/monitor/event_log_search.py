@@ -1,7 +1,7 @@
 """Finds the event log of a measured run in the folder that Spark wrote it to, and reads it when it can be reached.
 
 A log on this host's disks is read when the run ends. One on HDFS takes a JVM: it is read when somebody first wants to
-see the run, and what it says is stored then. Until it has an end, it is read each time.
+see the run, and its figures are stored then. Until it has an end, it is read each time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cmsspark.store.run_metrics import RunMetrics
 _HEAD: Final = 30
 #: The clock of a file system may be this much behind.
 _EARLIER_MS: Final = 5_000
-#: Logs without a known application that are looked into, the latest first.
+#: Logs without a known application that are opened, the latest first.
 _MOST_LOOKED_AT: Final = 200
 #: A log without an end that has not changed for so long gets none any more.
 _STILL_MS: Final = 3_600_000
@@ -66,9 +66,9 @@ def _names_run(entry: Entry, run: str, files: Files) -> bool:
 
 
 def with_event_log(metrics: RunMetrics, location: str, files: Files | None = None) -> RunMetrics:
-    """The run with its event log in the folder ``location``, which adds to what REST and samples said of executors.
+    """The run with its event log in the folder ``location``, which adds to the figures of REST and samples.
 
-    ``files`` serves what is not on this host's disks. The run says in ``notes`` where there is no log.
+    ``files`` serves what is not on this host's disks. ``notes`` of the run name a log that is missing.
     """
     local = is_local(location)
     log = find_event_log(local_path(location) if local else location, metrics, files or LocalFiles())
@@ -103,7 +103,7 @@ def pending_note(location: str) -> str:
 def completed(state_dir: Path, metrics: RunMetrics, files_of: Callable[[str], Files]) -> RunMetrics:
     """The run with its event log on another file system, where it is not read yet. ``files_of`` reaches a location.
 
-    Once the log has an end, what it says is stored. Raises CmssparkError where the log cannot be reached, InputMissing
+    Once the log has an end, its figures are stored. Raises CmssparkError where the log cannot be reached, InputMissing
     (66) where it is not there.
     """
     location = metrics.pending_events

@@ -1,4 +1,4 @@
-"""What plans of SQL executions and RDDs of stages say that is worth advice: products, sorts, many files, caches."""
+"""What matters for advice in plans of SQL executions and RDDs of stages: products, sorts, many files, caches."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _is_collected(description: str) -> bool:
 
 def _of_interest(root: PlanNode, *, is_collected: bool) -> Iterator[tuple[str, PlanNode, list[int]]]:
     """(kind, node, ids of accumulators) of a plan."""
-    # The nodes above that only pass rows on: for a sort they say what becomes of its rows.
+    # The nodes above that only pass rows on: for a sort they show what becomes of its rows.
     queue: list[tuple[PlanNode, tuple[str, ...] | None]] = [(root, ())]
     while queue:
         node, above = queue.pop()

@@ -262,7 +262,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def without_negatives(metrics: TaskMetrics) -> None:
-    """Set figures below 0 to 0: clocks that are set back make them, and sums of them would say nothing."""
+    """Set figures below 0 to 0: clocks that are set back make them, and sums of them would be wrong."""
     parts = (metrics, metrics.shuffle_read, metrics.shuffle_write, metrics.input, metrics.output)
     for part in parts:
         for name in part.__struct_fields__ if part is not None else ():

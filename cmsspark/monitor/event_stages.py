@@ -66,7 +66,7 @@ class OpenStage:
         self._peaks: dict[str, dict[str, int]] = {}
 
     def describe(self, info: StageInfo) -> None:
-        """What Spark says of the stage, at its begin or end."""
+        """Take Spark's description of the stage, at its begin or end."""
         entry = self.entry
         entry.name, entry.task_count = info.name[:200], info.tasks
         entry.submitted_ms = info.submitted if info.submitted is not None else entry.submitted_ms

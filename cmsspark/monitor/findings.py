@@ -16,7 +16,7 @@ from cmsspark.reports.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, StageEntry
 
 MB: Final = 1_000_000
-#: A finding's code → what it says.
+#: A finding's code → its meaning.
 CODES: Final[dict[str, str]] = {
     **CODES_OF_DRIVER,
     "skewed_stage": "one task of a stage read or ran many times as much as the others",
@@ -35,7 +35,7 @@ SKEW_BYTES: Final = 32 * MB
 SKEW_MS: Final = 20_000
 SPILL_BYTES: Final = MB
 GC_SHARE: Final = 0.10
-#: Below this much time of tasks a share of it says little.
+#: Below this much time of tasks a share of it is noise.
 GC_LEAST_MS: Final = 20_000
 FEW_TASKS_MS: Final = 30_000
 SMALL_FILES: Final = 100
@@ -44,9 +44,9 @@ PRODUCT_ROWS: Final = 1_000_000
 SORTED_ROWS: Final = 100_000
 _MOST_OF_A_KIND: Final = 5
 _KILLED: Final = re.compile(
-    r"[Ee]xit (?:code|status):? (?:is |from container \S+ is ?:? ?)?(?P<code>137|143)"
-    r"|(?:exited with code|code) (?P<short>137|143)"
-    r"|beyond (?:the )?'?(?:physical|virtual)'? memory|[Cc]ontainer killed"
+    r"[Ee]xit (?:code|status):? (?:is |from container \S+ is ?:? ?)?(?P<code>137|143)(?!\d)"
+    r"|(?:exited with code|code) (?P<short>137|143)(?!\d)"
+    r"|beyond (?:the )?'?(?:physical|virtual)'? memory|[Cc]ontainer killed|OOMKilled"
 )
 
 

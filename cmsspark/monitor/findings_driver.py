@@ -32,7 +32,7 @@ _RESULT_MS: Final = 20_000
 LEAK_BYTES: Final = 100 * MB
 LEAK_FACTOR: Final = 1.5
 LEAK_MS: Final = 8_000
-_LEAST_LOOKS: Final = 6
+_LEAST_SAMPLES: Final = 6
 #: A heap of which this share is in use is full: a part of it is kept free for copying.
 FULL_HEAP: Final = 0.85
 _ARROW: Final = (
@@ -41,7 +41,7 @@ _ARROW: Final = (
 )
 _HEAP: Final = re.compile(r"Java heap space|GC overhead limit exceeded|OutOfMemoryError")
 _PY4J: Final = re.compile(r"getOutputCommand|py4j\.Protocol")
-#: In client mode YARN's application master connects to the driver, and says only its address.
+#: In client mode YARN's application master connects to the driver, and logs only its address.
 _UNREACHED: Final = re.compile(
     r"Failed to connect to (?:driver|master)[^\n]*|(?<=YARN: )[^\n]*Failed to connect to [^\n]*"
 )
@@ -66,15 +66,15 @@ def _of_logs(metrics: RunMetrics) -> Iterator[Finding]:
         yield Finding("py4j_object", title, "the driver's log", _ARROW, "error")
     yield from _full_heap(metrics)
     for where, texts in (("the driver's log", metrics.log_lines), ("tasks", [*metrics.failures])):
-        telling = next((text for text in texts if _HEAP.search(text)), None)
-        if telling is not None:
+        full = next((text for text in texts if _HEAP.search(text)), None)
+        if full is not None:
             role = "executor" if where == "tasks" and not metrics.master.startswith("local") else "driver"
             cure = f"a larger heap (spark.{role}.memory), or less in it at once; cmsspark advise has figures"
-            yield Finding("heap_space", f"no heap was left: {telling[:160]}", where, cure, "error")
+            yield Finding("heap_space", f"no heap was left: {full[:160]}", where, cure, "error")
 
 
 def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
-    """A run that failed with a full heap: what a script says of it goes to its own output, which nobody reads here."""
+    """A run that failed with a full heap: the script writes the error to its own output, which is not read here."""
     limit = sizes.heap(metrics.options, "driver")
     largest = max((sample.heap_bytes or 0 for sample in metrics.samples), default=0)
     if metrics.exit_code in (0, None) or largest < FULL_HEAP * limit or metrics.deploy_mode == "cluster":
@@ -87,7 +87,7 @@ def _full_heap(metrics: RunMetrics) -> Iterator[Finding]:
 def _jump(metrics: RunMetrics, code: str, what: str, value: Callable[[Sample], int | None]) -> Iterator[Finding]:
     """The largest rise while no task ran; none where tasks ran meanwhile, or it is small."""
     if "events" not in metrics.sources and metrics.engine == "spark":
-        return  # nothing says when tasks ran
+        return  # it is not known when tasks ran
     points = [(sample.at_ms, amount) for sample in metrics.samples if (amount := value(sample)) is not None]
     best: tuple[int, int, int, int, int] | None = None
     first = 0
@@ -128,7 +128,7 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
             by_pid.setdefault(sample.largest_worker, []).append((sample.at_ms, sample.largest_worker_rss))
     for pid, points in by_pid.items():
         (first_at, first), (last_at, last) = points[0], points[-1]
-        if len(points) < _LEAST_LOOKS or last_at - first_at < LEAK_MS:
+        if len(points) < _LEAST_SAMPLES or last_at - first_at < LEAK_MS:
             continue
         if last - first < LEAK_BYTES or last < LEAK_FACTOR * first or not _keeps_rising(points):
             continue

@@ -23,6 +23,8 @@ LAWS: Final[dict[str, Callable[[float], float]]] = {
 LEAST_SIZES: Final = 3
 #: A measurement is not more exact than this share of it: a law that leaves less is good enough.
 _NOISE: Final = 0.05
+#: A law that leaves more than this share does not predict other sizes.
+_CLEAR: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,22 @@ class Growth:
     factor: float
     error: float
     exponent: float
+
+    @property
+    def falls(self) -> bool:
+        """Whether the values become smaller with the size: no law of growth fits."""
+        return self.exponent < 0 and self.error > _NOISE
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the law leaves little enough to predict another size."""
+        return self.error <= _CLEAR and not self.falls
+
+    def __str__(self) -> str:
+        figures = f"(exponent {round(self.exponent, 2) + 0:.2f}, ±{self.error:.0%})"
+        if self.falls:
+            return f"falls {figures}"
+        return f"{self.law} {figures}" if self.is_clear else f"no clear law {figures}"
 
     def at(self, size: float) -> float:
         """The value that the law gives for a size."""

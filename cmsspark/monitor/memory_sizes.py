@@ -20,7 +20,7 @@ FRACTION: Final = 0.6
 OVERHEAD_FACTOR: Final = 0.1
 #: Options of Spark that are kept of a run.
 KEPT: Final = re.compile(
-    r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|maxResultSize)"
+    r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|minMemoryOverhead|maxResultSize)"
     r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
     r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
     r"|spark\.(executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
@@ -55,12 +55,13 @@ def overhead(options: Mapping[str, str], role: str) -> int:
     if fixed is not None:
         return fixed
     factor = share(options.get(f"spark.{role}.memoryOverheadFactor"), OVERHEAD_FACTOR)
-    return max(LEAST_OVERHEAD, int(heap(options, role) * factor))
+    least = size(options.get(f"spark.{role}.minMemoryOverhead"), "m")
+    return max(LEAST_OVERHEAD if least is None else least, int(heap(options, role) * factor))
 
 
 def off_heap(options: Mapping[str, str]) -> int:
     """Spark's memory outside the heap, 0 unless it is on."""
-    is_on = options.get("spark.memory.offHeap.enabled") == "true"
+    is_on = options.get("spark.memory.offHeap.enabled", "").strip().lower() == "true"
     return (size(options.get("spark.memory.offHeap.size")) or 0) if is_on else 0
 
 

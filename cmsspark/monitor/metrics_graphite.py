@@ -1,6 +1,6 @@
 """Metrics of ours by the Graphite protocol: memory and CPU of processes by role, and when stages and queries ran.
 
-Spark's own sink cannot see the Python driver and says nothing of stages; these lines stand beside its own in the same
+Spark's own sink cannot see the Python driver and has no figures of stages; these lines stand beside its own in the same
 receiver. Names: ``PREFIX.RUN.HOST.processes.ROLE.MEASURE`` and ``PREFIX.APPLICATION.driver.events.NAME.MEASURE``. A
 receiver that is away never holds up a run: what cannot be sent at once is dropped and counted.
 """

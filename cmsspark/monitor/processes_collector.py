@@ -1,18 +1,18 @@
 """The endpoint that takes samples of other nodes and stores them: a small HTTP server with a token.
 
-``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the answer says whether its run
-still goes on. ``GET /v1/runs/RUN`` answers the same; ``GET /health`` needs no token. A batch that is sent twice is
+``POST /v1/batches`` with ``Authorization: Bearer TOKEN`` stores a :class:`Batch`; the answer has the state of its
+run. ``GET /v1/runs/RUN`` answers the same; ``GET /health`` needs no token. A batch that is sent twice is
 stored once.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,8 +21,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.errors import CmssparkError, OutputError, SettingsError, UsageError
-from cmsspark.readable import readable
+from cmsspark import clock
+from cmsspark.errors import CmssparkError, OutputError, UsageError
+from cmsspark.monitor.processes_request import BOOT, SENT_MS, SenderHeaders, SenderNotes, check_rows, check_token
 from cmsspark.store.process_samples import RUNNING, LogEntry, ProcessSample, WatchedRun, open_processes
 
 DEFAULT_PORT: Final = 8_766
@@ -31,9 +32,10 @@ MOST_BYTES: Final = 8_000_000
 BATCHES: Final = "/v1/batches"
 _RUN_ID: Final = r"[\w.\-]{1,100}"
 _RUN_PATH: Final = re.compile(rf"/v1/runs/({_RUN_ID})", re.ASCII)
-#: Bytes of a request that is too large which are read and thrown away, so that its client hears why.
+#: Bytes of a request that is too large which are read and discarded, so that its client reads the answer.
 _MOST_DRAINED: Final = 4 * MOST_BYTES
-_SHORTEST_TOKEN: Final = 16
+#: Seconds in which the body of a request arrives.
+_BODY_SECONDS: Final = 60.0
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,16 +59,13 @@ class Collector:
     def __init__(
         self, state_dir: Path, token: str, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
     ) -> None:
-        if len(token) < _SHORTEST_TOKEN:
-            raise SettingsError(
-                f"a token has at least {_SHORTEST_TOKEN} characters",
-                found=f"{len(token)} characters",
-                next_step="make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
-            )
+        check_token(token)
         self.state_dir, self.token, self.tls = state_dir, token, tls
+        self.body_seconds = _BODY_SECONDS
         self.lock = threading.Lock()
+        self._notes = SenderNotes()
         with open_processes(state_dir):
-            pass  # a database that cannot be written is told now
+            pass  # a database that cannot be written ends the start
         try:
             self.server = _Server((host, port), _Handler)
         except OSError as error:
@@ -101,8 +100,8 @@ class Collector:
             self._thread.join(10)
         self.server.server_close()
 
-    def store(self, batch: Batch) -> Stored:
-        """Store a batch."""
+    def store(self, batch: Batch, sender: SenderHeaders) -> Stored:
+        """Store a batch, and what is new about its sender."""
         _check(batch)
         names = {*(one.run for one in batch.samples), *(one.run for one in batch.log)} - {batch.run.run}
         if names:
@@ -116,10 +115,11 @@ class Collector:
                 database.prune()
                 database.put_run(known)
             elif known.job == "node" and known.host == batch.run.host and batch.run.end_ms:
-                # The node's own run: it says itself when it ends.
+                # The node's own run: the node sends its end.
                 known = batch.run
                 database.put_run(known)
-            database.add(batch.samples, batch.log)
+            notes = self._notes.entries(known.run, batch.run.host, sender)
+            database.add(batch.samples, [*batch.log, *notes])
         return Stored(len(batch.samples), known.status)
 
     def status_of(self, run: str) -> str | None:
@@ -150,7 +150,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request_thread(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is the client's matter: it sends again."""
+        """Ignore a broken connection: the client sends again."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -170,27 +170,57 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error": "there is no such address"})
 
     def do_POST(self) -> None:
+        # Before the body is read, which may take its time.
+        sender = SenderHeaders(clock.now_ms(), self.headers.get(SENT_MS), self.headers.get(BOOT))
         length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit():
-            self._refuse(411, "a request says its length")
+        if "Transfer-Encoding" in self.headers:
+            # With both a body may end in two places.
+            self._refuse(411, "a request needs a Content-Length, and no Transfer-Encoding")
+        elif not length.isascii() or not length.isdigit():
+            self._refuse(411, "a request needs a Content-Length")
         elif len(length) > 12 or int(length) > MOST_BYTES:
             self._refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
             self._drain(int(length[:12]))
-        elif not self._is_allowed():
-            self._refuse(401, "the token is missing or wrong")
-        elif self.path != BATCHES:
-            self._refuse(404, "there is no such address")
+        elif refusal := self._refusal():
+            self._refuse(*refusal)
+            self._drain(int(length))
+        elif (body := self._body(int(length))) is None:
+            self._refuse(408, f"a request arrives in {self.server.collector.body_seconds:g} s")
         else:
-            body = self.rfile.read(int(length))
-            self._guarded(lambda: self._take(body))
+            self._guarded(lambda: self._take(body, sender))
 
-    def _take(self, body: bytes) -> None:
+    def _refusal(self) -> tuple[int, str] | None:
+        """Why a request with a body of an allowed length is not read; None where it is."""
+        if not self._is_allowed():
+            return 401, "the token is missing or wrong"
+        if self.path != BATCHES:
+            return 404, "there is no such address"
+        if self.headers.get_content_type() != "application/json":
+            return 415, "a batch has the Content-Type application/json"
+        return None
+
+    def _body(self, count: int) -> bytes | None:
+        """The body; None where it takes too long or ends early."""
+        end = time.monotonic() + self.server.collector.body_seconds
+        parts = []
+        while count > 0:
+            try:
+                part = self.rfile.read1(min(count, 1 << 16))
+            except TimeoutError:
+                return None
+            if not part or time.monotonic() > end:
+                return None
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def _take(self, body: bytes, sender: SenderHeaders) -> None:
         try:
             batch = msgspec.json.decode(body, type=Batch)
         except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             self._answer(400, {"error": f"no batch: {error}"})
             return
-        self._answer(200, self.server.collector.store(batch))
+        self._answer(200, self.server.collector.store(batch, sender))
 
     def _state_of(self, run: str) -> None:
         status = self.server.collector.status_of(run)
@@ -206,8 +236,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503, {"error": str(error)})
 
     def _is_allowed(self) -> bool:
-        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        return hmac.compare_digest(given, f"Bearer {self.server.collector.token}".encode())
+        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        expected = self.server.collector.token.encode()
+        is_equal = hmac.compare_digest(given.strip().encode("latin-1", "replace"), expected)
+        return scheme.lower() == "bearer" and is_equal
 
     def _refuse(self, status: int, text: str) -> None:
         # What comes after is not read: the connection cannot be used again.
@@ -216,8 +248,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _drain(self, count: int) -> None:
         left = min(count, _MOST_DRAINED)
+        end = time.monotonic() + self.server.collector.body_seconds
         with suppress(OSError):
-            while left > 0 and (read := len(self.rfile.read(min(left, 1 << 16)))):
+            while left > 0 and time.monotonic() < end and (read := len(self.rfile.read1(min(left, 1 << 16)))):
                 left -= read
 
     def _answer(self, status: int, document: Any) -> None:
@@ -239,48 +272,9 @@ def _check(batch: Batch) -> None:
     """Raises UsageError for a run that no address can name, and for numbers that no column takes."""
     if not re.fullmatch(_RUN_ID, batch.run.run, re.ASCII):
         raise UsageError("the id of a run has letters, digits and _.-, at most 100", found=repr(batch.run.run[:100]))
-    for row in (batch.run, *batch.samples, *batch.log):
-        for name, value in zip(row.__struct_fields__, msgspec.structs.astuple(row), strict=True):
-            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-                raise UsageError("a whole number has 64 bits", where=name, found=f"one of {value.bit_length()} bits")
-
-
-def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """TLS 1.2 or newer with a certificate; None without one. Raises SettingsError (78), NotAllowed (77)."""
-    if certificate is None:
-        return None
-    from cmsspark.secrets import open_private
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        with open_private(key or certificate, "a file with a private key") as stream:
-            context.load_cert_chain(certificate, f"/dev/fd/{stream.fileno()}", password=lambda: "")
-    except ssl.SSLError as error:
-        raise SettingsError(
-            "a certificate and its key must be in PEM form, without a pass phrase",
-            where=certificate,
-            found=readable(error.reason or str(error)),
-        ) from None
-    except OSError as error:
-        raise SettingsError("a certificate file cannot be read", where=certificate, found=error.strerror) from None
-    return context
-
-
-def check_address(host: str, has_tls: bool, is_plain_allowed: bool) -> None:
-    """Raises UsageError (2) for an address that others reach without TLS: the token would travel as it is."""
-    with suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    if host == "localhost" or has_tls or is_plain_allowed:
-        return
-    raise UsageError(
-        "an address that other hosts reach needs TLS: the token would travel as it is",
-        where=f"--host {host}",
-        next_step="give --tls-cert and --tls-key, a tunnel to 127.0.0.1, or --without-tls in a network that you trust",
-    )
+    check_rows((batch.run, *batch.samples, *batch.log))
 
 
 def is_over(status: str) -> bool:
-    """Whether a state says that the run has ended."""
+    """Whether the state is that of an ended run."""
     return status != RUNNING

@@ -10,6 +10,7 @@ import os
 import re
 import select
 import signal
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +25,8 @@ import msgspec
 from cmsspark import clock
 from cmsspark.errors import InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.monitor.processes_collector import BATCHES, Batch, Stored, is_over
-from cmsspark.monitor.processes_roles import YARN_NODE_MANAGER, role_of
-from cmsspark.monitor.processes_sampler import TreeSampler, require_psutil
+from cmsspark.monitor.processes_request import BOOT, SENT_MS, boot_id, check_token
+from cmsspark.monitor.processes_sampler import TreeSampler
 from cmsspark.publish.connection import ConnectionLost
 from cmsspark.publish.http_client import HttpClient, HttpTimeouts
 from cmsspark.secrets import safe_text, tls_context
@@ -64,7 +65,8 @@ class CollectorServer:
 
     @classmethod
     def of(cls, url: str, token: str, ca: Path | None = None) -> CollectorServer:
-        """The server of ``http[s]://HOST:PORT``. Raises UsageError (2) for anything else."""
+        """The server of ``http[s]://HOST:PORT``. Raises UsageError (2) for anything else, SettingsError (78) for a
+        token that no header carries."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -72,6 +74,7 @@ class CollectorServer:
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
             raise UsageError("--collector is http://HOST:PORT or https://HOST:PORT", found=repr(url))
+        check_token(token)
         is_tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if is_tls else 80), is_tls, token, ca)
 
@@ -120,7 +123,7 @@ class Sender:
     #: When the collector answered last, by a clock that does not jump.
     answered: float = field(default_factory=time.monotonic)
     _again: float = 0.0
-    _said: str = ""
+    _logged: str = ""
 
     def send(self, *, at_once: bool = False) -> bool:
         """Send all that waits; False where some is left. Raises NotAllowed (77) where the token is refused."""
@@ -130,23 +133,22 @@ class Sender:
             reason = self._send(file)
             if reason is not None:
                 self._again = time.monotonic() + _PAUSE
-                if reason != self._said:
+                if reason != self._logged:
                     self.log(f"kept for later, {len(self.buffer.files())} batches wait: {reason}")
-                self._said = reason
+                self._logged = reason
                 return False
             file.unlink(missing_ok=True)
-        if self._said:
+        if self._logged:
             self.log("the collector answers again")
-        self._said, self._again = "", 0.0
+        self._logged, self._again = "", 0.0
         return True
 
     def _send(self, file: Path) -> str | None:
         """Send one batch; why it failed, or None."""
         try:
             self.client.connected()
-            answer = self.client.exchange(
-                "POST", BATCHES, {"Content-Type": "application/json"}, file.read_bytes(), 10_000
-            )
+            own = {"Content-Type": "application/json", SENT_MS: str(clock.now_ms()), BOOT: boot_id()}
+            answer = self.client.exchange("POST", BATCHES, own, file.read_bytes(), 10_000)
         except ConnectionLost as error:
             return error.reason
         self.answered = time.monotonic()
@@ -178,13 +180,16 @@ class NodeMonitor:
     ttl: float
     interval: float = 10.0
     patience: float = 600.0
+    #: The name of this node, that of the host by default.
+    name: str | None = None
     _is_stopped: bool = False
     _sampler: TreeSampler = field(init=False)
 
     def watch(self) -> str:
         """Watch until there is a reason to end, which is returned."""
         run_id = self.run or f"node-{clock.new_run_id()}"
-        self._sampler = TreeSampler(run_id, [self.pid], left_out=[os.getpid()])
+        name = self.name or socket.gethostname()
+        self._sampler = TreeSampler(run_id, [self.pid], left_out=[os.getpid()], host=name)
         row = WatchedRun(run_id, clock.now_ms(), self._sampler.host, "node", root_pid=0 if self.run else self.pid)
         try:
             handle = os.pidfd_open(self.pid)
@@ -264,30 +269,6 @@ def _signals(stop: Callable[[], None]) -> Iterator[int]:
             signal.signal(number, old)
         os.close(reader)
         os.close(writer)
-
-
-def find_node_manager() -> int:
-    """The PID of this host's NodeManager. Raises InputMissing (66) for none, UsageError (2) for several."""
-    psutil = require_psutil()
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            words = process.cmdline()
-            if role_of(process.name(), words, None) == YARN_NODE_MANAGER:
-                found.append(int(process.pid))
-    if not found:
-        raise InputMissing(
-            "a NodeManager is wanted on this host",
-            found="none that this account sees",
-            next_step="start the monitor as the user of the NodeManager, or name its process with --pid",
-        )
-    if len(found) > 1:
-        raise UsageError(
-            "one NodeManager is wanted",
-            found=f"processes {', '.join(map(str, found))}",
-            next_step="name one with --pid",
-        )
-    return found[0]
 
 
 def sender_to(server: CollectorServer, folder: Path, log: Callable[[str], None]) -> Sender:

@@ -19,7 +19,7 @@ from cmsspark.store.process_samples import ProcessSample
 PSS_EACH: Final = 6
 _SHORT: Final = 60
 #: The parents of all processes of the host are read in each n-th sample; between them only what forks while it has few
-#: threads is looked at, which are Python's daemons and shells: a JVM starts few processes, and has many threads.
+#: threads is read, which are Python's daemons and shells: a JVM starts few processes, and has many threads.
 _ALL_EACH: Final = 3
 _FEW_THREADS: Final = 8
 #: Roles of scripts, which may become another program.
@@ -129,8 +129,8 @@ class TreeSampler:
         seen = self._seen.get(pid)
         process = seen.process if seen else self._psutil.Process(pid)
         with process.oneshot():
-            # A fork of a daemon becomes something else when it executes a program: its role is looked at twice. That of
-            # a script is looked at each time: spark-submit becomes the driver's JVM when it comes to it.
+            # A fork of a daemon becomes something else when it executes a program: its role is determined twice.
+            # That of a script is determined each time: spark-submit becomes the driver's JVM later.
             if seen is None or (seen.at_ms and (seen.is_new or seen.role in _BECOMES)):
                 seen = self._seen[pid] = self._describe(process, ppid, seen)
             if process.status() == self._psutil.STATUS_ZOMBIE:

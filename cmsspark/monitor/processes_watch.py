@@ -53,14 +53,14 @@ class WatchOptions:
 
 @dataclass
 class Watch:
-    """A started watch; :meth:`end` tells it the run's exit code. ``pid`` is that of the monitor."""
+    """A started watch; :meth:`end` sends it the run's exit code. ``pid`` is that of the monitor."""
 
     run: str
     pid: int
     channel: int
 
     def end(self, code: int) -> None:
-        """Tell the exit code. Returns at once."""
+        """Send the exit code. Returns at once."""
         with suppress(OSError):
             os.write(self.channel, f"{code}\n".encode())
         with suppress(OSError):
@@ -224,5 +224,5 @@ def _user() -> str | None:
 
 
 def is_off(environ: Any) -> bool:
-    """Whether the environment says that runs are not watched (``CMSSPARK_MONITOR=0``)."""
+    """Whether the environment turns the watch off (``CMSSPARK_MONITOR=0``)."""
     return environ.get(OFF, "").lower() in ("0", "no", "off", "false")

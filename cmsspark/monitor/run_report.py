@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cmsspark import clock
 from cmsspark.reports.terminal import table, volume
 from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
 
@@ -17,6 +18,11 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
     engine = f"Spark {metrics.spark_version}".strip() if metrics.engine == "spark" else "processes of this host"
     name = f" {metrics.application}" if metrics.application else ""
     yield f"Measured: {metrics.job or metrics.application_name}, {engine}{name}, {metrics.master}".rstrip(", ")
+    if metrics.state == "RUNNING":
+        yield f"It still runs, since {clock.to_second(metrics.began_ms)} UTC: these are the figures so far"
+    elif metrics.state != "DONE":
+        code = "" if metrics.exit_code is None else f" with exit code {metrics.exit_code}"
+        yield f"It failed{code}: peaks are what was seen until then"
     yield ""
     yield "Aggregated metrics:"
     for label, value, readable in _sums(metrics):

@@ -33,7 +33,7 @@ def finish(
 
 
 def _with_events(metrics: RunMetrics, options: Mapping[str, str]) -> RunMetrics:
-    """The run with its event log, which replaces what REST said of executors."""
+    """The run with its event log, which replaces the figures of REST on executors."""
     location = options.get("spark.eventLog.dir", "")
     if options.get("spark.eventLog.enabled") != "true" or not location:
         metrics.notes.append("there is no event log (spark.eventLog.enabled): figures of stages are missing")

@@ -1,4 +1,4 @@
-"""Looks at the processes of a run on this host: memory of the JVM, the driver's Python and the workers.
+"""Samples the processes of a run on this host: memory of the JVM, the driver's Python and the workers.
 
 It reads ``/proc`` itself, so that every installation measures; ``cmsspark[monitor]`` stores each process in detail.
 """
@@ -24,7 +24,7 @@ _SHARE: Final = 0.005
 _DAEMONS: Final = (b"pyspark.daemon", b"pyspark/daemon", b"cmsspark.quiet_daemon")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-#: The JVM has many threads, each of which may have children: they are looked for in each n-th sample.
+#: The JVM has many threads, each of which may have children: they are searched in each n-th sample.
 _NEW_CHILDREN: Final = 3
 
 
@@ -40,11 +40,11 @@ class TreeReader:
         self._looks = 0
         self._virtual: dict[int, int] = {}
         #: The largest memory of the JVM, of all Pythons, and of other children of the JVM, in the names of Spark. It
-        #: would start ``pgrep`` for each process and each look, which costs several percent of a core.
+        #: would start ``pgrep`` for each process and each sample, which costs several percent of a core.
         self.peaks: dict[str, int] = {}
 
     def sample(self) -> Sample | None:
-        """A look at the processes; None where the root is gone."""
+        """A sample of the processes; None where the root is gone."""
         root_rss = self._rss(self._root)
         if root_rss is None:
             return None

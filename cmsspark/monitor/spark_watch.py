@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: The system property by which the event log of a run is known among others in one folder.
 PROPERTY: Final = "cmsspark-run"
-#: The option of Spark that says the same where the driver is on another host.
+#: The option of Spark with the same meaning where the driver is on another host.
 OPTION: Final = "spark.cmsspark.run"
 #: Lines of the driver's log that name a cause.
 _TELLING: Final = re.compile(
@@ -47,7 +47,7 @@ class RunMeasure:
     metrics: RunMetrics
     options: Mapping[str, str] = field(default_factory=dict)
     has_jvm: bool = True
-    #: What YARN says of an application that failed, by its id: a Python driver shows that to the user only.
+    #: YARN's reason why an application failed, by its id: a Python driver shows it to the user only.
     diagnose: Callable[[str], str] | None = None
     #: Called with the file of the run when it is complete: live metrics.
     on_end: Callable[[Path], None] | None = None
@@ -137,7 +137,7 @@ class RunMeasure:
 def begin(
     state_dir: Path, job: str, options: Mapping[str, str], *, has_jvm: bool, log: Callable[[str], None] | None = None
 ) -> RunMeasure | None:
-    """A measurement that can be stored; None where the state folder cannot be written (``log`` says so)."""
+    """A measurement that can be stored; None, with a message to ``log``, where the state folder cannot be written."""
     now = clock.now_ms()
     metrics = RunMetrics(clock.new_run_id(now), job, "spark" if has_jvm else "processes", now)
     metrics.host, metrics.process = socket.gethostname(), process_identity.identity()

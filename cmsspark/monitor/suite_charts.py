@@ -69,8 +69,10 @@ def lines(
             _line(name, [place(*point) for point in points], index, with_points, max(y for _, y in points), number)
         )
     parts.append(_legend(list(shown)))
-    said = "; ".join(f"{name} at most {number(max(y for _, y in points))}" for name, points in list(shown.items())[:4])
-    return WideChart("".join(parts), _HEIGHT + 40 + 18 * -(-len(shown) // 4), f"{what}: {said}")
+    summary = "; ".join(
+        f"{name} at most {number(max(y for _, y in points))}" for name, points in list(shown.items())[:4]
+    )
+    return WideChart("".join(parts), _HEIGHT + 40 + 18 * -(-len(shown) // 4), f"{what}: {summary}")
 
 
 def _line(

@@ -8,11 +8,12 @@ from html import escape
 from typing import Final
 
 from cmsspark import clock
-from cmsspark.monitor.growth import LEAST_SIZES, fit
+from cmsspark.monitor.growth import LEAST_SIZES
 from cmsspark.monitor.processes_roles import ROLES
 from cmsspark.monitor.suite_charts import lines
-from cmsspark.monitor.suite_file import ALL
+from cmsspark.monitor.suite_file import ALL, size_text
 from cmsspark.monitor.suite_results import SuiteResult
+from cmsspark.monitor.suite_scaling import scaling
 from cmsspark.readable import readable
 from cmsspark.reports.page import document
 from cmsspark.reports.terminal import volume
@@ -63,7 +64,8 @@ def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
         run = result.run
         worst = max((maxima.rss_bytes for (_, role), maxima in result.maxima.items() if role == ALL), default=None)
         seconds = None if run.end_ms is None else f"{(run.end_ms - run.start_ms) / 1000:,.1f}"
-        rows.append((index, run.run, run.release, run.input_size, clock.to_second(run.start_ms), seconds,
+        size = None if run.input_size is None else size_text(run.input_size)
+        rows.append((index, run.run, run.release, size, clock.to_second(run.start_ms), seconds,
                      _volume(worst) if worst is not None else None, run.status))  # fmt: skip
     heads = ("", "run", "release", "size", "started (UTC)", "seconds", "resident", "status")
     body.append(_section("Runs", _table(heads, rows, (1, 2, 4, 7))))
@@ -82,7 +84,7 @@ def infrastructure_page(samples: Iterable[ProcessSample], now_ms: int, this_host
     body.append(_section("This host", _table(("", ""), this_host, (0, 1))))
     rows = []
     for host, processes in sorted(latest.items()):
-        age = (now_ms - processes[0].time_ms) / 1000
+        age = max(0, now_ms - processes[0].time_ms) / 1000
         containers = len({one.container for one in processes if one.container})
         for role in ROLES:
             own = [one for one in processes if one.role == role]
@@ -104,26 +106,19 @@ def _sums(own: Sequence[ProcessSample]) -> tuple[str, str, str, str]:
 
 def scaling_rows(results: Sequence[SuiteResult]) -> list[tuple[str, str, str, str, str, str]]:
     """For each step, role and measure: values by size as text, the law, and what it gives for ten times the size."""
-    keys = dict.fromkeys(key for result in results for key in result.maxima)
     largest = max((result.run.input_size or 0 for result in results), default=0)
     rows = []
-    for step, role in keys:
-        for measure in ("rss_bytes", "seconds") if role == ALL else ("rss_bytes",):
-            points = []
-            for result in results:
-                maxima = result.maxima.get((step, role))
-                value = result.seconds(step) if measure == "seconds" else maxima and maxima.rss_bytes
-                if result.run.input_size and value:
-                    points.append((result.run.input_size, float(value)))
-            show = _volume if measure == "rss_bytes" else (lambda seconds: f"{seconds:.1f} s")
-            text = ", ".join(f"{size:g}: {show(value)}" for size, value in points)
-            growth = fit(points)
-            law = f"{growth.law} (exponent {growth.exponent:.2f}, ±{growth.error:.0%})" if growth else (
-                f"needs {LEAST_SIZES} sizes"
-            )  # fmt: skip
-            at = show(growth.at(10 * largest)) if growth else _NOTHING
-            rows.append((step, role, "resident" if measure == "rss_bytes" else measure, text, law, at))
+    for one in scaling(results):
+        show = _volume if one.measure == "resident" else _seconds
+        text = ", ".join(f"{size_text(size)}: {show(value)}" for size, value in one.points)
+        law = str(one.growth) if one.growth else f"needs {LEAST_SIZES} sizes"
+        at = show(one.growth.at(10 * largest)) if one.growth and one.growth.is_clear else _NOTHING
+        rows.append((one.step, one.role, one.measure, text, law, at))
     return rows
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s"
 
 
 SCALING_HEADINGS: Final = ("step", "role", "measure", "by size", "grows as", "at 10 × the largest")
@@ -136,7 +131,7 @@ def scaling_table(results: Sequence[SuiteResult]) -> str:
         for (step, role), maxima in result.maxima.items():
             if role == ALL and result.run.input_size:
                 series[step].append((result.run.input_size, float(maxima.rss_bytes)))
-    chart = lines(series, what="Resident memory by size", number=_volume, x_number=lambda x: f"{x:g}", with_points=True)
+    chart = lines(series, what="Resident memory by size", number=_volume, x_number=size_text, with_points=True)
     return _table(SCALING_HEADINGS, scaling_rows(results), (0, 1, 2, 3, 4)) + chart.svg()
 
 
@@ -145,7 +140,7 @@ def _volume(size: float) -> str:
 
 
 def _about(run: WatchedRun) -> str:
-    size = f", size {run.input_size:g}" if run.input_size else ""
+    size = f", size {size_text(run.input_size)}" if run.input_size else ""
     return (
         f"run {run.run}, release {run.release}{size}, {run.status}, {clock.to_second(run.start_ms)} UTC on {run.host}"
     )
@@ -180,7 +175,7 @@ def _by_role(samples: Iterable[ProcessSample], name: str, start_ms: int) -> dict
         label = f"{one.role} {one.host}" if several else one.role
         sums[label][(one.time_ms - start_ms) / 1000] += getattr(one, name) or 0
     order = list(ROLES)
-    # Where a role has no process its sum is nothing: a line across would say something else.
+    # Where a role has no process its sum is nothing: a line across would be wrong.
     times = sorted({(one.time_ms - start_ms) / 1000 for one in rows})
     return {
         label: [(time, values.get(time, 0.0)) for time in times] if not several else sorted(values.items())

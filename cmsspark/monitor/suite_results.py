@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cmsspark.config_files import nearest
 from cmsspark.errors import InputMissing
+from cmsspark.monitor.processes_request import with_one_clock
 from cmsspark.monitor.processes_roles import ROLES
-from cmsspark.monitor.suite_file import ALL, Limit
+from cmsspark.monitor.suite_file import ALL, Limit, size_text
+from cmsspark.readable import readable
 from cmsspark.store.process_samples import DONE, LogEntry, ProcessDatabase, ProcessSample, WatchedRun
 
 #: Measures of a step and role → (heading, is it of memory).
@@ -103,8 +106,9 @@ def maxima_of(samples: Iterable[ProcessSample], steps: Sequence[StepTime]) -> di
 
 def result_of(database: ProcessDatabase, run: WatchedRun) -> SuiteResult:
     """The result of a stored run of a suite."""
-    steps = step_times(database.log(run.run))
-    return SuiteResult(run, steps, maxima_of(database.samples(run.run), steps))
+    log = database.log(run.run)
+    steps = step_times(log)
+    return SuiteResult(run, steps, maxima_of(with_one_clock(database.samples(run.run), log), steps))
 
 
 def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -> dict[float | None, SuiteResult]:
@@ -112,7 +116,10 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
 
     Raises InputMissing (66) for a suite or a release without a complete run.
     """
-    runs = [run for run in database.runs(suite=suite) if run.status == DONE]
+    every = database.runs(suite=suite)
+    if not every:
+        raise _no_suite(database, suite)
+    runs = [run for run in every if run.status == DONE]
     if release is None and runs:
         release = runs[0].release
     found: dict[float | None, SuiteResult] = {}
@@ -120,13 +127,30 @@ def latest_by_size(database: ProcessDatabase, suite: str, release: str | None) -
         if run.release == release and run.input_size not in found:
             found[run.input_size] = result_of(database, run)
     if not found:
-        known = ", ".join(dict.fromkeys(str(run.release) for run in runs)) or "none"
+        known = ", ".join(dict.fromkeys(readable(str(run.release), lines=False) for run in runs)) or "none"
         raise InputMissing(
             f"a complete run of the suite {suite}" + (f", release {release}," if release else "") + " is wanted",
-            found=f"runs of releases: {known}",
+            found=f"complete runs of releases: {known}",
             next_step="cmsspark perf run SUITE.yaml --release NAME",
         )
     return dict(sorted(found.items(), key=lambda entry: entry[0] or 0))
+
+
+def _no_suite(database: ProcessDatabase, suite: str) -> InputMissing:
+    names = list(dict.fromkeys(run.suite for run in database.runs() if run.suite))
+    return InputMissing(
+        f"a run of the suite {suite} is wanted",
+        found=f"runs of other suites: {', '.join(names[:20])}" if names else "no run of a suite",
+        next_step=nearest(suite, names) if names else "cmsspark perf run SUITE.yaml",
+    )
+
+
+def runs_of(database: ProcessDatabase, suite: str, limit: int) -> list[WatchedRun]:
+    """The last runs of a suite, the latest first. Raises InputMissing (66) for none."""
+    runs = database.runs(suite=suite, limit=limit)
+    if not runs:
+        raise _no_suite(database, suite)
+    return runs
 
 
 @dataclass(frozen=True)
@@ -163,6 +187,26 @@ def differences(
                 values = [None if one is None else float(getattr(one, measure)) for one in (old, new)]
                 rows.append(Difference(size, *key, measure, *values))
     return rows
+
+
+def only_in_one(before: Mapping[float | None, SuiteResult], after: Mapping[float | None, SuiteResult]) -> list[str]:
+    """A line for each input size, and for each step of a common size, that one side lacks: it is not compared."""
+    lines = []
+    for side, own, other in (("BEFORE", before, after), ("AFTER", after, before)):
+        lacking = [size for size in own if size not in other]
+        sizes = ", ".join("none" if size is None else size_text(size) for size in lacking)
+        if lacking:
+            lines.append(f"only {side} has a run of the input size {sizes}")
+        steps = [
+            step.name
+            for size, result in own.items()
+            if size in other
+            for step in result.steps
+            if step.name not in {one.name for one in other[size].steps}
+        ]
+        if steps:
+            lines.append(f"only {side} has the step {', '.join(dict.fromkeys(steps))}")
+    return lines
 
 
 def broken_limits(result: SuiteResult, limits: Sequence[Limit]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -12,15 +11,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from cmsspark import clock
 from cmsspark.errors import SettingsError
-from cmsspark.monitor.processes_collector import Collector, check_address, server_tls
+from cmsspark.monitor.processes_address import check_address, server_tls
+from cmsspark.monitor.processes_collector import Collector
 from cmsspark.monitor.processes_sampler import TreeSampler
-from cmsspark.monitor.suite_file import Nodes, Step, Suite, filled
+from cmsspark.monitor.suite_file import Nodes, Step, Suite, filled, size_text
+from cmsspark.monitor.suite_processes import STEP_VARIABLE, end_group, end_step
 from cmsspark.secrets import read_password
 from cmsspark.signals import interruptible
 from cmsspark.store.process_samples import (
@@ -37,6 +38,16 @@ from cmsspark.store.process_samples import (
 _PATIENCE: Final = 30.0
 #: What the exit code of a step that ran too long is, as timeout(1) has it.
 TIMED_OUT: Final = 124
+
+
+@dataclass
+class _Ended:
+    """How a step ended. ``is_late``: it took too long; ``left``: names of processes that it left, ended by now."""
+
+    code: int
+    output: Path
+    is_late: bool = False
+    left: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -69,18 +80,21 @@ class SuiteRunner:
         database.put_run(run)
         scratch = Path(tempfile.mkdtemp(prefix="cmsspark-suite-"))
         values = {
-            "{size}": "" if size is None else f"{size:g}" if size != int(size) else str(int(size)),
+            "{size}": "" if size is None else size_text(size),
             "{run}": run.run, "{folder}": str(scratch), "{suite_folder}": str(self.folder), "{python}": sys.executable,
         }  # fmt: skip
-        self.log(f"run {run.run} of {self.suite.suite}, release {self.release}" + (f", size {size:g}" if size else ""))
+        self.log(
+            f"run {run.run} of {self.suite.suite}, release {self.release}"
+            + (f", size {size_text(size)}" if size else "")
+        )
         run.status = ENDED
         try:
-            with interruptible(), self._nodes(run, values):
+            with interruptible(), self._nodes(database, run, values):
                 try:
                     run.exit_code = self._steps(database, run, values)
                     run.status = DONE if run.exit_code == 0 else FAILED
                 finally:
-                    # The monitors of nodes end when they hear of it.
+                    # The monitors of nodes end when the collector answers with this state.
                     run.end_ms = clock.now_ms()
                     database.put_run(run)
         finally:
@@ -94,25 +108,33 @@ class SuiteRunner:
         for step in self.suite.steps:
             self._mark(database, run, f"begin {step.name}")
             begun = time.monotonic()
-            code, output = self._step(database, run, step, dict(values))
-            self._mark(database, run, f"end {step.name} exit {code}")
-            self.log(f"  {step.name}: exit code {code}, {time.monotonic() - begun:.1f} s")
-            if code not in step.exit_codes:
-                text = f"{step.name} ended with {code}; its output: {output}"
-                database.add([], [LogEntry(run.run, clock.now_ms(), "error", text, run.host)])
-                self.log(f"  {text}")
-                return code or 1
+            ended = self._step(database, run, step, dict(values))
+            self._mark(database, run, f"end {step.name} exit {ended.code}")
+            self.log(f"  {step.name}: exit code {ended.code}, {time.monotonic() - begun:.1f} s")
+            if ended.left:
+                text = f"{step.name} left {len(ended.left)} processes, which are ended: {', '.join(ended.left)}"
+                self._note(database, run, "info", text)
+            if ended.is_late or ended.code not in step.exit_codes:
+                text = f"{step.name} ended with {ended.code}; its output: {ended.output}"
+                self._note(database, run, "error", text)
+                return ended.code or 1
         return 0
 
     def _mark(self, database: ProcessDatabase, run: WatchedRun, text: str) -> None:
         database.add([], [LogEntry(run.run, clock.now_ms(), "mark", text, run.host)])
 
-    def _step(self, database: ProcessDatabase, run: WatchedRun, step: Step, values: dict[str, str]) -> tuple[int, Path]:
-        """Run one step and watch it; its exit code and the file with its output."""
+    def _note(self, database: ProcessDatabase, run: WatchedRun, kind: str, text: str) -> None:
+        database.add([], [LogEntry(run.run, clock.now_ms(), kind, text, run.host)])
+        self.log(f"  {text}")
+
+    def _step(self, database: ProcessDatabase, run: WatchedRun, step: Step, values: dict[str, str]) -> _Ended:
+        """Run one step and watch it. Raises SettingsError (78) where its command cannot be started."""
         output = self.state_dir / "perf" / run.run / f"{step.name}.log"
         output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        marker = f"{run.run}/{self.suite.steps.index(step)}"
+        own = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
         # The steps are watched here: run_spark need not do it again.
-        environ = {**os.environ, "CMSSPARK_MONITOR": "0", **step.env}
+        environ = {**os.environ, "CMSSPARK_MONITOR": "0", **own, STEP_VARIABLE: marker}
         argv = filled(step.command, values)
         with open(output, "wb") as stream:
             os.fchmod(stream.fileno(), 0o600)
@@ -120,17 +142,22 @@ class SuiteRunner:
                 child = subprocess.Popen(
                     argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environ, start_new_session=True
                 )
-            except OSError as error:
-                raise SettingsError(
-                    f"the command of the step {step.name} cannot be started",
-                    where=argv[0], found=error.strerror, next_step="is it on PATH?",
-                ) from None  # fmt: skip
-            try:
-                return self._watched(database, run, step, child), output
-            finally:
-                _end_group(child)
+            except (OSError, ValueError) as error:
+                refused = _not_started(f"the step {step.name}", argv, error)
+                self._note(database, run, "error", str(refused).splitlines()[0])
+                raise refused from None
+        ended = _Ended(TIMED_OUT, output)
+        try:
+            code = self._watched(database, run, step, child)
+            ended.code, ended.is_late = (TIMED_OUT, True) if code is None else (code, False)
+        finally:
+            ended.left = end_step(child, marker)
+        return ended
 
-    def _watched(self, database: ProcessDatabase, run: WatchedRun, step: Step, child: subprocess.Popen[bytes]) -> int:
+    def _watched(
+        self, database: ProcessDatabase, run: WatchedRun, step: Step, child: subprocess.Popen[bytes]
+    ) -> int | None:
+        """Sample a step until it ends; its exit code, or None where it takes too long."""
         sampler = TreeSampler(run.run, [child.pid])
         end = time.monotonic() + step.timeout_seconds
         interval = min(self.suite.interval_seconds, 0.2)
@@ -142,10 +169,10 @@ class SuiteRunner:
                 interval = self.suite.interval_seconds
             if time.monotonic() >= end:
                 self.log(f"  {step.name} is ended: it took more than {step.timeout_seconds:g} s")
-                return TIMED_OUT
+                return None
 
     @contextmanager
-    def _nodes(self, run: WatchedRun, values: Mapping[str, str]) -> Iterator[None]:
+    def _nodes(self, database: ProcessDatabase, run: WatchedRun, values: Mapping[str, str]) -> Iterator[None]:
         """Start the monitors of nodes and take what they send; all have ended afterwards."""
         nodes = self.suite.nodes
         if nodes is None:
@@ -153,22 +180,23 @@ class SuiteRunner:
             return
         collector = self._collector(nodes)
         collector.start()
-        more = {"{collector}": collector.url, "{ttl}": f"{nodes.ttl_seconds:g}"}
-        monitors: list[subprocess.Popen[bytes]] = []
+        more = {"{collector}": collector.url, "{ttl}": f"{nodes.ttl_seconds:.0f}"}
         try:
-            for host in nodes.hosts:
-                argv = filled(nodes.start, {**values, **more, "{host}": host})
-                monitors.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True))
-            yield
+            monitors = _started_monitors(nodes, {**values, **more})
+            try:
+                yield
+            finally:
+                end = time.monotonic() + _PATIENCE
+                for host, monitor in monitors.items():
+                    code: int | None = None
+                    with suppress(subprocess.TimeoutExpired):
+                        code = monitor.wait(max(0.1, end - time.monotonic()))
+                    if code != 0:
+                        how = f"did not end in {_PATIENCE:.0f} s" if code is None else f"ended with {code}"
+                        text = f"the monitor of {host} {how}: samples of this node may be missing"
+                        self._note(database, run, "error", text)
+                    end_group(monitor)
         finally:
-            end = time.monotonic() + _PATIENCE
-            for host, monitor in zip(nodes.hosts, monitors, strict=False):
-                code: int | None = None
-                with suppress(subprocess.TimeoutExpired):
-                    code = monitor.wait(max(0.1, end - time.monotonic()))
-                if code != 0:
-                    self.log(f"  the monitor of {host} " + ("is ended" if code is None else f"ended with {code}"))
-                _end_group(monitor)
             collector.close()
 
     def _collector(self, nodes: Nodes) -> Collector:
@@ -181,14 +209,25 @@ class SuiteRunner:
         return Collector(self.state_dir, read_password(path(nodes.token_file)), nodes.listen, nodes.port, tls)
 
 
-def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started: nothing of a step stays."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, number)
-            if child.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(5)
-        if child.poll() is not None and number == signal.SIGTERM:
-            # Its children may need a moment; what is left of the group is killed.
-            time.sleep(0.05)
+def _started_monitors(nodes: Nodes, values: dict[str, str]) -> dict[str, subprocess.Popen[bytes]]:
+    """Host → its monitor. Raises SettingsError (78) where a command cannot be started; the others are ended then."""
+    monitors: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for host in nodes.hosts:
+            argv = filled(nodes.start, {**values, "{host}": host})
+            try:
+                monitors[host] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+            except (OSError, ValueError) as error:
+                raise _not_started(f"the monitor of {host}", argv, error) from None
+    except BaseException:
+        for monitor in monitors.values():
+            end_group(monitor)
+        raise
+    return monitors
+
+
+def _not_started(what: str, argv: list[str], error: OSError | ValueError) -> SettingsError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return SettingsError(
+        f"the command of {what} cannot be started", where=argv[0], found=reason, next_step="is it on PATH?"
+    )

@@ -46,7 +46,8 @@ class WatchedRun(msgspec.Struct, omit_defaults=True):
 
 
 class LogEntry(msgspec.Struct):
-    """A row of ``Log``. ``type``: ``mark`` for the begin and end of a step, ``info`` or ``error``."""
+    """A row of ``Log``. ``type``: ``mark`` for the begin and end of a step, ``clock`` for a node with another time,
+    ``info`` or ``error``."""
 
     run: str
     time_ms: int

@@ -7,6 +7,7 @@ where an area exists for them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ AREAS: Final = (
 GC_METRICS: Final = ("MinorGCCount", "MinorGCTime", "MajorGCCount", "MajorGCTime", "TotalGCTime")
 #: Samples that are kept; of more, the one with the largest memory in each interval stays.
 MOST_SAMPLES: Final = 600
+#: The format of the file. A later one may have fields that are not read here, and is shown without them.
+FORMAT: Final = 1
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -113,10 +116,10 @@ class ExecutorEntry(msgspec.Struct):
 
 
 class Sample(msgspec.Struct, omit_defaults=True):
-    """A look at the processes of the run on this host. None: there is no such process, or it could not be read.
+    """A sample of the processes of the run on this host. None: there is no such process, or it could not be read.
 
     RSS counts shared pages in each process. ``heap_bytes`` is the used heap of the driver's JVM, ``active_tasks``
-    the number of running tasks where REST or the event log told.
+    the number of running tasks where REST or the event log has it.
     """
 
     at_ms: int
@@ -146,7 +149,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Reported(msgspec.Struct, omit_defaults=True):
-    """What a job says of itself: bytes and files that its tasks read by path, which Spark's metrics do not count."""
+    """Figures that a job reports: bytes and files that its tasks read by path, which Spark's metrics do not count."""
 
     run: str = ""
     job: str = ""
@@ -159,7 +162,7 @@ class Reported(msgspec.Struct, omit_defaults=True):
 
 
 class Query(msgspec.Struct, omit_defaults=True):
-    """A SQL execution: what its plan says that matters for advice."""
+    """A SQL execution, with what matters for advice in its plan."""
 
     execution: int
     description: str = ""
@@ -173,7 +176,7 @@ class Query(msgspec.Struct, omit_defaults=True):
 class RunMetrics(msgspec.Struct, omit_defaults=True):
     """A measured run. ``engine``: ``spark`` or ``processes``; ``state``: RUNNING, DONE or FAILED.
 
-    ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``, ``reported``; ``notes`` say what is
+    ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``, ``reported``; ``notes``: what is
     missing and why. ``task_spans``: (first, last) times in which at least one task ran, joined where they are near.
     """
 
@@ -182,7 +185,7 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     engine: str
     began_ms: int
     state: str = "RUNNING"
-    format: int = 1
+    format: int = FORMAT
     ended_ms: int | None = None
     exit_code: int | None = None
     host: str = ""
@@ -205,7 +208,7 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     stages: list[StageEntry] = []
     executors: list[ExecutorEntry] = []
     queries: list[Query] = []
-    #: What stages on RDDs say: (kind, where in the program, bytes where known).
+    #: Hints from stages on RDDs: (kind, where in the program, bytes where known).
     rdd_hints: list[tuple[str, str, int | None]] = []
     #: Why tasks failed, first lines → times; at most 50.
     failures: dict[str, int] = {}
@@ -222,8 +225,12 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     event_log: str | None = None
     #: The folder of an event log on another file system that is not read yet.
     pending_events: str | None = None
-    #: Memory of the smallest node that executors may get, where the cluster told.
+    #: Memory of the smallest node that executors may get, where the cluster reports it.
     smallest_node_bytes: int | None = None
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
 
 
 def runs_folder(state_dir: Path) -> Path:
@@ -242,8 +249,19 @@ def file_of(state_dir: Path, run: str) -> Path:
 
 
 def read(path: Path) -> RunMetrics:
-    """Read a file. Raises OSError, and ValueError where it is not one of ours."""
-    return msgspec.json.decode(path.read_bytes(), type=RunMetrics)
+    """Read a file; one of a later format gets a note. Raises OSError, and ValueError for none of ours."""
+    content = path.read_bytes()
+    try:
+        metrics = msgspec.json.decode(content, type=RunMetrics)
+    except (msgspec.ValidationError, RecursionError) as error:
+        later = 0
+        with suppress(ValueError, RecursionError):
+            later = msgspec.json.decode(content, type=_Format).format
+        reason = f"format {later}; this version reads format {FORMAT}" if later > FORMAT else str(error)
+        raise ValueError(reason) from None
+    if metrics.format > FORMAT:
+        metrics.notes.append(f"format {metrics.format} of a later version: what it adds is not shown")
+    return metrics
 
 
 def write(path: Path, metrics: RunMetrics) -> None:

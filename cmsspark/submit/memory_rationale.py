@@ -50,7 +50,7 @@ def _local_cores(values: Mapping[str, str]) -> int:
 
 
 def _measured(state_dir: Path, job: str) -> Iterator[str]:
-    from cmsspark.monitor.advice import worst_of
+    from cmsspark.monitor.advice_peaks import worst_of
     from cmsspark.monitor.measured_runs import of_job
 
     try:
@@ -60,7 +60,13 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
         return
     local = runs[0].master.startswith("local")
     worst = worst_of(runs, "driver" if local else "executor")
-    yield (
-        f"measured: heap peak {volume(worst.heap)}, Python {volume(worst.python)}, JVM RSS {volume(worst.jvm_rss)}, "
-        f"spilled {volume(worst.spilled)} in the last {len(runs)} runs; cmsspark advise {job}"
-    )
+    figures = [
+        f"{name} {volume(size)}"
+        for name, size in (("heap peak", worst.heap), ("Python", worst.python), ("JVM RSS", worst.jvm_rss))
+        if size
+    ]
+    number = f"the last {len(runs)} runs" if len(runs) > 1 else "the last run"
+    if not figures:
+        yield f"measured: no peaks of memory in {number}; cmsspark advise {job} shows why"
+        return
+    yield f"measured: {', '.join(figures)}, spilled {volume(worst.spilled)} in {number}; cmsspark advise {job}"

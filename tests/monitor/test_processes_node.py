@@ -20,8 +20,10 @@ import psutil
 import pytest
 
 from cmsspark.errors import SettingsError, UsageError
-from cmsspark.monitor.processes_collector import Batch, Collector, check_address
-from cmsspark.monitor.processes_node import Buffer, CollectorServer, find_node_manager, sender_to
+from cmsspark.monitor.processes_address import check_address
+from cmsspark.monitor.processes_collector import Batch, Collector
+from cmsspark.monitor.processes_node import Buffer, CollectorServer, sender_to
+from cmsspark.monitor.processes_node_manager import find_node_manager
 from cmsspark.store.process_samples import LogEntry, ProcessSample, WatchedRun, open_processes
 from tests.monitor.test_processes_watch import until
 
@@ -70,7 +72,7 @@ def node(url: str, token_file: Path, pid: int, folder: Path, *words: str) -> sub
 
 
 def request(url: str, body: bytes | None = None, token: str | None = TOKEN, **headers: str) -> tuple[int, Any]:
-    given = {"Authorization": f"Bearer {token}"} if token else {}
+    given = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     asked = urllib.request.Request(url, body, {**given, **headers})
     try:
         with urllib.request.urlopen(asked, timeout=30) as answer:

@@ -1,0 +1,82 @@
+"""Ends the processes of a step of a suite: its own, those below it, and those that left its process group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+from cmsspark.monitor.processes_sampler import require_psutil
+
+#: The variable of a step's environment by which processes are recognised that became daemons.
+STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
+#: Seconds that processes have to end by themselves after the step, and after SIGTERM.
+_GRACE: Final = 1.0
+_TERM_SECONDS: Final = 5.0
+
+
+def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
+    """End what is left of a step; the names of processes that outlived a step which ended by itself."""
+    psutil = require_psutil()
+    has_ended = child.poll() is not None
+    try:
+        left = _processes_of(child.pid, marker)
+        if has_ended and left:
+            # Workers and shutdown hooks end shortly after what started them.
+            left = psutil.wait_procs(left, timeout=_GRACE)[1]
+        names = [_name(process) for process in left] if has_ended else []
+        for process in left:
+            with suppress(psutil.Error):
+                process.terminate()
+        psutil.wait_procs(left, timeout=_TERM_SECONDS)
+    finally:
+        # Also after a second Ctrl-C, and for what was started meanwhile.
+        for process in _processes_of(child.pid, marker):
+            with suppress(psutil.Error):
+                process.kill()
+        # A program with more rights than we have cannot be ended: it is not waited for.
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_TERM_SECONDS)
+    return names
+
+
+def _processes_of(group: int, marker: str) -> list[Any]:
+    """Living processes of a process group, or with the marker in their environment."""
+    psutil = require_psutil()
+    wanted = f"{STEP_VARIABLE}={marker}".encode()
+    found = []
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):
+            if pid != os.getpid() and (os.getpgid(pid) == group or wanted in _environment(pid)):
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+    return found
+
+
+def _environment(pid: int) -> list[bytes]:
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as stream:
+        return stream.read().split(b"\0")
+    return []
+
+
+def _name(process: Any) -> str:
+    with suppress(require_psutil().Error):
+        return f"{process.name()} ({process.pid})"
+    return str(process.pid)
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """End a process and its process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number)
+            if child.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(5)
+        if child.poll() is not None and number == signal.SIGTERM:
+            # Its children may need a moment; what is left of the group is killed.
+            time.sleep(0.05)
