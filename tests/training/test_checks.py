@@ -143,7 +143,7 @@ def test_names_that_secrets_cannot_have_are_refused(tmp_path: Path, text: str) -
 
 def test_keys_that_are_no_names_and_empty_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CmssparkError, match="needs a key"):
+    with pytest.raises(CmssparkError, match="needs at least one key"):
         secret_of("empty", tmp_path, "local")
     os.mkfifo(tmp_path / "empty/KEY", 0o600)
     with pytest.raises(CmssparkError, match="regular file"):
