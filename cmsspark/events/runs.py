@@ -45,20 +45,11 @@ def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_request(*arguments: Any, **options: Any) -> Any:
         settings = settings_of(options.pop("settings_file"))
         fout, day = store_of(options.pop("fout"), settings), options.pop("day") or days.today()
-        for name in ("verbose", "debug"):
-            options.pop(name)
         return command(*arguments, request=EventRequest(fout, day, settings), **options)
 
     wrapped: Callable[..., Any] = output_options(store_options(with_request))
-    for option in (
-        click.option("--debug", is_flag=True, help="Show tracebacks."),
-        click.option("--verbose", is_flag=True, help="Print more progress messages."),
-        click.option(
-            "--date", "day", type=DayType(), help="The day under which the result is stored. [default: today]"
-        ),
-    ):
-        wrapped = option(wrapped)
-    return wrapped
+    date_help = "The day under which the result is stored. [default: today]"
+    return click.option("--date", "day", type=DayType(), help=date_help)(wrapped)
 
 
 @contextmanager

@@ -44,11 +44,9 @@ _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day.")
 @store_options
 @output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
     period: Period | None, sites: tuple[str, ...], policies: tuple[str, ...], shares: tuple[float, ...], seed: int,
-    fout: str | None, settings_file: str | None, as_json: bool, verbose: bool, debug: bool,
+    fout: str | None, settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     from cmsspark.runners.session import session
 

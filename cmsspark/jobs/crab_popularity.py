@@ -30,16 +30,12 @@ _COLUMNS: Final = ["input", "dataset_name", *_DISTINCT.values(), *_COUNTS, *_MEA
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
 @store_options
 @output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
     period: Period | None,
     allow_missing: bool,
     fout: str | None,
     settings_file: str | None,
     as_json: bool,
-    verbose: bool,
-    debug: bool,
 ) -> None:
     settings = settings_of(settings_file)
     wanted, store = needed(period), store_of(fout, settings)

@@ -28,11 +28,7 @@ _COLUMNS: Final = ["user", "is_analysis", "job_count"]
 @period_options
 @store_options
 @output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def command(
-    period: Period | None, fout: str | None, settings_file: str | None, as_json: bool, verbose: bool, debug: bool
-) -> None:
+def command(period: Period | None, fout: str | None, settings_file: str | None, as_json: bool) -> None:
     settings = settings_of(settings_file)
     wanted, store = needed(period), store_of(fout, settings)
     print_outcome(NAME, wanted, as_json, lambda: store_report(NAME, wanted, store, settings, build, allow_missing=True))

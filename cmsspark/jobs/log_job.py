@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cmsspark.store.results import CurrentTable
 
 #: Options of the command that are no part of a request.
-_NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "verbose", "debug", "source", "as_json")
+_NOT_OF_A_REQUEST = ("day", "fout", "settings_file", "source", "as_json")
 
 
 def day_request(job: Job, options: Mapping[str, Any], settings: Settings, fout: str) -> DayRequest:

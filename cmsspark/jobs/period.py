@@ -51,11 +51,8 @@ class PeriodResult:
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
 @store_options
 @output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
     period: Period | None, allow_missing: bool, fout: str | None, settings_file: str | None, as_json: bool,
-    verbose: bool, debug: bool,
 ) -> None:  # fmt: skip
     settings, wanted = settings_of(settings_file), needed(period)
     store = store_of(fout, settings)

@@ -39,11 +39,9 @@ NAME: Final = "period_views"
 @click.option("--allow-missing", is_flag=True, help="Leave out days that are not stored and mark the result partial.")
 @store_options
 @output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
     period: Period | None, names: tuple[str, ...], views_file: str | None, allow_missing: bool, fout: str | None,
-    settings_file: str | None, as_json: bool, verbose: bool, debug: bool,
+    settings_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     settings, wanted = settings_of(settings_file), needed(period)
     store = store_of(fout, settings)

@@ -39,11 +39,9 @@ _MODELS: Final = ("persistence", "average", "blend")
 @label_options
 @store_options
 @output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
     day: date, models: tuple[str, ...], last: int | None, seed: int, fout: str | None, settings_file: str | None,
-    as_json: bool, verbose: bool, debug: bool, **label: Any,
+    as_json: bool, **label: Any,
 ) -> None:  # fmt: skip
     from cmsspark.runners.session import session
 

@@ -33,11 +33,8 @@ def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click
     @label_options
     @store_options
     @output_options
-    @click.option("--verbose", is_flag=True, help="Print more progress messages.")
-    @click.option("--debug", is_flag=True, help="Show tracebacks.")
     def command(
-        day: date, last: int | None, fout: str | None, settings_file: str | None, as_json: bool, verbose: bool,
-        debug: bool, **label: Any,
+        day: date, last: int | None, fout: str | None, settings_file: str | None, as_json: bool, **label: Any,
     ) -> None:  # fmt: skip
         settings = settings_of(settings_file)
         store, wanted = store_of(fout, settings), label_of(**label)

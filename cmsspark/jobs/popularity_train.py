@@ -36,11 +36,9 @@ FOLDER: Final = "models"
 @label_options
 @store_options
 @output_options
-@click.option("--verbose", is_flag=True, help="Print more progress messages.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(
     day: date, model: str, judged: int, seed: int, fout: str | None, settings_file: str | None, as_json: bool,
-    verbose: bool, debug: bool, **label: Any,
+    **label: Any,
 ) -> None:  # fmt: skip
     settings = settings_of(settings_file)
     store, wanted = store_of(fout, settings), label_of(**label)

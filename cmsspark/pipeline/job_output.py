@@ -15,8 +15,13 @@ from cmsspark.store.results import CurrentTable
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--quiet`` and ``--json`` of every job; the command gets ``as_json``."""
+    """``--quiet``, ``--verbose``, ``--debug`` and ``--json`` of every job; the command gets ``as_json``.
+
+    What they change is not the command's: errors are printed by ``errors``, and run_spark sets the level of the log.
+    """
     for option in (
+        click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks."),
+        click.option("--verbose", is_flag=True, expose_value=False, help="Print more progress messages."),
         click.option("--quiet", is_flag=True, expose_value=False, help="Print no progress and no notes."),
         click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON on stdout, also of a failure."),
     ):

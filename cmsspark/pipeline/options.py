@@ -144,8 +144,6 @@ def store_options(command: Command) -> Command:
 def job_options(command: Command) -> Command:
     """The options of every job that reads a day and writes a result."""
     for option in (
-        click.option("--debug", is_flag=True, help="Show tracebacks."),
-        click.option("--verbose", is_flag=True, help="Print more progress messages."),
         click.option("--format", "fmt", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True),
         click.option(
             "--source",
