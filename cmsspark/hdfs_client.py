@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from cmsspark import kerberos
 from cmsspark.errors import DataError, InputMissing, NotAllowed, NotReady, SettingsError
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ def hdfs_errors(location: str) -> Iterator[None]:
         raise InputMissing("a file that was listed is wanted", where=location, found=_first_line(error)) from None
     except (OSError, RuntimeError) as error:
         text = _first_line(error)
+        if (refused := kerberos.refused(text)) is not None:
+            raise refused from None
         if "AccessControlException" in text:
             raise NotAllowed("access is refused", where=location, found=text) from None
         if "InvalidArgument" in text:

@@ -136,6 +136,18 @@ def test_an_error_of_the_client_has_the_code_of_ours_and_no_java_trace(
     assert raised.value.found and "\tat" not in raised.value.found and "\\tat" not in raised.value.found
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'GSSAPIError(GssMajorCodes { routine_error: "GSS_S_NO_CRED" }, 25, "No credentials were supplied, or the',
+        'RPCError("org.apache.hadoop.security.token.SecretManager$InvalidToken", "token (token for a) is expired")',
+    ],
+)
+def test_a_missing_ticket_or_an_old_token_is_77(text: str) -> None:
+    with pytest.raises(NotAllowed, match="Kerberos ticket"), hdfs_errors("hdfs://n/x"):
+        raise RuntimeError(text)
+
+
 def test_an_executor_without_the_client_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
     hdfs_client._connected.cache_clear()
