@@ -48,7 +48,7 @@ class RemoteFiles(Protocol):
 
 
 @dataclass(frozen=True)
-class FileRange:
+class LineRange:
     """The lines of a file that begin at ``start`` or later, and before ``end``; without ``end`` all that follow."""
 
     path: str
@@ -151,7 +151,7 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0].split("\\n", 1)[0][:300]
 
 
-def open_range(files: RemoteFiles, wanted: FileRange) -> RangeStream:
+def open_range(files: RemoteFiles, wanted: LineRange) -> RangeStream:
     """Open the lines of a range. A file that begins as gzip is no lines: its first range is all of it.
 
     Raises what :func:`hdfs_errors` says, also while it is read.
