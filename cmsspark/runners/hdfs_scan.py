@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 from cmsspark.hdfs_client import LineRange, RemoteFiles, open_range
@@ -82,7 +82,8 @@ class _HdfsTask:
                 piece = self.ranges[value] if self.ranges else LineRange(unquote(value))
                 is_accepted = piece.path in self.context.accepted
                 with open_range(self.files, piece) as opened:
-                    for accesses in reader.file(opened, piece.path, accept_damaged=is_accepted):
+                    stream = cast("IO[bytes]", opened)
+                    for accesses in reader.file(stream, piece.path, accept_damaged=is_accepted):
                         aggregator.add(accesses)
                         yield from self.context.batches(reader, aggregator, is_last=False)
         yield from self.context.batches(reader, aggregator, is_last=True)
