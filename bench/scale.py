@@ -22,8 +22,8 @@ class Costs:
 
     #: A million records from raw JSON to aggregated rows, by workers that open the files (bench.daily, marginal).
     record_cpu_s: float = 2.66
-    #: A GB of logs on HDFS that workers read with the extra ``hdfs``, besides (0.32 CPU s on 0.22 GB), and a GB of lines
-    #: of dumps that Spark reads and passes to the workers (20 CPU s on 7 GB).
+    #: A GB of logs on HDFS that workers read with the extra ``hdfs``, besides (0.32 CPU s on 0.22 GB), and a GB of
+    #: lines of dumps that Spark reads and passes to the workers (20 CPU s on 7 GB).
     feed_cpu_s_per_gb: float = 1.5
     lines_cpu_s_per_gb: float = 2.9
     #: A million files of DBS from CSV to the index, and a million rows hashed and moved by the shuffle join.
