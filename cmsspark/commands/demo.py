@@ -72,14 +72,16 @@ class DemoPaths:
     " from 61 days on they are as large as in production.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random numbers.")
-@click.option("--keep", is_flag=True, help="Reuse existing logs and dumps if they were made with the same options.")
+@click.option("--keep", is_flag=True, help="Reuse the logs and dumps of the same options although they were changed.")
 @quiet_option
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool) -> int:
     """Create a small simulated CMS (one day of logs and dumps), run the main jobs, publish the day, show the results.
 
-    All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day.
+    All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day; logs and dumps of
+    the same options are reused.
     """
+    from cmsspark.demo import kept
     from cmsspark.demo.steps import Steps
     from cmsspark.demo.story import STORY_DAYS
 
@@ -88,11 +90,11 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
     with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
-        wanted = _kept(paths, options) if keep else None
+        wanted = kept.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
         if wanted is None:
             wanted = _make(paths, options, day, records, seed, steps)
         else:
-            steps.echo("reused from the last run")
+            steps.echo("reused from the last run: the same options make the same files")
     for arguments in _jobs(paths, day):
         code = _run(steps, paths, arguments)
         if code:
@@ -172,18 +174,10 @@ def _settings(paths: DemoPaths) -> str:
     )
 
 
-def _kept(paths: DemoPaths, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The expected reconciliation of the existing CMS, or None if it was made with other options."""
-    try:
-        made = json.loads((paths.out / MARKER).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return dict(made["reconciliation"]) if made.get("asked") == options else None
-
-
 def _make(
     paths: DemoPaths, options: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps
 ) -> dict[str, Any]:
+    from cmsspark.demo import kept
     from cmsspark.demo.make import make
 
     marker = paths.out / MARKER
@@ -193,7 +187,7 @@ def _make(
     )
     steps.echo(_size(made))
     wanted = made.reconciliation(day)
-    marker.write_text(json.dumps({"asked": options, "reconciliation": wanted}, indent=1), encoding="utf-8")
+    kept.save(marker, options, paths.cms, wanted)
     return dict(wanted)
 
 
