@@ -332,18 +332,17 @@ def _where(paths: DemoPaths, day: date) -> list[str]:
 
 
 def _next(paths: DemoPaths, day: date) -> list[str]:
-    from cmsspark.demo.story import sql_line
+    from cmsspark.demo.story import aligned, sql_line
 
     # Without an active environment the commands are not on PATH.
     folder = Path(sys.prefix)
     inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
     activate = [f"  . {os.path.relpath(folder / 'bin' / 'activate')}"] if inactive else []
-    return [
-        *activate,
-        f"  export CMSSPARK_SETTINGS={paths.settings}",
-        f"  cmsspark path data_aggregation --date {day}        # to read it with pandas, DuckDB or Spark",
-        f"  cmsspark manifest data_aggregation --date {day}    # its inputs and counts",
-        "  {:<55}  # {}".format(*sql_line("describe data_aggregation")),
-        f"  run_spark dbs_phedex.py --date {day}               # replicas by dataset and site",
-        "  run_spark --list                                       # all jobs",
+    lines = [
+        (f"cmsspark path data_aggregation --date {day}", "to read it with pandas, DuckDB or Spark"),
+        (f"cmsspark manifest data_aggregation --date {day}", "its inputs and counts"),
+        sql_line("describe data_aggregation"),
+        (f"run_spark dbs_phedex.py --date {day}", "replicas by dataset and site"),
+        ("run_spark --list", "all jobs"),
     ]
+    return [*activate, f"  export CMSSPARK_SETTINGS={paths.settings}", *aligned(lines)]
