@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, SettingsError
@@ -23,14 +25,14 @@ STORE = "s3a://popularity/store"
         ),
         (
             "java.nio.file.AccessDeniedException",
-            "s3a://popularity/store: org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException: No AWS Credentials provided by "
+            "popularity: org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException: No AWS Credentials provided by "
             "TemporaryAWSCredentialsProvider SimpleAWSCredentialsProvider EnvironmentVariableCredentialsProvider",
             NotAllowed,
             "AWS_ACCESS_KEY_ID",
         ),
         (
             "java.nio.file.AccessDeniedException",
-            "s3a://popularity/store: getFileStatus on s3a://popularity/store: S3Exception: Forbidden (Status Code: 403)",
+            "getFileStatus on s3a://popularity/store: S3Exception: Forbidden (Status Code: 403)",
             NotAllowed,
             "AWS_ACCESS_KEY_ID",
         ),
@@ -76,13 +78,12 @@ def test_a_session_that_looks_at_files_takes_the_jars_of_their_client(monkeypatc
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(session, "has_session", lambda: True)
     monkeypatch.setattr(session, "session", lambda _app, **options: made.update(options))
-    settings = load_settings(environ={"HOME": "/nowhere"})
     wanted = {
         "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0",
         "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9",
         "spark.hadoop.fs.s3a.retry.limit": "1",
     }
-    settings.spark.update({**wanted, "spark.executor.memory": "8g"})
+    settings = replace(load_settings(environ={"HOME": "/nowhere"}), spark={**wanted, "spark.executor.memory": "8g"})
     session.small_session("test", settings)
     assert made.items() >= wanted.items()
     assert made["spark.hadoop.fs.s3a.attempts.maximum"] == "2"

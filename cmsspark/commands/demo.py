@@ -16,6 +16,7 @@ import click
 
 from cmsspark.errors import CmssparkError, OutputError
 from cmsspark.pipeline.options import DayType, quiet_option
+from cmsspark.plurals import number_of
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
 
         def progress(made: int, wanted: int) -> None:
             if made % 50 == 0 or made == wanted:
-                steps.echo(f"{steps.elapsed:5.1f} s  {made:,} of {wanted:,} days")
+                steps.echo(f"{steps.elapsed:5.1f} s  {made:,} of {number_of(wanted, 'day')}")
 
         made, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
         steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")

@@ -15,6 +15,7 @@ from cmsspark.periods import Period
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.output_files import check_table_path, write_table, write_text
 from cmsspark.pipeline.period_options import needed, period_options
+from cmsspark.plurals import number_of
 from cmsspark.popularity.label_options import label_of, label_options
 from cmsspark.reports.terminal import echo_table, percent
 
@@ -82,7 +83,9 @@ def _series(
             click.echo(f"warning: {warning}", err=True)
         series = stored_series(stored, by_site=by_site)
     rows = "datasets at sites" if by_site else "datasets"
-    click.echo(f"{len(series.days)} days from {series.days[0]} on, {len(series.datasets):,} {rows}", err=True)
+    click.echo(
+        f"{number_of(len(series.days), 'day')} from {series.days[0]} on, {len(series.datasets):,} {rows}", err=True
+    )
     if series.missing:
         click.echo(f"warning: {len(series.missing)} days have no rows and count as days without use", err=True)
     return series
