@@ -41,6 +41,7 @@ MEASURED: Final[Mapping[str, tuple[str, str]]] = {
     "spark.eventLog.dir": ("{events}", "a private folder of this host; another one, or --no-monitor, replaces it"),
     "spark.eventLog.compress": ("true", "a log has a tenth of its text's size"),
     "spark.eventLog.compression.codec": ("lz4", "Spark has loaded it already; zstd costs more to write and to read"),
+    "spark.eventLog.includeTaskMetricsAccumulators": ("false", "each task's metrics are in its log once, not twice"),
     "spark.eventLog.logStageExecutorMetrics": ("true", "peaks of memory by stage"),
     "spark.executor.metrics.pollingInterval": ("1s", "peaks between two heartbeats are seen"),
 }
