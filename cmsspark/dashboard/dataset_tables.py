@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cmsspark.dashboard import segment_arrays
 from cmsspark.dashboard.coded_rows import part_of
-from cmsspark.dashboard.rollups import Segment
+from cmsspark.dashboard.rollups import Segment, reading_rollups
 from cmsspark.dashboard.segment_arrays import NULL, About
 from cmsspark.dashboard.segment_build import LOOKUP_FILES, SUMS
 
@@ -40,15 +40,16 @@ class Lookup:
     _metadata: pq.FileMetaData | None = None
 
     def rows(self, place: int, name: str, columns: Sequence[str]) -> pa.Table:
-        """The rows of a dataset; ``place``: its number in the segment. Raises OSError where the file is gone."""
+        """The rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         groups = np.flatnonzero((self.first <= place) & (place <= self.last)).tolist()
         texts = ["dataset_name", *(one for one in columns if one in ("stream", "site_name", "app", "site_tier"))]
-        file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
-        self._metadata = file.metadata
-        with file:
+        with reading_rollups():
+            file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
+            self._metadata = file.metadata
+        with reading_rollups(), file:
             rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
         found = np.flatnonzero(pc.equal(rows["dataset_name"], name).to_numpy())
         rows = rows.drop_columns("dataset_name")
