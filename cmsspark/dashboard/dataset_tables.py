@@ -41,7 +41,6 @@ class Lookup:
 
     def rows(self, place: int, name: str, columns: Sequence[str]) -> pa.Table:
         """The rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
-        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         groups = np.flatnonzero((self.first <= place) & (place <= self.last)).tolist()
@@ -51,11 +50,24 @@ class Lookup:
             self._metadata = file.metadata
         with reading_rollups(), file:
             rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
-        found = np.flatnonzero(pc.equal(rows["dataset_name"], name).to_numpy())
+        found = _positions_of(rows["dataset_name"], name)
         rows = rows.drop_columns("dataset_name")
         if len(found) and found[-1] - found[0] + 1 == len(found):
             return rows.slice(int(found[0]), len(found))
         return rows.take(found)
+
+
+def _positions_of(names: pa.ChunkedArray, name: str) -> Numbers:
+    """Where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
+    import pyarrow as pa
+
+    wanted, found, begin = pa.scalar(name), [np.zeros(0, np.int64)], 0
+    for chunk in names.chunks:
+        code = chunk.dictionary.index(wanted).as_py()
+        if code >= 0:
+            found.append(begin + np.flatnonzero(chunk.indices.to_numpy(zero_copy_only=False) == code))
+        begin += len(chunk)
+    return np.concatenate(found)
 
 
 @dataclass
