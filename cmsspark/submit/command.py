@@ -16,6 +16,7 @@ from cmsspark.pipeline.job_index import Job
 from cmsspark.settings import Settings
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
+from cmsspark.submit.class_archive import ClassArchive
 from cmsspark.submit.host import Host
 from cmsspark.submit.live_metrics import add_metrics
 from cmsspark.submit.profiles import Profile, add_profile, load_profile
@@ -56,7 +57,7 @@ class InstallPaths:
     log4j: str
     ship: Callable[[], str]
     key: Callable[[], str]
-    class_archive: str | None = None
+    class_archive: ClassArchive | None = None
     events: str | None = None
 
 
@@ -105,7 +106,10 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
     _check_master(master, mode)
     notes = _add_files(options, request, settings, host, places, job, mode)
     if mode == "client":
-        java_options = [*_java_options(request, host, places), *_class_archive(places, options)]
+        java_options = _java_options(request, host, places)
+        if (archive := _class_archive(places, options)) is not None:
+            java_options += [f"-XX:SharedArchiveFile={_java_word(str(archive.path))}", "-Xshare:auto"]
+            host = replace(host, spark=replace(host.spark, home=archive.spark_home))
         options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
         _driver_environment(options, request, settings, host, master)
@@ -299,10 +303,10 @@ def _java_options(request: Request, host: Host, places: InstallPaths) -> list[st
     return words
 
 
-def _class_archive(places: InstallPaths, options: Options) -> list[str]:
-    if not places.class_archive or options.get("spark.jars") or options.get("spark.jars.packages"):
-        return []
-    return [f"-XX:SharedArchiveFile={_java_word(places.class_archive)}", "-Xshare:auto"]
+def _class_archive(places: InstallPaths, options: Options) -> ClassArchive | None:
+    """The archive, where no other jars are on the class path."""
+    has_jars = options.get("spark.jars") or options.get("spark.jars.packages")
+    return None if has_jars else places.class_archive
 
 
 def _java_word(text: str) -> str:

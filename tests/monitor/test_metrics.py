@@ -28,16 +28,35 @@ from tests.influxdb import InfluxDb
 
 METRICS = influxdb.TOP / "etc" / "metrics"
 RUN = "from cmsspark.submit import main; main()"
-#: A shuffle, tasks in Python, and a moment in which metrics are reported.
+#: A shuffle, and tasks in Python; then it lasts until the receiver has its counters twice, and its processes.
 SCRIPT = """
-import time
+import os, time, urllib.parse, urllib.request
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
-for _ in range(3):
+application = spark.sparkContext.applicationId
+
+def count(measurement, where):
+    text = f'SELECT count("value") FROM "{measurement}" WHERE {where}'
+    words = urllib.parse.urlencode({"db": "spark", "q": text})
+    with urllib.request.urlopen(os.environ["INFLUXDB"] + "/query?" + words, timeout=60) as answer:
+        found = __import__("json").load(answer)["results"][0].get("series")
+    return found[0]["values"][0][1] if found else 0
+
+def work():
     spark.range(20000).repartition(4).groupBy("id").count().count()
     spark.sparkContext.parallelize(range(4), 2).map(lambda x: x).count()
-    time.sleep(1)
-print(spark.sparkContext.applicationId)
+
+for _ in range(2):
+    work()
+    now = int(time.time()) + 1
+    end = time.monotonic() + 300
+    while count("shuffleBytesWritten.count", f"applicationid = '{application}' AND time > {now}s") < 2 or not all(
+        count("rss_bytes", f"namespace = 'processes' AND role = '{role}' AND time > {now}s")
+        for role in ("java_driver", "python_driver")
+    ):
+        assert time.monotonic() < end, "the receiver got nothing"
+        time.sleep(0.2)
+print(application)
 """
 
 
@@ -68,7 +87,7 @@ def application(influx: InfluxDb, tmp_path_factory: pytest.TempPathFactory) -> s
         "600m",
         str(folder / "job.py"),
     ]
-    environ = {**os.environ, "CMSSPARK_MONITOR": "1"}
+    environ = {**os.environ, "CMSSPARK_MONITOR": "1", "INFLUXDB": f"http://127.0.0.1:{influx.http}"}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()[-1]
