@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark import kerberos
+from cmsspark import kerberos, object_store_errors
 from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError
 from cmsspark.storage import Entry
 
@@ -233,6 +233,8 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
         reason = (str(error.java_exception.getMessage()) or name).splitlines()[0]
         if (refused := kerberos.refused(f"{name}: {error.java_exception.getMessage()}")) is not None:
             raise refused from None
+        if (from_store := object_store_errors.error_of(path, name, reason)) is not None:
+            raise from_store from None
         if name.endswith("AccessControlException"):
             raise NotAllowed("access is refused", where=path, found=reason) from None
         if name.endswith("FileNotFoundException"):
@@ -245,4 +247,9 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
                 next_step="give --root (inputs) or --fout (results), or set HADOOP_CONF_DIR",
             ) from None
         kind: type[CmssparkError] = OutputError if writing else NotReady
-        raise kind("the file system did not answer as it should", where=path, found=f"{name}: {reason}") from None
+        raise kind(
+            "the file system did not answer as it should",
+            where=path,
+            found=f"{name}: {reason}",
+            next_step="check that its server runs and is reached from here, then the same command again",
+        ) from None

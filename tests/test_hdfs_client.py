@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cmsspark import hdfs_client
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, SettingsError
-from cmsspark.hdfs_client import LineRange, HdfsClient, RangeStream, hdfs_errors, open_range
+from cmsspark.hdfs_client import HdfsClient, LineRange, RangeStream, hdfs_errors, open_range
 
 
 @dataclass
