@@ -25,6 +25,7 @@ from cmsspark.pipeline.options import engine_option, job_options, settings_of, s
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, versions
 from cmsspark.pipeline.request import JobRequest
 from cmsspark.pipeline.run_context import RunContext
+from cmsspark.plurals import number_of
 from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources import folders
 from cmsspark.sources.epochs import REPLICAS_ROLE
@@ -182,7 +183,9 @@ class _Work:
             if self.request.datasets is not None:
                 manifest |= {"partial": True, "datasets": self.request.datasets.as_dict()}
             done = staged.commit({**manifest, "epochs": epochs, **more})
-        log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.run_context.seconds():.1f} s")
+        log(
+            f"{name} of {day}: {number_of(count, 'row')} stored in {done.path} after {self.run_context.seconds():.1f} s"
+        )
         return done
 
 
