@@ -24,6 +24,7 @@ from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.popularity.fitting import Fitted, fit
 from cmsspark.popularity.models import ABOUT, make_model
 from cmsspark.popularity.training import Label, Training, Weeks
+from cmsspark.storage import Files, join
 
 Array = np.ndarray[Any, Any]
 
@@ -169,9 +170,7 @@ def load(folder: Path) -> Saved:
         try:
             folder = folder / (folder / "LATEST").read_text(encoding="utf-8").strip()
         except OSError:
-            raise InputMissing(
-                "there is no saved model", where=folder, next_step="cmsspark popularity train -o FOLDER makes one"
-            ) from None
+            raise _no_model(folder) from None
     try:
         text = (folder / "model.json").read_bytes()
         card = json.loads((folder / "card.json").read_bytes())
@@ -184,6 +183,30 @@ def load(folder: Path) -> Saved:
         raise DataError(
             "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
         ) from None
+
+
+def fetch(files: Files, location: str, folder: Path) -> Path:
+    """Copy a version, or the newest one of a folder of versions, from another file system into ``folder``.
+
+    Raises InputMissing (66) where there is none.
+    """
+    place = location.rstrip("/")
+    if files.stat(join(place, "card.json")) is None:
+        newest = join(place, "LATEST")
+        if files.stat(newest) is None:
+            raise _no_model(location)
+        place = join(place, files.read_bytes(newest).decode().strip())
+    copy = folder / place.rpartition("/")[2]
+    copy.mkdir()
+    for name in ("card.json", "model.json"):
+        (copy / name).write_bytes(files.read_bytes(join(place, name)))
+    return copy
+
+
+def _no_model(where: Path | str) -> InputMissing:
+    return InputMissing(
+        "there is no saved model", where=where, next_step="cmsspark popularity train -o FOLDER makes one"
+    )
 
 
 def _label(card: Mapping[str, Any]) -> Label:
