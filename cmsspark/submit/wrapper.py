@@ -122,8 +122,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    watch_tree = watching.watching_processes(request, settings, environ)
-    return run(command, environ, watch_tree, watching.measuring(command, request, job, settings, environ))
+    measure = watching.measuring(command, request, job, settings, environ)
+    return run(command, environ, watching.watching_processes(request, settings, environ, measure), measure)
 
 
 def with_engine(
@@ -201,7 +201,9 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
         raise UsageError(message, where=f"run_spark {job.name}", next_step=f"run_spark {job.name} --help") from None
 
 
-def places(host: Host, settings: Settings, archive: str | None, events: str | None) -> InstallPaths:
+def places(
+    host: Host, settings: Settings, archive: class_archive.ClassArchive | None, events: str | None
+) -> InstallPaths:
     """The files of this installation."""
     return InstallPaths(
         launcher=str(host.package / "jobs" / "launch.py"),
@@ -268,7 +270,11 @@ def warm_up(settings: Settings, environ: Mapping[str, str]) -> int:
     assert java is not None
     begun = time.monotonic()
     made = class_archive.make(host, java, settings.cache_dir)
-    return _echo(f"class archive: {made} ({made.stat().st_size / 1e6:.0f} MB, {time.monotonic() - begun:.0f} s)")
+    size = made.path.stat().st_size / 1e6
+    _echo(f"class archive: {made.path} ({size:.0f} MB, {time.monotonic() - begun:.0f} s)")
+    if made.spark_home == host.spark.home:
+        return _echo(f"for this environment alone: it is made of {made.spark_home / 'jars'}")
+    return _echo("for all environments whose Spark has the same files")
 
 
 def job_list() -> str:

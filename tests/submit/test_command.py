@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.errors import UsageError
+from cmsspark.submit.class_archive import ClassArchive
 from tests.submit.hosts import HOST, PLACES, SETTINGS, command
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
@@ -133,11 +134,14 @@ def test_a_users_java_options_come_after_ours() -> None:
 
 
 def test_the_class_archive_is_used_where_it_is_and_jars_are_not_added() -> None:
-    places = replace(PLACES, class_archive="/cache/jvm/a.jsa")
-    used = command("dbs_aaa", places=places).options.get("spark.driver.defaultJavaOptions") or ""
+    places = replace(PLACES, class_archive=ClassArchive(Path("/cache/jvm/a.jsa"), Path("/cache/jvm/spark")))
+    built = command("dbs_aaa", places=places)
+    used = built.options.get("spark.driver.defaultJavaOptions") or ""
     assert "-XX:SharedArchiveFile=/cache/jvm/a.jsa -Xshare:auto" in used
+    assert (built.argv[0], built.env["SPARK_HOME"]) == ("/cache/jvm/spark/bin/spark-submit", "/cache/jvm/spark")
     with_jars = command("dbs_aaa", "--jars", "/x.jar", places=places).options.get("spark.driver.defaultJavaOptions")
     assert "SharedArchiveFile" not in (with_jars or "")
+    assert command("dbs_aaa", "--jars", "/x.jar", places=places).env["SPARK_HOME"] == "/spark"
     elsewhere = command("dbs_aaa", "--yarn", "--deploy-mode", "cluster", places=places)
     assert "SharedArchiveFile" not in " ".join(elsewhere.argv)
 
