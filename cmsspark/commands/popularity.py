@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -19,12 +18,10 @@ from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.plurals import number_of
 from cmsspark.popularity.label_options import label_of, label_options
 from cmsspark.reports.terminal import echo_table, percent
-from cmsspark.storage import is_local, local_path
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from cmsspark.popularity.saved import Saved
     from cmsspark.popularity.series import Series
     from cmsspark.popularity.training import Label
 
@@ -195,12 +192,13 @@ def predict_command(
 
 def _scores(series: Series, number: int, model: str, label: Label, seed: int) -> tuple[Array, Array]:
     """(calibrated, raw) probabilities by a saved model, or one that learns from the days before."""
+    from cmsspark.popularity import saved
     from cmsspark.popularity.fitting import fit
     from cmsspark.popularity.models import MODELS
     from cmsspark.popularity.training import Weeks
 
     past = series.until(number)
-    loaded = None if model in MODELS else _saved_model(model)
+    loaded = None if model in MODELS else saved.find(model)
     if loaded is not None:
         click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
         return loaded.predict(Weeks(past, loaded.label), number)
@@ -208,22 +206,6 @@ def _scores(series: Series, number: int, model: str, label: Label, seed: int) ->
     fitted = fit(weeks, number, model, seed=seed)
     raw = fitted.raw(weeks.rows(number))
     return fitted.calibrated(raw), raw
-
-
-def _saved_model(location: str) -> Saved | None:
-    """The saved model of a folder, which may be a URI of the local disk or of another file system; None where a plain
-    path is no folder.
-    """
-    from cmsspark.popularity import saved
-
-    if is_local(location):
-        folder = Path(local_path(location))
-        return saved.load(folder) if folder.is_dir() or location.startswith("file:") else None
-    from cmsspark.pipeline.stored_columns import files_of
-
-    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
-        files = files_of(location, "cmsspark popularity")
-        return saved.load(saved.fetch(files, location, Path(aside)))
 
 
 @command.command("train")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -24,7 +25,7 @@ from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.popularity.fitting import Fitted, fit
 from cmsspark.popularity.models import ABOUT, make_model
 from cmsspark.popularity.training import Label, Training, Weeks
-from cmsspark.storage import Files, join
+from cmsspark.storage import Files, is_local, join, local_path
 
 Array = np.ndarray[Any, Any]
 
@@ -183,6 +184,19 @@ def load(folder: Path) -> Saved:
         raise DataError(
             "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
         ) from None
+
+
+def find(location: str) -> Saved | None:
+    """The saved model of a folder, which may be a URI of the local disk or of another file system; None where a plain
+    path is no folder. Raises as :func:`load`.
+    """
+    if is_local(location):
+        folder = Path(local_path(location))
+        return load(folder) if folder.is_dir() or location.startswith("file:") else None
+    from cmsspark.pipeline.stored_columns import files_of
+
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
+        return load(fetch(files_of(location, "cmsspark popularity"), location, Path(aside)))
 
 
 def fetch(files: Files, location: str, folder: Path) -> Path:
