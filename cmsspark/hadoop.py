@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark import kerberos
+from cmsspark import kerberos, object_store_errors
 from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, OutputError, SettingsError
 from cmsspark.storage import Entry
 
@@ -25,6 +25,7 @@ _GETTERS: Final = (
     ("getLen", "long"),
     ("getModificationTime", "long"),
 )
+_WEB_SCHEMES: Final = ("webhdfs:", "swebhdfs:")
 #: No name of a file has it.
 _SEPARATOR: Final = "\0"
 
@@ -38,6 +39,14 @@ class HadoopFiles:
         self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
 
     def _open(self, path: str) -> tuple[Any, Any]:
+        if path.startswith(_WEB_SCHEMES):
+            # Spark's jars lack the classes that read the NameNode's answers (jersey's RuntimeDelegateImpl).
+            raise SettingsError(
+                "WebHDFS is not supported, as Spark's Hadoop client cannot read its answers",
+                where=path,
+                found=path.partition(":")[0],
+                next_step="give hdfs://NAMENODE:PORT/…, or copy the files to a disk and give their folder",
+            )
         with _hadoop_errors(path):
             hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
             return hadoop_path.getFileSystem(self._conf), hadoop_path
@@ -47,8 +56,11 @@ class HadoopFiles:
 
     def stat(self, path: str) -> Entry | None:
         system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
-            return self._entry(system.getFileStatus(hadoop_path)) if system.exists(hadoop_path) else None
+        try:
+            with _hadoop_errors(path):
+                return self._entry(system.getFileStatus(hadoop_path))
+        except InputMissing:
+            return None
 
     def list_dir(self, path: str) -> list[Entry]:
         entry = self.stat(path)
@@ -221,6 +233,8 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
         reason = (str(error.java_exception.getMessage()) or name).splitlines()[0]
         if (refused := kerberos.refused(f"{name}: {error.java_exception.getMessage()}")) is not None:
             raise refused from None
+        if (from_store := object_store_errors.error_of(path, name, reason)) is not None:
+            raise from_store from None
         if name.endswith("AccessControlException"):
             raise NotAllowed("access is refused", where=path, found=reason) from None
         if name.endswith("FileNotFoundException"):
@@ -233,4 +247,9 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
                 next_step="give --root (inputs) or --fout (results), or set HADOOP_CONF_DIR",
             ) from None
         kind: type[CmssparkError] = OutputError if writing else NotReady
-        raise kind("the file system did not answer as it should", where=path, found=f"{name}: {reason}") from None
+        raise kind(
+            "the file system did not answer as it should",
+            where=path,
+            found=f"{name}: {reason}",
+            next_step="check that its server runs and is reached from here, then the same command again",
+        ) from None

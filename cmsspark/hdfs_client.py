@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from cmsspark import kerberos
 from cmsspark.errors import DataError, InputMissing, NotAllowed, NotReady, SettingsError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class RemoteFiles(Protocol):
 
 
 @dataclass(frozen=True)
-class FileRange:
+class LineRange:
     """The lines of a file that begin at ``start`` or later, and before ``end``; without ``end`` all that follow."""
 
     path: str
@@ -132,6 +133,8 @@ def hdfs_errors(location: str) -> Iterator[None]:
         raise InputMissing("a file that was listed is wanted", where=location, found=_first_line(error)) from None
     except (OSError, RuntimeError) as error:
         text = _first_line(error)
+        if (refused := kerberos.refused(text)) is not None:
+            raise refused from None
         if "AccessControlException" in text:
             raise NotAllowed("access is refused", where=location, found=text) from None
         if "InvalidArgument" in text:
@@ -148,7 +151,7 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0].split("\\n", 1)[0][:300]
 
 
-def open_range(files: RemoteFiles, wanted: FileRange) -> RangeStream:
+def open_range(files: RemoteFiles, wanted: LineRange) -> RangeStream:
     """Open the lines of a range. A file that begins as gzip is no lines: its first range is all of it.
 
     Raises what :func:`hdfs_errors` says, also while it is read.

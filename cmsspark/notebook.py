@@ -26,6 +26,7 @@ from cmsspark.file_systems import files_for
 from cmsspark.periods import Interval, Period, between, named, options, spans
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of
+from cmsspark.plurals import number_of
 from cmsspark.resources import resource
 from cmsspark.runners.session import has_session
 from cmsspark.runners.session import session as _session
@@ -294,7 +295,7 @@ def _check_missing(
     if not missing or (allow_missing and there):
         return
     raise InputMissing(
-        f"{len(missing)} of the {len(period.days)} days of {period} are not stored: {spans(missing)}",
+        f"{len(missing)} of the {number_of(len(period.days), 'day')} of {period} are not stored: {spans(missing)}",
         where=store,
         found=f"{len(there)} of them",
         next_step=f"run_spark {job_of_table(table).name} {options(missing[0])}"

@@ -26,11 +26,6 @@ def encodable(text: str) -> str:
     return _SURROGATES.sub(lambda match: _escaped(match[0]), text)
 
 
-def count_text(count: int, noun: str) -> str:
-    """The number with its noun: "1 day", "2,000 days". For nouns whose plural ends with s."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def json_text(value: Any, indent: int | None = None) -> str:
     """JSON that UTF-8 can encode. Non-ASCII characters are escaped only where a text contains a lone surrogate.
 

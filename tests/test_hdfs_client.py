@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cmsspark import hdfs_client
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, SettingsError
-from cmsspark.hdfs_client import FileRange, HdfsClient, RangeStream, hdfs_errors, open_range
+from cmsspark.hdfs_client import HdfsClient, LineRange, RangeStream, hdfs_errors, open_range
 
 
 @dataclass
@@ -48,7 +48,7 @@ class OneFile:
 def pieces(content: bytes, cuts: list[int], chunk: int) -> list[bytes]:
     """What each of the ranges between the cuts reads."""
     starts = [0, *cuts]
-    ranges = [FileRange("hdfs://n/f", start, end) for start, end in zip(starts, [*cuts, None], strict=True)]
+    ranges = [LineRange("hdfs://n/f", start, end) for start, end in zip(starts, [*cuts, None], strict=True)]
     return [open_range(OneFile(Stored(content, chunk)), one).read() for one in ranges]
 
 
@@ -84,7 +84,7 @@ def test_a_range_reads_no_further_than_its_last_line() -> None:
             yield chunk
 
     stored.read_range_stream = counting  # type: ignore[method-assign]
-    assert open_range(OneFile(stored), FileRange("f", 0, 5)).read() == b"x" * 10 + b"\n"
+    assert open_range(OneFile(stored), LineRange("f", 0, 5)).read() == b"x" * 10 + b"\n"
     assert len(asked) == 3
 
 
@@ -134,6 +134,18 @@ def test_an_error_of_the_client_has_the_code_of_ours_and_no_java_trace(
         RangeStream("hdfs://n/x", failing()).read()
     assert raised.value.where == "hdfs://n/x"
     assert raised.value.found and "\tat" not in raised.value.found and "\\tat" not in raised.value.found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'GSSAPIError(GssMajorCodes { routine_error: "GSS_S_NO_CRED" }, 25, "No credentials were supplied, or the',
+        'RPCError("org.apache.hadoop.security.token.SecretManager$InvalidToken", "token (token for a) is expired")',
+    ],
+)
+def test_a_missing_ticket_or_an_old_token_is_77(text: str) -> None:
+    with pytest.raises(NotAllowed, match="Kerberos ticket"), hdfs_errors("hdfs://n/x"):
+        raise RuntimeError(text)
 
 
 def test_an_executor_without_the_client_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

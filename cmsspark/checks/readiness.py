@@ -14,6 +14,7 @@ from datetime import date
 from typing import Final
 
 from cmsspark import days
+from cmsspark.plurals import number_of
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -87,13 +88,17 @@ def judge_stream(listing: Listing, before: Sequence[Sequence[int]], day: date, n
         return Readiness()
     median, total = statistics.median(usual), sum(listing.sizes)
     if total < rules.smallest_share * median:
-        text = f"{listing.source}: {total:,} bytes, the median of {len(usual)} days before is {int(median):,}"
+        text = (
+            f"{listing.source}: {total:,} bytes, the median of {number_of(len(usual), 'day')} before is {int(median):,}"
+        )
         if now_ms < _patience_ends(day, rules):
             return Readiness((text,), (), min(now_ms + HOUR_MS, _patience_ends(day, rules)))
         return Readiness((), (f"{text}; the time to wait for it is over",))
     parts, usual_parts = len(listing.sizes), statistics.median(len(sizes) for sizes in before if sum(sizes))
     if parts < rules.smallest_share * usual_parts:
-        return Readiness((), (f"{listing.source}: {parts} files, the median of days before is {usual_parts:g}",))
+        return Readiness(
+            (), (f"{listing.source}: {number_of(parts, 'file')}, the median of days before is {usual_parts:g}",)
+        )
     return Readiness()
 
 
@@ -114,7 +119,9 @@ def judge_parts(source: str, names: Iterable[str], before: Sequence[Iterable[str
         if len(first) == min(gaps, _NAMED_GAPS):
             break
     gap_list = ", ".join(first) + (f" and {gaps - len(first)} more" if gaps > len(first) else "")
-    warning = f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {len(usual)} days before left out none"
+    warning = (
+        f"{source}: no part {gap_list} of 0 to {numbers[-1]}; the {number_of(len(usual), 'day')} before left out none"
+    )
     return Readiness((), (warning,))
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cmsspark.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.errors import DataError, UsageError
+from cmsspark.plurals import number_of
 
 #: Malformed records: more than this share and more than this many fail a run.
 MALFORMED_SHARE: Final = 0.001
@@ -104,7 +105,7 @@ class Tolerance:
         return bins.malformed > self.records and bins.malformed > self.share * bins.read
 
     def __str__(self) -> str:
-        return f"{self.records} records" if self.share is None else f"{100 * self.share:.4g} %"
+        return number_of(self.records, "record") if self.share is None else f"{100 * self.share:.4g} %"
 
 
 def parse_tolerances(text: str | None, streams: Iterable[str]) -> dict[str, Tolerance]:
@@ -176,7 +177,7 @@ def check(
             )
         if counts.read >= NONE_MATCHED_RECORDS and not counts.matched:
             raise DataError(
-                f"{stream}: none of {counts.read:,} records matched a {counts.matched_what} in DBS",
+                f"{stream}: none of {number_of(counts.read, 'record')} matched a {counts.matched_what} in DBS",
                 where=dump,
                 found=_unmatched(counts, (prefixes or {}).get(stream, ())),
                 next_step="check that the DBS dump is the right one and complete; --refresh-dumps chooses it again",
@@ -236,7 +237,9 @@ def unusual(
                 next_step="check that its log was written; --streams counts the day without it",
             )
         if counts.read < FEW_RECORDS_SHARE * typical.read:
-            warnings.append(f"{stream}: {counts.read:,} records, the median of the days before is {typical.read:,.0f}")
+            warnings.append(
+                f"{stream}: {number_of(counts.read, 'record')}, the median of the days before is {typical.read:,.0f}"
+            )
         now = sum(counts.unmatched.values()) / counts.read
         if now > UNMATCHED_FACTOR * typical.unmatched_share:
             warnings.append(

@@ -9,6 +9,7 @@ from cmsspark.commands.ask_forecast import LIKELY, forecast_or_none
 from cmsspark.commands.ask_use import Answer, Part, nearest
 from cmsspark.errors import InputMissing
 from cmsspark.pipeline.stored_columns import newest, newest_replicas, table_rows
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import volume
 from cmsspark.storage import Files
 from cmsspark.store.results import CurrentTable
@@ -60,7 +61,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     )
     total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))
     facts = [
-        f"{rows.height:,} of {there.height:,} datasets at sites, {volume(total)} of {volume(whole)}",
+        f"{rows.height:,} of {number_of(there.height, 'dataset')} at sites, {volume(total)} of {volume(whole)}",
         f"last use as of {used_on}, over all sites; replicas as of {as_of}",
         *about_forecast,
     ]

@@ -12,6 +12,7 @@ from cmsspark.commands.ask_use import Answer, Part, nearest
 from cmsspark.errors import InputMissing
 from cmsspark.periods import between
 from cmsspark.pipeline.stored_columns import newest, table_rows
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import percent, volume
 from cmsspark.storage import Files
 from cmsspark.store import results
@@ -44,7 +45,7 @@ class StoredForecast:
         return self._from(self.day)
 
     def _from(self, day: date) -> str:
-        return f"the week from {day} on" if self.weeks == 1 else f"the {self.weeks} weeks from {day} on"
+        return f"the week from {day} on" if self.weeks == 1 else f"the {number_of(self.weeks, 'week')} from {day} on"
 
     @property
     def last_week(self) -> dict[str, dict[str, Any]]:
@@ -188,7 +189,8 @@ def replicate(
         pl.col("site").alias("site_name"), pl.col("dataset").alias("dataset_name"),
     )  # fmt: skip
     total = int(frame["replica_bytes"].sum())
-    facts = [f"{frame.height:,} copies, {volume(total)}; replicas as of {inputs.about.rpartition(' of ')[2]}"]
+    copies = number_of(frame.height, "copy", "copies")
+    facts = [f"{copies}, {volume(total)}; replicas as of {inputs.about.rpartition(' of ')[2]}"]
     summary = {**forecast.summary(), "site": site, "total_bytes": total, "copies": frame.height}
     about = f" at {site}" if site else ""
     parts = [Part.of("copies to make", "rows", frame)]

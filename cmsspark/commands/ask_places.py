@@ -11,6 +11,7 @@ from cmsspark.commands.ask_use import Answer, Part, nearest, window_dict
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.pipeline.stored_columns import newest, newest_replicas, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import volume
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.storage import Files
@@ -150,10 +151,12 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     shown = rows.select(named)
     total, nowhere = _total(rows["present_bytes"]), rows.filter(_is_unread())
     facts = [
-        f"{rows.height:,} of {replicas.height:,} datasets at sites, {_bytes(rows)} of {_bytes(replicas)}",
+        f"{rows.height:,} of {number_of(replicas.height, 'dataset')} at sites, {_bytes(rows)} of {_bytes(replicas)}",
         f"{nowhere.height:,} of them, {_bytes(nowhere)}, were not read at any other site either",
     ]
-    window = f"not read there from {days.period.first} to {days.period.last}, {len(days.partials)} days stored"
+    window = (
+        f"not read there from {days.period.first} to {days.period.last}, {number_of(len(days.partials), 'day')} stored"
+    )
     summary = {
         **choice.as_dict(),
         **window_dict(days),

@@ -12,6 +12,7 @@ from cmsspark.errors import CmssparkError, InputMissing
 from cmsspark.periods import spans
 from cmsspark.pipeline.stored_columns import newest_replicas, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import volume
 from cmsspark.sources import registry
 from cmsspark.sources.registry import STREAMS_OF_JOBS
@@ -172,7 +173,7 @@ def _beside_jobs(accesses: pl.DataFrame, jobs: pl.DataFrame, key: str) -> pl.Dat
 
 
 def _answer(days: StoredDays, about: str, question: dict[str, Any], whole: dict[str, Any], parts: list[Part]) -> Answer:
-    window = f"{days.period.first} to {days.period.last}, {len(days.partials)} days stored"
+    window = f"{days.period.first} to {days.period.last}, {number_of(len(days.partials), 'day')} stored"
     jobs = whole["jobs"]
     facts = []
     if not whole["nacc"]:
@@ -180,12 +181,12 @@ def _answer(days: StoredDays, about: str, question: dict[str, Any], whole: dict[
     else:
         facts += [
             f"{whole['nacc']:,} accesses by {_people(whole['distinct_users'])}, on {whole['day_count']} of these days",
-            f"{_some(whole['dataset_count'], 'dataset')} read from {_some(whole['site_count'], 'site')}, "
+            f"{number_of(whole['dataset_count'], 'dataset')} read from {number_of(whole['site_count'], 'site')}, "
             f"{volume(whole['read_bytes']) or 'unknown bytes'} read, {_remote(whole)}",
         ]
     if jobs["job_count"]:
         cpu = "" if jobs["cpu_time"] is None else f", {jobs['cpu_time'] / 3600:,.0f} CPU hours"
-        facts.append(f"{_some(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
+        facts.append(f"{number_of(jobs['job_count'], 'job')} by {_people(jobs['distinct_users'])}{cpu} (not accesses)")
     summary = {**question, **window_dict(days), "totals": whole}
     is_used = whole["nacc"] or jobs["job_count"]
     return Answer(f"{about}, {window}", facts, parts if is_used else [], summary, days.warnings)
@@ -204,10 +205,6 @@ def window_dict(days: StoredDays) -> dict[str, Any]:
 
 def _people(count: int) -> str:
     return f"{count:,} {'person' if count == 1 else 'people'}" if count else "no known user"
-
-
-def _some(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _remote(whole: dict[str, Any]) -> str:

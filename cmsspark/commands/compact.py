@@ -12,6 +12,7 @@ from cmsspark.pipeline.job_index import find_job
 from cmsspark.pipeline.options import DATE_HELP, DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import period_options
 from cmsspark.pipeline.stored_columns import files_of
+from cmsspark.plurals import number_of
 from cmsspark.storage import Files
 
 if TYPE_CHECKING:
@@ -69,11 +70,11 @@ def compact(
             first_error = first_error or error
             continue
         now, then = found.counts
-        click.echo(f"{'would compact' if dry_run else 'compacted'}: {found.what}: {now:,} files as {then:,}")
+        click.echo(f"{'would compact' if dry_run else 'compacted'}: {found.what}: {number_of(now, 'file')} as {then:,}")
         count, before, after = count + 1, before + now, after + then
     if count:
         done = "would be" if dry_run else "are"
-        click.echo(f"{count:,} results: {before:,} files {done} {after:,}")
+        click.echo(f"{number_of(count, 'result')}: {number_of(before, 'file')} {done} {after:,}")
     elif first_error is None:
         click.echo("nothing to compact")
     if first_error is not None:

@@ -16,6 +16,7 @@ import click
 
 from cmsspark.errors import CmssparkError, OutputError
 from cmsspark.pipeline.options import DayType, quiet_option
+from cmsspark.plurals import number_of
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -72,14 +73,16 @@ class DemoPaths:
     " from 61 days on they are as large as in production.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random numbers.")
-@click.option("--keep", is_flag=True, help="Reuse existing logs and dumps if they were made with the same options.")
+@click.option("--keep", is_flag=True, help="Reuse the logs and dumps of the same options although they were changed.")
 @quiet_option
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool) -> int:
     """Create a small simulated CMS (one day of logs and dumps), run the main jobs, publish the day, show the results.
 
-    All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day.
+    All files are in DIR, which can be deleted afterwards. Running the demo again replaces the day; logs and dumps of
+    the same options are reused.
     """
+    from cmsspark.demo import kept
     from cmsspark.demo.steps import Steps
     from cmsspark.demo.story import STORY_DAYS
 
@@ -88,11 +91,11 @@ def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool
     options = {"version": VERSION, "day": day.isoformat(), "records": records, "seed": seed}
     _claim(paths)
     with steps.step(f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"):
-        wanted = _kept(paths, options) if keep else None
+        wanted = kept.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
         if wanted is None:
             wanted = _make(paths, options, day, records, seed, steps)
         else:
-            steps.echo("reused from the last run")
+            steps.echo("reused from the last run: the same options make the same files")
     for arguments in _jobs(paths, day):
         code = _run(steps, paths, arguments)
         if code:
@@ -116,7 +119,7 @@ def _past(paths: DemoPaths, day: date, days: int, seed: int, steps: Steps) -> in
 
         def progress(made: int, wanted: int) -> None:
             if made % 50 == 0 or made == wanted:
-                steps.echo(f"{steps.elapsed:5.1f} s  {made:,} of {wanted:,} days")
+                steps.echo(f"{steps.elapsed:5.1f} s  {made:,} of {number_of(wanted, 'day')}")
 
         made, story = store_past(str(paths.store), day, days - 1, seed, key, progress)
         steps.echo(f"{made:,} generated, {days - 1 - made:,} already stored")
@@ -172,18 +175,10 @@ def _settings(paths: DemoPaths) -> str:
     )
 
 
-def _kept(paths: DemoPaths, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The expected reconciliation of the existing CMS, or None if it was made with other options."""
-    try:
-        made = json.loads((paths.out / MARKER).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return dict(made["reconciliation"]) if made.get("asked") == options else None
-
-
 def _make(
     paths: DemoPaths, options: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps
 ) -> dict[str, Any]:
+    from cmsspark.demo import kept
     from cmsspark.demo.make import make
 
     marker = paths.out / MARKER
@@ -193,7 +188,7 @@ def _make(
     )
     steps.echo(_size(made))
     wanted = made.reconciliation(day)
-    marker.write_text(json.dumps({"asked": options, "reconciliation": wanted}, indent=1), encoding="utf-8")
+    kept.save(marker, options, paths.cms, wanted)
     return dict(wanted)
 
 
@@ -338,18 +333,17 @@ def _where(paths: DemoPaths, day: date) -> list[str]:
 
 
 def _next(paths: DemoPaths, day: date) -> list[str]:
-    from cmsspark.demo.story import sql_line
+    from cmsspark.demo.story import aligned, sql_line
 
     # Without an active environment the commands are not on PATH.
     folder = Path(sys.prefix)
     inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
     activate = [f"  . {os.path.relpath(folder / 'bin' / 'activate')}"] if inactive else []
-    return [
-        *activate,
-        f"  export CMSSPARK_SETTINGS={paths.settings}",
-        f"  cmsspark path data_aggregation --date {day}        # to read it with pandas, DuckDB or Spark",
-        f"  cmsspark manifest data_aggregation --date {day}    # its inputs and counts",
-        "  {:<55}  # {}".format(*sql_line("describe data_aggregation")),
-        f"  run_spark dbs_phedex.py --date {day}               # replicas by dataset and site",
-        "  run_spark --list                                       # all jobs",
+    lines = [
+        (f"cmsspark path data_aggregation --date {day}", "to read it with pandas, DuckDB or Spark"),
+        (f"cmsspark manifest data_aggregation --date {day}", "its inputs and counts"),
+        sql_line("describe data_aggregation"),
+        (f"run_spark dbs_phedex.py --date {day}", "replicas by dataset and site"),
+        ("run_spark --list", "all jobs"),
     ]
+    return [*activate, f"  export CMSSPARK_SETTINGS={paths.settings}", *aligned(lines)]

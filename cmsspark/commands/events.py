@@ -10,6 +10,7 @@ import click
 
 from cmsspark.errors import UsageError
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
+from cmsspark.plurals import number_of
 from cmsspark.progress_line import log
 from cmsspark.reports.terminal import echo_table
 
@@ -75,7 +76,7 @@ def score_command(
         summary = {"output": output, "events": done.events, "selected": done.selected, "left_out": left_out}
         click.echo(json.dumps(summary, indent=1))
         return
-    log(f"{done.selected:,} of {done.events:,} events scored")
+    log(f"{done.selected:,} of {number_of(done.events, 'event')} scored")
     click.echo(output)
 
 
@@ -108,7 +109,7 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
         for name, curve, counts in zip(CLASS_TITLES, evaluation.curves, evaluation.confusion, strict=True)
     ]
     echo_table(("true class", "AUC", *(f"as {name}" for name in CLASS_TITLES)), rows, left=(0,))
-    log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {evaluation.events:,} events")
+    log(f"AUC {evaluation.auc:.4f}, accuracy {evaluation.accuracy:.4f} on {number_of(evaluation.events, 'event')}")
 
 
 @command.command("cutflow")

@@ -15,8 +15,8 @@ from cmsspark.periods import Period
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.pipeline.output_files import check_table_path, write_table, write_text
 from cmsspark.pipeline.period_options import needed, period_options
+from cmsspark.plurals import number_of
 from cmsspark.popularity.label_options import label_of, label_options
-from cmsspark.readable import count_text
 from cmsspark.reports.terminal import echo_table, percent
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def _series(
         for warning in stored.warnings:
             click.echo(f"warning: {warning}", err=True)
         series = stored_series(stored, by_site=by_site)
-    click.echo(f"{count_text(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
+    click.echo(f"{number_of(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
     if series.missing:
         one = len(series.missing) == 1
         counts = "has no rows and counts as a day" if one else "have no rows and count as days"
-        click.echo(f"warning: {count_text(len(series.missing), 'day')} {counts} without use", err=True)
+        click.echo(f"warning: {number_of(len(series.missing), 'day')} {counts} without use", err=True)
     return series
 
 

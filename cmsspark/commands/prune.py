@@ -9,6 +9,7 @@ from cmsspark.days import DAY_MS
 from cmsspark.errors import NotReady, UsageError
 from cmsspark.pipeline.options import quiet_option, settings_of, store_of, store_options
 from cmsspark.pipeline.stored_columns import files_of
+from cmsspark.plurals import number_of
 from cmsspark.progress_line import counted
 from cmsspark.settings import Settings
 from cmsspark.storage import Files, join
@@ -78,7 +79,7 @@ def prune(files: Files, fout: str, before_ms: int, *, remove: bool) -> int:
             click.echo(f"removed: {text}")
         total += run.size
     if runs:
-        click.echo(f"{len(runs):,} runs, {total:,} bytes {'removed' if remove else 'would remove'}")
+        click.echo(f"{number_of(len(runs), 'run')}, {total:,} bytes {'removed' if remove else 'would remove'}")
     return len(runs)
 
 

@@ -20,6 +20,7 @@ from cmsspark.pipeline.options import DayType, settings_of, store_of, store_opti
 from cmsspark.pipeline.run_context import from_manifest
 from cmsspark.pipeline.run_report import PAGE
 from cmsspark.pipeline.stored_columns import files_of
+from cmsspark.plurals import number_of
 from cmsspark.readable import json_text
 from cmsspark.reports import reconciliation_table
 from cmsspark.reports.terminal import Coloured, echo_table
@@ -169,7 +170,7 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
     if days := details.days:
         yield "days", f"{len(days)}, {min(days)} to {max(days)}"
     for table, entry in details.tables.items():
-        yield "table", f"{table}: {entry.rows:,} rows, {entry.bytes or 0:,} bytes"
+        yield "table", f"{table}: {number_of(entry.rows, 'row')}, {entry.bytes or 0:,} bytes"
     for kind, dump in details.dumps.items():
         yield "dump", f"{kind}: {dump.folder}"
     if page := _page(run):

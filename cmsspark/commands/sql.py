@@ -10,6 +10,7 @@ import click
 
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.plurals import number_of
 from cmsspark.query import output
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def command(
         result = database.query(text, max_seconds=time_limit, max_rows=None if fmt or out else rows)
         if out:
             output.write(result, out)
-            click.echo(f"{result.table.num_rows:,} rows in {result.seconds:.2f} s: {out}", err=True)
+            click.echo(f"{number_of(result.table.num_rows, 'row')} in {result.seconds:.2f} s: {out}", err=True)
         elif fmt:
             output.echo(result, fmt)
         else:

@@ -16,6 +16,7 @@ from cmsspark.periods import spans
 from cmsspark.pipeline import failure_report
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import Coloured, echo_table, printable
 from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, cell, is_lost, table
 from cmsspark.store.run_history import Run, State
@@ -59,7 +60,7 @@ def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[
     lines = []
     for job, stored_days in stored.items():
         if job in JOBS and not JOBS[job].of_periods and (others := [day for day in stored_days if day not in span]):
-            count = "1 day" if len(others) == 1 else f"{len(others):,} days"
+            count = number_of(len(others), "day")
             lines.append(f"{job}: also stored: {count}, {spans(others)}; --to {others[-1]} shows the last")
     return ["", *lines] if lines else []
 

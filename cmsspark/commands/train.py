@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from cmsspark import clock
 from cmsspark.errors import InputMissing, NotReady, OutputError, UsageError
 from cmsspark.pipeline.options import settings_of
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import echo_table
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ def fetch_command(name: str, target: Path, settings_file: str | None) -> None:
         to = target.joinpath(*rest) if worker == "worker-0" else target / file
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder.output / file, to)
-    click.echo(f"{len(files)} files in {target}")
+    click.echo(f"{number_of(len(files), 'file')} in {target}")
 
 
 @command.command("forget")

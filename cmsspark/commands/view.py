@@ -23,6 +23,7 @@ from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.view_definitions import View, load_views
 from cmsspark.pipeline.view_rows import rows_of
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import echo_table, volume
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def command(
         click.echo(json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False))
     elif not out:
         _print(rows, view, top)
-    summary = f"{rows.height:,} rows from {len(stored.partials)} days in {time.monotonic() - began:.2f} s"
+    seconds = time.monotonic() - began
+    summary = f"{number_of(rows.height, 'row')} from {number_of(len(stored.partials), 'day')} in {seconds:.2f} s"
     click.echo(f"{name} of {chosen}: {summary}", err=True)
 
 

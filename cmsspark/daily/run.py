@@ -18,6 +18,7 @@ from cmsspark.daily.outcome import FATAL_EXIT_CODES, TaskOutcome, as_error, in_a
 from cmsspark.daily.processes import Commands, Runner
 from cmsspark.daily.state import GIVEN_UP, DailyState, DayRecord, key_of, signature, split_key
 from cmsspark.errors import CmssparkError, Exit
+from cmsspark.plurals import number_of
 from cmsspark.signals import interruptible
 from cmsspark.storage import Files, join
 
@@ -189,7 +190,7 @@ class Daily:
         is_same = record.attempts >= self.config.attempts and record.fingerprint == task.fingerprint
         if task.runs and task.error is None and is_same and not self.force:
             text = record.text.partition(GIVEN_UP)[0]
-            text += f"{GIVEN_UP} after {record.attempts} runs of the same inputs: --force runs it again"
+            text += f"{GIVEN_UP} after {number_of(record.attempts, 'run')} of the same inputs: --force runs it again"
             return TaskOutcome(task, record.word, record.code, text)
         try:
             outcome = self._outcome(task)

@@ -125,5 +125,10 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
         ("cmsspark ask unused --weeks 1", "replicas that nobody read"),
         sql_line("select day, sum(nacc) from data_aggregation group by day order by day"),
     ]
+    return aligned(lines)
+
+
+def aligned(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Commands with what each shows as comments in one column; a command of 70 characters or more has its own."""
     width = max(len(command) for command, _ in lines if len(command) < 70)
     return [f"  {command:<{width}}  # {about}" for command, about in lines]

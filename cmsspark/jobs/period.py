@@ -23,6 +23,7 @@ from cmsspark.pipeline.run_context import RunContext, running
 from cmsspark.pipeline.run_report import write_page
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.plurals import number_of
 from cmsspark.schemas import stored_table
 from cmsspark.store import results
 
@@ -111,8 +112,8 @@ def _run(period: Period, fout: str, allow_missing: bool, run_context: RunContext
         done = staged.commit(manifest_of(days, result.key_id, run_context.seconds()))
     for text in days.warnings:
         run_context.log(f"warning: {text}")
-    origin, seconds = f"from {len(days.partials)} days", run_context.seconds()
-    run_context.log(f"{NAME} {period}: {count:,} rows {origin} stored in {done.path} after {seconds:.1f} s")
+    origin, seconds = f"from {number_of(len(days.partials), 'day')}", run_context.seconds()
+    run_context.log(f"{NAME} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s")
     write_page(fout, NAME, done, run_context.log)
     return done
 

@@ -21,6 +21,7 @@ from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.view_definitions import View, load_views
 from cmsspark.pipeline.view_rows import rows_of
+from cmsspark.plurals import number_of
 from cmsspark.schemas import stored_table
 from cmsspark.store import results
 
@@ -83,8 +84,13 @@ def run(
             done = staged.commit({**manifest, "views": {view.name: _definition(view) for view in views}})
         for text in days.warnings:
             run_context.log(f"warning: {text}")
-        origin, seconds = f"of {len(views)} views from {len(days.partials)} days", run_context.seconds()
-        run_context.log(f"{NAME} {period}: {count:,} rows {origin} stored in {done.path} after {seconds:.1f} s")
+        origin, seconds = (
+            f"of {number_of(len(views), 'view')} from {number_of(len(days.partials), 'day')}",
+            run_context.seconds(),
+        )
+        run_context.log(
+            f"{NAME} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s"
+        )
         run_context.manifest = done.manifest
         return done
 

@@ -16,6 +16,7 @@ from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.options import job_options, settings_of, store_of, with_sources
 from cmsspark.pipeline.provenance import check_unchanged, input_summary, versions
 from cmsspark.pipeline.run_context import running
+from cmsspark.plurals import number_of
 from cmsspark.schemas import stored_table
 from cmsspark.sources.folders import DayInput, resolve_day
 from cmsspark.sources.layout import Layout
@@ -79,7 +80,7 @@ def run(
         for text in source.warnings:
             run_context.log(f"warning: {text}")
         seconds = run_context.seconds()
-        run_context.log(f"{NAME} of {day}: {count:,} rows stored in {done.path} after {seconds:.1f} s")
+        run_context.log(f"{NAME} of {day}: {number_of(count, 'row')} stored in {done.path} after {seconds:.1f} s")
         run_context.manifest = done.manifest
         return done
 
@@ -145,7 +146,7 @@ def _check(source: DayInput, bins: dict[str, int]) -> None:
         raise NotReady(
             f"{NAME} is there but has no data",
             where=source.folder,
-            found=f"{len(source.files)} files without any record",
+            found=f"{number_of(len(source.files), 'file')} without any record",
             next_step="run again when the day is written",
         )
     if bins["malformed"] > _RECORDS and bins["malformed"] > _SHARE * bins["read"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -142,7 +143,8 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
     for sample in metrics.samples:
         if sample.largest_worker is not None and sample.largest_worker_rss is not None:
             by_pid.setdefault(sample.largest_worker, []).append((sample.at_ms, sample.largest_worker_rss))
-    for pid, points in by_pid.items():
+    for pid, sampled in by_pid.items():
+        points = _without_rests(sampled, metrics.task_spans)
         (first_at, first), (last_at, last) = points[0], points[-1]
         if len(points) < _LEAST_SAMPLES or last_at - first_at < LEAK_MS:
             continue
@@ -157,6 +159,17 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
         )
         yield Finding("python_worker_leak", f"{title}, over many tasks", f"worker {pid}", cure)
         return
+
+
+def _without_rests(points: list[tuple[int, int]], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without the samples of a worker that had nothing to do and stayed as it was: they say nothing of its tasks."""
+    kept = points[:1]
+    for at, rss in points[1:]:
+        before = bisect_right(spans, at, key=lambda span: span[0])
+        is_busy = before > 0 and at <= spans[before - 1][1]
+        if is_busy or not 0.98 * kept[-1][1] <= rss <= kept[-1][1]:
+            kept.append((at, rss))
+    return kept
 
 
 def _keeps_rising(points: list[tuple[int, int]]) -> bool:

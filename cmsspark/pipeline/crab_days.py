@@ -14,6 +14,7 @@ from cmsspark.pipeline.provenance import versions
 from cmsspark.pipeline.run_context import running
 from cmsspark.pipeline.stored_columns import files_of, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.plurals import number_of
 from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import CRAB_PARTIALS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.storage import Files, join
@@ -40,10 +41,12 @@ class CrabDays(StoredDays):
         if not self.missing or (allow_missing and self.partials):
             return
         raise InputMissing(
-            f"HTCondor's jobs of {len(self.missing)} of the {len(self.period.days)} days of {self.period} are not"
-            f" stored: {spans(self.missing)}",
+            f"HTCondor's jobs of {len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period}"
+            f" are not stored: {spans(self.missing)}",
             where=" or ".join(join(self.fout, job) for job in _JOBS),
-            found=f"{len(self.partials)} days: {spans(list(self.partials))}" if self.partials else "none of its days",
+            found=f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
+            if self.partials
+            else "none of its days",
             next_step=f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)}"
             + ("; or --allow-missing, which marks the result partial" if self.partials else ""),
         )
@@ -59,7 +62,7 @@ class CrabDays(StoredDays):
                 raise DataError(
                     f"the {CRAB_PARTIALS} of {day} have another number of rows than their manifest says",
                     where=current.path,
-                    found=f"{table.num_rows:,} rows where {wanted:,} were written",
+                    found=f"{number_of(table.num_rows, 'row')} where {wanted:,} were written",
                     next_step=f"run {current.manifest.job} again for {day}",
                 )
             frame = pl.from_arrow(table)
@@ -120,8 +123,10 @@ def store_report(
             done = staged.commit(_manifest(days, key_id, run_context.seconds()))
         for text in days.warnings:
             run_context.log(f"warning: {text}")
-        origin, seconds = f"from {len(days.partials)} days", run_context.seconds()
-        run_context.log(f"{job} {period}: {count:,} rows {origin} stored in {done.path} after {seconds:.1f} s")
+        origin, seconds = f"from {number_of(len(days.partials), 'day')}", run_context.seconds()
+        run_context.log(
+            f"{job} {period}: {number_of(count, 'row')} {origin} stored in {done.path} after {seconds:.1f} s"
+        )
         run_context.manifest = done.manifest
         return done
 

@@ -20,6 +20,7 @@ from cmsspark.pipeline.quarantine import quarantine
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.run_context import RunContext
 from cmsspark.pipeline.scan_summary import ScanSummary
+from cmsspark.plurals import number_of
 from cmsspark.reports import reconciliation_table
 from cmsspark.runners.scan_result import ScanResult
 from cmsspark.storage import is_local, unreadable
@@ -91,7 +92,7 @@ def store_day(
     warnings += reconciliation.unusual(outcome.bins, trailing, inputs.missing)
     _check_not_empty(request, inputs, outcome.bins)
     for table in request.tables:
-        run_context.log(f"{table}: {write(staged, table):,} rows")
+        run_context.log(f"{table}: {number_of(write(staged, table), 'row')}")
     check_unchanged(inputs.files, inputs.read)
     manifest = _manifest(request, inputs, outcome, staged, run_context.seconds())
     done = staged.commit({**manifest, "warnings": warnings})
@@ -108,7 +109,9 @@ def _leave_out_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
     if not request.allow_missing or len(empty) == len(inputs.streams):
         return []
     inputs.missing += [source.stream for source in empty]
-    return [f"{source.stream} is left out: {len(source.files)} files without any record" for source in empty]
+    return [
+        f"{source.stream} is left out: {number_of(len(source.files), 'file')} without any record" for source in empty
+    ]
 
 
 def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, StreamBins]) -> None:
@@ -118,7 +121,7 @@ def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
             raise NotReady(
                 f"{source.stream} of {request.day} is there but has no data",
                 where=source.folder,
-                found=f"{len(source.files)} files without any record",
+                found=f"{number_of(len(source.files), 'file')} without any record",
                 next_step="run again when the day is written, or leave the stream out with --streams",
             )
 

@@ -15,7 +15,7 @@ import click
 
 from cmsspark import days
 from cmsspark.compiled import unavailable_reason
-from cmsspark.errors import InputMissing
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.job_output import output_options, print_outcome
@@ -25,6 +25,7 @@ from cmsspark.pipeline.options import engine_option, job_options, settings_of, s
 from cmsspark.pipeline.provenance import check_unchanged, dumps_summary, versions
 from cmsspark.pipeline.request import JobRequest
 from cmsspark.pipeline.run_context import RunContext
+from cmsspark.plurals import number_of
 from cmsspark.runners.engines import PROCESSES, SPARK
 from cmsspark.sources import folders
 from cmsspark.sources.epochs import REPLICAS_ROLE
@@ -170,14 +171,21 @@ class _Work:
             for text in dump.warnings:
                 log(f"warning: {text}")
         with self.run_context.staged(files) as staged:
-            count, more = write(staged)
+            try:
+                count, more = write(staged)
+            except DataError:
+                # A file that is rewritten meanwhile looks damaged.
+                check_unchanged(files, dumps)
+                raise
             check_unchanged(files, dumps)
             epochs = self.layout.epochs.of_day(day, [dump.kind for dump in dumps])
             manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())
             if self.request.datasets is not None:
                 manifest |= {"partial": True, "datasets": self.request.datasets.as_dict()}
             done = staged.commit({**manifest, "epochs": epochs, **more})
-        log(f"{name} of {day}: {count:,} rows stored in {done.path} after {self.run_context.seconds():.1f} s")
+        log(
+            f"{name} of {day}: {number_of(count, 'row')} stored in {done.path} after {self.run_context.seconds():.1f} s"
+        )
         return done
 
 

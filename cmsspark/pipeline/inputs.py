@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from cmsspark.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
 from cmsspark.pipeline.earlier_jobs import find_earlier
 from cmsspark.pipeline.request import DayRequest, Inputs
+from cmsspark.plurals import number_of
 from cmsspark.settings import Settings
 from cmsspark.sources import folders
 from cmsspark.sources.epochs import REPLICAS_ROLE
@@ -151,7 +152,9 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
             raise UsageError(
                 f"--accept-damaged must name one file of the day's logs, not {name!r}",
                 where=", ".join(source.folder for source in streams),
-                found=f"{len(fits)} files of that name: {', '.join(fits[:3])}" if fits else "no file of that name",
+                found=f"{number_of(len(fits), 'file')} of that name: {', '.join(fits[:3])}"
+                if fits
+                else "no file of that name",
                 next_step="give the path that the error about its damage shows",
             )
         accepted.add(fits[0])

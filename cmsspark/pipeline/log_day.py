@@ -22,6 +22,7 @@ from cmsspark.pipeline.overflow import reader_of
 from cmsspark.pipeline.request import DayRequest, Inputs
 from cmsspark.pipeline.rucio_parts import read_rses
 from cmsspark.pipeline.run_context import RunContext
+from cmsspark.plurals import number_of
 from cmsspark.runners import local
 from cmsspark.runners.engines import PROCESSES
 from cmsspark.runners.job_work import JobWork
@@ -215,7 +216,7 @@ def _snapshots(
     )
     if opened.built:
         trim()
-        what = f"{opened.report.files:,} files" if opened.report else "blocks and datasets"
+        what = number_of(opened.report.files, "file") if opened.report else "blocks and datasets"
         log(f"catalogue of {what} built in {time.monotonic() - began:.1f} s")
     return opened
 

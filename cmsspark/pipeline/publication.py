@@ -16,6 +16,7 @@ from cmsspark.errors import DocumentsQuarantined, InputMissing, NotReady, UsageE
 from cmsspark.periods import Interval, first_day
 from cmsspark.pipeline.job_index import Job
 from cmsspark.pipeline.options import store_of
+from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import echo_table
 from cmsspark.settings import Settings
 
@@ -149,7 +150,8 @@ def show_documents(request: PublishRequest) -> None:
                 bad += 1
                 click.echo(f"would be quarantined: {error}", err=True)
         click.echo(
-            f"{count:,} documents of {table} for {spec.period} would go to {sink.where}; nothing was sent", err=True
+            f"{number_of(count, 'document')} of {table} for {spec.period} would go to {sink.where}; nothing was sent",
+            err=True,
         )
     if bad:
         raise DocumentsQuarantined(

@@ -14,6 +14,7 @@ from cmsspark.errors import DataError, InputMissing
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Period, spans
 from cmsspark.pipeline.stored_columns import part_rows, parts_of
+from cmsspark.plurals import number_of
 from cmsspark.progress_line import ProgressLine
 from cmsspark.schemas import stored_table
 from cmsspark.sources.registry import STREAMS_BY_NAME
@@ -67,10 +68,12 @@ class StoredDays:
         first, last = min(self.missing), max(self.missing)
         last_step = "" if not self.partials else "; or --allow-missing, which marks the result partial"
         raise InputMissing(
-            f"{len(self.missing)} of the {len(self.period.days)} days of {self.period} are not stored: "
+            f"{len(self.missing)} of the {number_of(len(self.period.days), 'day')} of {self.period} are not stored: "
             f"{spans(self.missing)}",
             where=join(self.fout, JOB),
-            found=f"{len(self.partials)} days: {spans(list(self.partials))}" if self.partials else "none of its days",
+            found=f"{number_of(len(self.partials), 'day')}: {spans(list(self.partials))}"
+            if self.partials
+            else "none of its days",
             next_step=f"cmsspark daily --from {first} --to {last}{last_step}",
         )
 
@@ -129,7 +132,7 @@ class StoredDays:
                 raise DataError(
                     f"the {TABLE} of {day} have another number of rows than their manifest says",
                     where=table.path,
-                    found=f"{row_count:,} rows where {wanted:,} were written",
+                    found=f"{number_of(row_count, 'row')} where {wanted:,} were written",
                     next_step=f"run {JOB} again for {day}",
                 )
         return by_day

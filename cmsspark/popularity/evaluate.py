@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.errors import InputMissing
+from cmsspark.plurals import number_of
 from cmsspark.popularity.fitting import predict
 from cmsspark.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffles
 from cmsspark.popularity.models import check_model
 from cmsspark.popularity.scores import metrics
 from cmsspark.popularity.series import Series
 from cmsspark.popularity.training import FIRST_DAY, Label, Weeks
-from cmsspark.readable import count_text
 from cmsspark.runners.parallel_tasks import run_pieces
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays:
     last = monday + timedelta(days=label.days - 1)
     return InputMissing(
         wanted,
-        found=f"{count_text(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
+        found=f"{number_of(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
         next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier",
     )
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.errors import InputMissing
 from cmsspark.periods import start_ms
+from cmsspark.plurals import number_of
 from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS, Names, features
 from cmsspark.popularity.series import Series
 from cmsspark.popularity.training import FIRST_DAY, Label
-from cmsspark.readable import count_text
 from cmsspark.schemas import stored_table
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
     if not starts:
         raise InputMissing(
             "no week has a week of days before it",
-            found=f"{count_text(max(end, 0), 'day')} before {day}",
+            found=f"{number_of(max(end, 0), 'day')} before {day}",
             next_step=f"store at least the {FIRST_DAY} days before it",
         )
     names = Names(series.datasets, sites=series.sites)

@@ -14,9 +14,9 @@ import numpy as np
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.table_files import read_table
+from cmsspark.plurals import number_of
 from cmsspark.popularity.dataset_catalogue import Catalogue
 from cmsspark.popularity.dataset_reads import DatasetReads, ReadsBuilder
-from cmsspark.readable import count_text
 from cmsspark.sources.registry import ACCESS_STREAMS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Series:
     @property
     def size_text(self) -> str:
         """How many datasets, or datasets at sites, it has, in words."""
-        return f"{count_text(len(self.datasets), 'dataset')}{' at sites' if self.by_site else ''}"
+        return f"{number_of(len(self.datasets), 'dataset')}{' at sites' if self.by_site else ''}"
 
     @property
     def is_known(self) -> Array:

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.errors import DataError, InputMissing
+from cmsspark.plurals import number_of
 from cmsspark.popularity.features import Names, features
 from cmsspark.popularity.series import MEASURES, Series
-from cmsspark.readable import count_text
 
 Array = np.ndarray[Any, Any]
 
@@ -150,7 +150,7 @@ class Weeks:
         if not len(days):
             raise InputMissing(
                 f"nothing can be learned for {self.series.days[day] if day < len(self.series.days) else 'that week'}",
-                found=f"{count_text(day, 'day')} before it",
+                found=f"{number_of(day, 'day')} before it",
                 next_step=f"give at least {FIRST_DAY + self.label.days} days",
             )
         stride = min(7, max(1, -(-len(days) * count // MOST_ROWS)))

@@ -13,6 +13,7 @@ import click
 
 from cmsspark import errors
 from cmsspark.errors import CmssparkError
+from cmsspark.plurals import number_of
 from cmsspark.query import output
 from cmsspark.query.database import Database
 
@@ -40,7 +41,7 @@ class Prompt:
         """Read and answer. An error of a statement does not end the prompt."""
         self._read_history()
         stored = self.database.days()
-        count = "1 day" if len(stored) == 1 else f"{len(stored):,} days"
+        count = number_of(len(stored), "day")
         span = f"{count}, {stored[0]} to {stored[-1]}" if stored else "no day of data_aggregation is stored"
         click.echo(f"{self.database.fout}: {span}. `.help` explains the prompt.", err=True)
         try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote
 
-from cmsspark.hdfs_client import FileRange, RemoteFiles, open_range
+from cmsspark.hdfs_client import LineRange, RemoteFiles, open_range
 from cmsspark.runners.read_exact_files import read_exact_files
 from cmsspark.runners.tasks import StreamFiles, Task, TaskContext
 
@@ -49,7 +49,7 @@ def scan_hdfs(
     return reduce(lambda left, right: left.unionByName(right), parts)
 
 
-def divide(stream: StreamFiles, task_bytes: int) -> list[FileRange]:
+def divide(stream: StreamFiles, task_bytes: int) -> list[LineRange]:
     """Return the ranges of the plain files that are larger than a task: of about even size, the last one open.
 
     A file that grows or shrinks after it was listed fails the run at its end.
@@ -60,7 +60,7 @@ def divide(stream: StreamFiles, task_bytes: int) -> list[FileRange]:
             continue
         count = -(-size // task_bytes)
         starts = [size * number // count for number in range(count)]
-        ranges += [FileRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        ranges += [LineRange(path, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
     return ranges
 
 
@@ -71,7 +71,7 @@ class _HdfsTask:
     stream: StreamFiles
     context: TaskContext
     files: RemoteFiles
-    ranges: Sequence[FileRange]
+    ranges: Sequence[LineRange]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         day = self.stream.earlier_day
@@ -79,10 +79,11 @@ class _HdfsTask:
         aggregator = self.context.aggregator(self.stream.stream, is_earlier=day is not None)
         for batch in batches:
             for value in batch.column(0).to_pylist():
-                piece = self.ranges[value] if self.ranges else FileRange(unquote(value))
+                piece = self.ranges[value] if self.ranges else LineRange(unquote(value))
                 is_accepted = piece.path in self.context.accepted
                 with open_range(self.files, piece) as opened:
-                    for accesses in reader.file(opened, piece.path, accept_damaged=is_accepted):
+                    stream = cast("IO[bytes]", opened)
+                    for accesses in reader.file(stream, piece.path, accept_damaged=is_accepted):
                         aggregator.add(accesses)
                         yield from self.context.batches(reader, aggregator, is_last=False)
         yield from self.context.batches(reader, aggregator, is_last=True)

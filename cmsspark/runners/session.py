@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cmsspark import errors, kerberos
 from cmsspark.resources import resource
@@ -216,22 +216,28 @@ def static_plans(spark: SparkSession, shuffle_partitions: int | None = None) -> 
             spark.conf.set(name, value or "")
 
 
+#: Options of file systems, and of the jars that they come in: S3's are not among Spark's own.
+_ACCESS: Final = ("spark.hadoop.", "spark.kerberos.", "spark.jars", "spark.driver.extraClassPath")
+#: A server of S3 that is not there is reported after half a minute, not after a quarter of an hour.
+_S3_PATIENCE: Final = {"spark.hadoop.fs.s3a.attempts.maximum": "2", "spark.hadoop.fs.s3a.retry.limit": "3"}
+
+
 def small_session(app: str, settings: Settings | None = None) -> SparkSession:
     """A session for looking at a file system only: quiet, and quickly there.
 
-    It takes the options for file systems and Kerberos (``spark.hadoop.*``, ``spark.kerberos.*``) from ``settings``, by
-    default those of the environment. In a job that spark-submit started it is that job's: YARN ends a driver of its
-    own that has another master. Raises NotAllowed (77) where the cluster wants Kerberos and there is neither a ticket
-    nor a keytab, before a JVM starts.
+    It takes the options for file systems and Kerberos (``spark.hadoop.*``, ``spark.kerberos.*``) and the jars that file
+    systems come in (``spark.jars*``, the driver's class path) from ``settings``, by default those of the environment.
+    In a job that spark-submit started it is that job's: YARN ends a driver of its own that has another master. Raises
+    NotAllowed (77) where the cluster wants Kerberos and there is neither a ticket nor a keytab, before a JVM starts.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return session(app)
     values = (settings or load_settings()).spark
-    access = {name: value for name, value in values.items() if name.startswith(("spark.hadoop.", "spark.kerberos."))}
+    access = {name: value for name, value in values.items() if name.startswith(_ACCESS)}
     if not has_session():
         kerberos.check(os.environ, *map(access.get, ("spark.kerberos.principal", "spark.kerberos.keytab")))
     quiet = f'"-Dlog4j2.configurationFile=file:{resource("etc/log4j2.properties")}"'
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     off = dict.fromkeys(("spark.ui.enabled", "spark.eventLog.enabled"), "false")
     options = {**off, "spark.driver.defaultJavaOptions": f"{quiet} {quick}"}
-    return session(app, **{"spark.master": "local[1]", **options, **access})
+    return session(app, **{"spark.master": "local[1]", **options, **_S3_PATIENCE, **access})

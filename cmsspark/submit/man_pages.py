@@ -14,6 +14,7 @@ import click
 from cmsspark import __version__
 from cmsspark.errors import Exit, OutputError
 from cmsspark.pipeline.job_index import JOBS, load_command
+from cmsspark.plurals import number_of
 from cmsspark.submit.arguments import GROUPS
 
 
@@ -36,7 +37,7 @@ def command(context: click.Context, folder: Path) -> None:
             count += 1
     except OSError as error:
         raise OutputError("the manual pages cannot be written", where=target, found=error.strerror) from None
-    click.echo(f"{count} pages in {target}", err=True)
+    click.echo(f"{number_of(count, 'page')} in {target}", err=True)
 
 
 def pages(root: click.Group) -> Iterator[tuple[str, str]]:

@@ -60,7 +60,7 @@ def test_a_small_day_is_taken_with_a_warning_when_patience_ends() -> None:
 def test_few_large_files_where_many_are_usual_warn() -> None:
     found = judged((200,), before=[[50, 50, 50, 50]] * 3)
     assert found.is_ready
-    assert found.warnings == ("aaa: 1 files, the median of days before is 4",)
+    assert found.warnings == ("aaa: 1 file, the median of days before is 4",)
 
 
 WHOLE = [f"part-{number:05}.json.gz" for number in range(9)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cmsspark.commands.demo import command
+from cmsspark.demo import kept
 from cmsspark.demo.show import WIDTH
 from cmsspark.errors import OutputError, run_click
 
@@ -86,3 +87,34 @@ def test_the_demo_runs_again_on_what_it_kept(shown: tuple[Path, str]) -> None:
     again = demo(shown[0], "--records", "6000", "--keep")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "reused from the last run" in again.stdout
+
+
+def test_logs_and_dumps_are_reused_until_something_changes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, marker, options = tmp_path / "cms", tmp_path / "demo.json", {"records": 6_000}
+    (root / "project").mkdir(parents=True)
+    log = root / "project" / "log.json"
+    log.write_text("{}")
+    kept.save(marker, options, root, {"aaa": {"read": 1}})
+
+    def found(**changed: int) -> tuple[bool, bool]:
+        """Whether they are reused, and whether --keep reuses them."""
+        results = [kept.load(marker, {**options, **changed}, root, is_changed_too=keep) for keep in (False, True)]
+        assert all(result in (None, {"aaa": {"read": 1}}) for result in results)
+        return results[0] is not None, results[1] is not None
+
+    assert found() == (True, True)
+    assert found(records=7_000) == (False, False)
+    (root / "project" / "more.json").touch()
+    assert found() == (False, True)
+    (root / "project" / "more.json").unlink()
+    assert found() == (True, True)
+    os.utime(log, ns=(1, 1))
+    assert found() == (False, True), "the same size at another time"
+    kept.save(marker, options, root, {"aaa": {"read": 1}})
+    monkeypatch.setattr(kept, "_WRITERS", ("numpy",))
+    assert found() == (False, True), "another writer may write other bytes"
+    for text in ("", "{}", "[]", '{"asked": {"records": 6000}}'):
+        marker.write_text(text)
+        assert found() == (False, False)

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.cli import command
-from cmsspark.commands.demo import DemoPaths, past_commands
+from cmsspark.commands.demo import DemoPaths, _next, past_commands
+from cmsspark.demo import story as story_module
 from cmsspark.demo.history import JOB, store_day, store_history
 from cmsspark.demo.past import History, activity
 from cmsspark.demo.past.resampled import ResampledPast
@@ -156,3 +157,13 @@ def test_a_year_has_weekends_pauses_and_growth() -> None:
     assert activity(date(2026, 1, 17)) < activity(date(2026, 1, 16))
     assert activity(date(2025, 8, 13)) < activity(date(2025, 7, 16))
     assert activity(date(2026, 6, 3)) > 1.2 * activity(date(2025, 6, 4))
+
+
+@pytest.mark.parametrize("packages", [(), ("no_such_package",)])
+def test_comments_of_what_to_try_next_stand_in_one_column(
+    packages: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(story_module, "SQL_PACKAGES", packages)
+    commented = [line for line in _next(DemoPaths(Path("demo-cms")), DAY) if "  # " in line]
+    assert len(commented) == 5
+    assert len({line.index("  # ") for line in commented}) == 1

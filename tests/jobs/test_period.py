@@ -158,7 +158,7 @@ def test_a_part_that_is_gone_or_damaged_is_reported_and_the_result_before_stays(
     part.write_bytes(part.read_bytes()[:-8])
     assert part.name in fails(DataError, tmp_path)
     part.unlink()
-    assert "1 rows where 3 were written" in fails(DataError, tmp_path)
+    assert "1 row where 3 were written" in fails(DataError, tmp_path)
     now = results.current(LocalFiles(), str(tmp_path), "period", job.TABLE, WEEK)
     assert now.manifest.document["run"] == before and len(list(Path(now.path).parent.parent.iterdir())) == 1
 

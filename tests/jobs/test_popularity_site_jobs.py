@@ -17,6 +17,7 @@ from cmsspark.cli import command
 from cmsspark.jobs import popularity_site_evaluate, popularity_site_forecast, popularity_site_train
 from cmsspark.periods import between
 from cmsspark.pipeline.stored_days import find_days
+from cmsspark.popularity import features as feature_code
 from cmsspark.popularity import training as training_code
 from cmsspark.popularity.features import Names
 from cmsspark.popularity.series import Series, stored_series
@@ -108,7 +109,7 @@ def test_documents_of_forecasts_by_site_are_valid_and_have_an_id_for_each_site(s
 
 def test_a_column_of_the_same_week_fails_a_forecast_by_site(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forecast(store, weeks=1)
-    of_features = training_code.features
+    of_features = feature_code.features
     whole = stored_series(find_days(LocalFiles(), str(store), between(FIRST, MONDAY - timedelta(days=1))), by_site=True)
     pairs = list(zip(whole.datasets, whole.sites or (), strict=True))
 

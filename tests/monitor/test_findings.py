@@ -134,6 +134,27 @@ def leaking(run: RunMetrics) -> None:
         sample.largest_worker_rss = 80 * MB + number * 9 * MB
 
 
+def leaking_with_rests(run: RunMetrics) -> None:
+    """The worker stays alive while no task runs: in the middle, and for a minute at the end."""
+    run.task_spans = [(1000, 10_500), (30_500, 40_500)]
+    for second, sample in enumerate(run.samples):
+        sample.largest_worker_rss = (80 + 20 * (min(second, 10) + min(max(second - 30, 0), 10))) * MB
+    run.samples += [Sample(60_000 + 1000 * n, largest_worker=77, largest_worker_rss=480 * MB) for n in range(60)]
+
+
+def grown_once(run: RunMetrics) -> None:
+    """A worker that grows in its first tasks, and stays so while more of them run."""
+    for number, sample in enumerate(run.samples):
+        sample.largest_worker_rss = (80 + 20 * min(number, 15)) * MB
+
+
+def freed_after(run: RunMetrics) -> None:
+    """A worker that grows over some tasks and gives it back when they have ended."""
+    leaking(run)
+    for sample in run.samples[52:]:
+        sample.largest_worker_rss = 90 * MB
+
+
 BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("skewed_stage", skewed, "one task has 300.0 MB read from the shuffle, the median 1.0 MB (task 17 on node2)"),
     ("skewed_stage", slow_and_larger, "one task ran 60 s, the median 2.0 s"),
@@ -162,6 +183,7 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("driver_python_jump", busy_host(1_900), "by 300.0 MB to 400.0 MB in 10 s while no task ran"),
     ("collected_to_driver", jump("driver_python_rss", result=80 * MB), "a result of 80.0 MB went there"),
     ("python_worker_leak", leaking, "a Python worker grew from 80.0 MB to 611.0 MB"),
+    ("python_worker_leak", leaking_with_rests, "a Python worker grew from 80.0 MB to 480.0 MB"),
 ]  # fmt: skip
 
 
@@ -182,6 +204,8 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     jump("heap_bytes", at=20),
     jump("driver_python_rss", at=20),
     busy_host(9_000),
+    grown_once,
+    freed_after,
     lambda run: setattr(run, "samples", [Sample(51_000, heap_bytes=MB), Sample(66_001, heap_bytes=999 * MB)]),
     query((plans.CARTESIAN, "BroadcastNestedLoopJoin", 900_000)),
     query((plans.FILES_READ, "Scan", 99), (plans.BYTES_READ, "Scan", MB)),

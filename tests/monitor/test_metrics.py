@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cmsspark import clock
+from cmsspark import clock, measured
 from cmsspark.errors import DataError, InputMissing, SettingsError
+from cmsspark.monitor import processes_watch
 from cmsspark.monitor.metrics_graphite import GraphiteSender, part, process_lines, run_annotations, send_annotations
-from cmsspark.monitor.metrics_run import counter_lines, send_run
+from cmsspark.monitor.metrics_run import LiveSender, counter_lines, send_run
+from cmsspark.monitor.processes_watch import WatchOptions
 from cmsspark.publish.grafana_spark import PANELS, spark_dashboard
 from cmsspark.settings import MetricsSettings, parse
 from cmsspark.store import run_metrics
@@ -150,6 +152,32 @@ def test_counters_of_our_jobs_begin_at_zero_and_are_shown_as_rates(influx: Influ
     rate = f'SELECT non_negative_derivative(max("value"), 1s) FROM "records_read" {ended_job} {grouped}'
     assert influx.query(rate)[0]["values"][-1][1] == 10
     assert counter_lines("x", RunMetrics("r", "job.py", "spark", 1000)) == [], "a job that reports nothing has none"
+
+
+def test_counters_of_a_running_job_arrive_while_it_runs(influx: InfluxDb, tmp_path: Path) -> None:
+    folder = tmp_path / "run-live"
+    folder.mkdir()
+    live, began_ms = folder / measured.LIVE_FILE, clock.now_ms() - 5_000
+    live.touch()
+    sender = GraphiteSender(MetricsSettings("127.0.0.1", influx.graphite, period_seconds=1))
+    options = WatchOptions(tmp_path, "x", 0.1, on_samples=LiveSender(sender, folder, "dbs_aaa", began_ms).send)
+    where = "WHERE applicationid = 'run-live' AND namespace = 'jobs' AND \"name\" = 'dbs_aaa'"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as job:
+        watch = processes_watch.start(job.pid, options)
+        assert watch is not None
+        influx.until(
+            "SELECT \"value\" FROM rss_bytes WHERE namespace = 'processes' AND applicationid = '" + watch.run + "'"
+        )
+        assert influx.query(f'SELECT "value" FROM "records_read" {where}') == [], "it has not counted yet"
+        for records in (100, 250):
+            live.write_text(json.dumps({"records_read": records, "input_files": 1}))
+            influx.until(f'SELECT "value" FROM "records_read" {where} AND "value" = {records}')
+        live.write_text("{")
+        job.communicate(b"\n")
+    watch.end(0)
+    values = influx.query(f'SELECT "value" FROM "records_read" {where}')[0]["values"]
+    assert values[0] == [began_ms // 1000, 0] and sorted({value for _, value in values}) == [0, 100, 250]
+    assert {value for _, value in influx.query(f'SELECT "value" FROM "input_files" {where}')[0]["values"]} == {0, 1}
 
 
 def test_a_run_whose_receiver_is_away_or_whose_file_is_none_ends_as_it_would(tmp_path: Path) -> None:

@@ -189,6 +189,21 @@ def test_a_child_is_seen_in_the_next_sample_also_between_looks_at_all_processes(
     root.communicate(timeout=60)
 
 
+def test_pages_are_walked_again_when_memory_has_changed_and_not_before() -> None:
+    script = "import sys; print('up', flush=True); sys.stdin.readline(); kept = bytearray(b'x') * 30_000_000; "
+    script += "print('grown', flush=True); input()"
+    root = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert root.stdout is not None and root.stdout.readline() == "up\n"
+    sampler = TreeSampler("x", [root.pid])
+    measured = [sampler.sample()[0].pss_bytes is not None for _ in range(12)]
+    assert measured == [False, False, True] + 9 * [False]
+    grow(root)
+    after = [sampler.sample()[0] for _ in range(3)]
+    assert [sample.pss_bytes is not None for sample in after] == [False, False, True]
+    assert (after[2].pss_bytes or 0) > 30_000_000
+    root.communicate("\n", timeout=60)
+
+
 def test_a_script_that_becomes_a_program_late_has_the_role_of_the_program() -> None:
     program = f"exec -a java {sys.executable} -c 'import time; time.sleep(600)' org.apache.spark.deploy.SparkSubmit"
     root = subprocess.Popen(["bash", "-c", f"read line; {program}"], stdin=subprocess.PIPE, text=True)

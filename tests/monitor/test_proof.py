@@ -86,8 +86,8 @@ def test_an_object_that_py4j_pulls_is_named_though_no_task_ran(tmp_path: Path) -
 
 
 def test_a_heap_that_objects_fill_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
-    full = round(FULL_HEAP * (size("400m") or 0))
-    metrics = measured(tmp_path, "full_heap.py", "--driver-memory", "400m", words=(str(full),), code=1)
+    full = round(FULL_HEAP * (size("500m") or 0))
+    metrics = measured(tmp_path, "full_heap.py", "--driver-memory", "500m", words=(str(full),), code=1)
     assert codes(metrics)[0] == "heap_space" and metrics.findings[0].severity == "error"
 
 

@@ -317,7 +317,7 @@ def test_a_day_of_blank_lines_is_not_ready_and_no_zeros_are_stored(place: Place,
     (place.tree.folder("aaa enr") / "part-0").write_bytes(content)
     error = place.fails(errors.NotReady, "dbs_aaa")
     assert (error.exit_code, error.where) == (75, str(place.tree.folder("aaa enr")))
-    assert "1 files without any record" in str(error)
+    assert "1 file without any record" in str(error)
     assert not list(Path(place.fout).rglob("CURRENT"))
     error = place.fails(errors.NotReady, "dbs_aaa", "--allow-missing")
     assert "has no data" in str(error)
