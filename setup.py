@@ -142,8 +142,10 @@ setup(
         # ROOT files, compiled features, boosted trees, pictures; 330 MB, of them uproot and awkward 18.
         "events": ["uproot>=5.6", "awkward>=2.8", "numba>=0.61", "xgboost-cpu>=3", "resvg-py>=0.3"],
         "training": ["jax>=0.10", "optax>=0.2.8"],  # the networks of events; 390 MB
+        "hdfs": ["hdfs-native>=0.14"],  # executors read logs on HDFS without the JVM; 6 MB
         "k8s": ["kubernetes>=34"],  # training on Kubernetes; 150 MB
         "test": [
+            "hdfs-native>=0.14",
             "uproot>=5.6",
             "awkward>=2.8",
             "jax>=0.10",

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bench.daily import run_spark
 from bench.event_log import Application
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost, measure
+from cmsspark.hdfs_client import CLIENT_KEY
 from cmsspark.reports.terminal import table
 from cmsspark.submit.host import find_spark
 from tests.cluster import environment
@@ -131,10 +133,11 @@ class Bench:
         cost = self._measured(words, self.environ("empty.yaml", "cache-here"), f"{job}-processes")
         return Result(day.day.records, job, f"processes, {way}", cost, _files(self._current(store, job)[1]))
 
-    def on_yarn(self, day: Inputs, job: str, way: str) -> Result:
-        """Count on the cluster, with inputs and results on HDFS."""
+    def on_yarn(self, day: Inputs, job: str, way: str, client: str = "auto") -> Result:
+        """Count on the cluster, with inputs and results on HDFS. ``client``: who reads the logs there."""
         root, fout = f"/bench/{day.day.name}", "hdfs:///bench/store"
         words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", f"hdfs://{root}", "--fout", fout, "--yarn"]
+        words += ["--conf", f"{CLIENT_KEY}={client}"]
         before = set(self.cluster.hdfs.names("/spark-history"))
         containers = Containers(self.cluster.folder, lambda: self._daemons())
         containers.look()
@@ -150,7 +153,8 @@ class Bench:
         self.cluster.hdfs.fetch_tree(f"/bench/store/{job}", fetched / job)
         application = event_log.read(text.splitlines())
         files = _files(self._current(fetched, job)[1])
-        return Result(day.day.records, job, f"YARN, {way}", cost, files, application, uses)
+        by_java = " by the JVM" if client == "java" else ""
+        return Result(day.day.records, job, f"YARN{by_java}, {way}", cost, files, application, uses)
 
     def differences(self, job: str) -> list[str]:
         """Tables that the cluster and this host have counted differently."""
@@ -183,8 +187,11 @@ def _files(manifest: dict[str, Any]) -> int:
     return sum(entry["files"] for entry in manifest["tables"].values())
 
 
-def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str]) -> list[Result]:
-    """Count a day by all jobs in both ways, with a new index and with the old one."""
+def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str], *, with_java: bool = False) -> list[Result]:
+    """Count a day by all jobs in both ways, with a new index and with the old one.
+
+    ``with_java``: with the old one also by Spark's JVM, which then reads the logs on HDFS.
+    """
     if f"{day.day.name}" not in bench.cluster.hdfs.names("/bench"):
         bench.cluster.hdfs.put_tree(day.root / "project", f"/bench/{day.day.name}/project")
     inputs.warm(day)
@@ -192,10 +199,12 @@ def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str]) -> list[Result]:
     for job in jobs:
         for cache in ("cache-here", "cache-yarn"):
             shutil.rmtree(bench.place / cache / "catalogue", ignore_errors=True)
-        for way in ("cold", "warm"):
-            for one in (bench.by_processes, bench.on_yarn):
-                results.append(one(day, job, way))
-                print("\n".join(table(_HEAD, [results[-1].cells()], whole=(0,))), flush=True)
+        ways = [partial(one, way=way) for way in ("cold", "warm") for one in (bench.by_processes, bench.on_yarn)]
+        if with_java:
+            ways.append(partial(bench.on_yarn, way="warm", client="java"))
+        for one in ways:
+            results.append(one(day, job))
+            print("\n".join(table(_HEAD, [results[-1].cells()], whole=(0,))), flush=True)
         if problems := bench.differences(job):
             sys.exit("\n".join(problems))
     return results
@@ -230,6 +239,7 @@ def main() -> None:
     parser.add_argument(
         "--cache", type=Path, default=Path.home() / ".cache/cmsspark/bench", help="inputs are kept here"
     )
+    parser.add_argument("--java", action="store_true", help="count also with logs that Spark's JVM reads")
     parser.add_argument("--doc", type=Path, help="write the table to this file, as docs/performance.md has it")
     given = parser.parse_args()
     place = given.cache / "cluster"
@@ -241,7 +251,7 @@ def main() -> None:
         bench.start()
         for records in (round(float(text) * 1e6) for text in given.records.split(",")):
             day = inputs.provide(Day(records, inputs.files_for(records)), given.cache, given.cpus)
-            results += measure_day(bench, day, given.jobs.split(","))
+            results += measure_day(bench, day, given.jobs.split(","), with_java=given.java)
     finally:
         daemons.remove()
     print("\n".join(table(_HEAD, [one.cells() for one in results], whole=(0,))))

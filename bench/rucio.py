@@ -42,9 +42,11 @@ def provide(root: Path, files: int) -> Path:
     folder = rucio_folder(root, after)
     if not (root / "made").exists():
         shutil.rmtree(root, ignore_errors=True)
+        print(f"making a dump of {files:,} files, once: some minutes a million", flush=True)
         world = make_world(np.random.default_rng(7), datasets=max(50, files // 200), files=files, people=10)
         for name in TABLES:
             write_rucio_table(world, root, after, codec="snappy", name=name)
+            print(f"  {name}", flush=True)
         (root / "made").touch()
     for path in folder.rglob("*.avro"):
         path.read_bytes()  # both read from memory
@@ -91,14 +93,13 @@ def main() -> None:
     root = chosen.cache / f"rucio-{chosen.files:g}"
     dump = provide(root, round(chosen.files * 1e6))
     size = sum(path.stat().st_size for table in ("replicas", "contents") for path in (dump / table).glob("*.avro"))
-    print(f"{chosen.files:g} million files, {size / 1e6:,.0f} MB of REPLICAS and CONTENTS")
+    print(f"{chosen.files:g} million files, {size / 1e6:,.0f} MB of REPLICAS and CONTENTS", flush=True)
     bench = Bench(chosen.cache / "work-rucio", chosen.cpus)
     costs: dict[str, list[Cost]] = {"processes": [], "polars": []}
     for turn in range(chosen.repeats):
-        costs["processes"].append(ours(bench, root))
-        costs["polars"].append(peer(bench, dump))
-        for name, of_name in costs.items():
-            print(f"  {turn + 1}/{chosen.repeats} {name:10} {report.cost(of_name[-1])}", flush=True)
+        for name, run in (("processes", lambda: ours(bench, root)), ("polars", lambda: peer(bench, dump))):
+            costs[name].append(run())
+            print(f"  {turn + 1}/{chosen.repeats} {name:10} {report.cost(costs[name][-1])}", flush=True)
         if problem := difference(bench):
             sys.exit(f"the tables differ: {problem}")
     for name, of_name in costs.items():

@@ -25,6 +25,7 @@ _GETTERS: Final = (
     ("getLen", "long"),
     ("getModificationTime", "long"),
 )
+_WEB_SCHEMES: Final = ("webhdfs:", "swebhdfs:")
 #: No name of a file has it.
 _SEPARATOR: Final = "\0"
 
@@ -38,6 +39,14 @@ class HadoopFiles:
         self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
 
     def _open(self, path: str) -> tuple[Any, Any]:
+        if path.startswith(_WEB_SCHEMES):
+            # Spark's jars lack the classes that read the NameNode's answers (jersey's RuntimeDelegateImpl).
+            raise SettingsError(
+                "WebHDFS is not supported, as Spark's Hadoop client cannot read its answers",
+                where=path,
+                found=path.partition(":")[0],
+                next_step="give hdfs://NAMENODE:PORT/…, or copy the files to a disk and give their folder",
+            )
         with _hadoop_errors(path):
             hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
             return hadoop_path.getFileSystem(self._conf), hadoop_path
@@ -47,8 +56,11 @@ class HadoopFiles:
 
     def stat(self, path: str) -> Entry | None:
         system, hadoop_path = self._open(path)
-        with _hadoop_errors(path):
-            return self._entry(system.getFileStatus(hadoop_path)) if system.exists(hadoop_path) else None
+        try:
+            with _hadoop_errors(path):
+                return self._entry(system.getFileStatus(hadoop_path))
+        except InputMissing:
+            return None
 
     def list_dir(self, path: str) -> list[Entry]:
         entry = self.stat(path)

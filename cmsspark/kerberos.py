@@ -16,11 +16,12 @@ from cmsspark.secrets import open_private
 _PROPERTY: Final = re.compile(
     r"<property>\s*<name>\s*hadoop\.security\.authentication\s*</name>\s*<value>\s*(\w+)\s*</value>"
 )
-#: What Java and Hadoop say where there is no ticket, or one that expired.
+#: What Java, Hadoop and the GSSAPI say where there is no ticket or token, or one that expired.
 _REFUSED: Final = re.compile(
     r"No valid credentials provided[^\n|;]{0,80}|Failed to find any Kerberos tgt|[Tt]icket expired"
     r"|Client cannot authenticate via: ?\[[^\]]*KERBEROS[^\]]*\]|SIMPLE authentication is not enabled"
-    r"|Integrity check on decrypted field failed|Unable to obtain password from user|Clock skew too great"
+    r"|Integrity check on decrypted field failed|No credentials were supplied[^\n|;]{0,40}"
+    r"|InvalidToken|token \([^)]*\) is expired|Unable to obtain password from user|Clock skew too great"
 )
 #: What kinit says where the realm does not accept a keytab. Anything else, such as a KDC that does not answer, is left
 #: to Java, which may be configured to ask another one.
@@ -32,7 +33,7 @@ _NEXT: Final = "kinit, or give --principal NAME@REALM and --keytab FILE; then ru
 
 
 def refused(text: str) -> NotAllowed | None:
-    """The error (77) that a text of Java or Hadoop about Kerberos comes to; None for other texts."""
+    """The error (77) that a text about Kerberos of Java, Hadoop or a library comes to; None for other texts."""
     match = _REFUSED.search(text)
     if match is None:
         return None

@@ -13,12 +13,15 @@ from array import array
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cmsspark import clock
 
 VARIABLE: Final = "CMSSPARK_MEASURED"
 FILE: Final = "reported.jsonl"
+#: The counters of a job while it runs. Where they are wanted, run_spark makes the file, empty, before the job starts.
+LIVE_FILE: Final = "live.json"
+_LIVE_EVERY_S: Final = 1.0
 
 
 def measured_run() -> str | None:
@@ -46,6 +49,36 @@ def report_read(
         for name, key in (("input_records", "read"), ("malformed_records", "malformed")):
             read[name] = sum(int(stream.get(key, 0)) for stream in (counts or {}).values())
         _report({"read": read})
+
+
+class LiveCounters:
+    """What this job has read until now, for live metrics: written to the measured run at most once a second."""
+
+    _sums: ClassVar[dict[str, int]] = {}
+
+    def __init__(self) -> None:
+        folder = os.environ.get(VARIABLE)
+        file = Path(folder, LIVE_FILE) if folder else None
+        self._file = file if file is not None and file.exists() else None
+        self._next = 0.0
+
+    def add(self, **counts: int) -> None:
+        """Add to counters: ``records_read``, ``input_files``, ``input_bytes``."""
+        if self._file is None:
+            return
+        for name, count in counts.items():
+            self._sums[name] = self._sums.get(name, 0) + count
+        if time.monotonic() >= self._next:
+            self.write()
+
+    def write(self) -> None:
+        """Write them now."""
+        if self._file is not None and self._sums:
+            self._next = time.monotonic() + _LIVE_EVERY_S
+            aside = self._file.with_suffix(".new")
+            with suppress(OSError):
+                aside.write_text(json.dumps(self._sums), encoding="ascii")
+                aside.replace(self._file)
 
 
 class StageTimes:

@@ -27,7 +27,7 @@ USER, PASSWORD = "publisher-user-7", "planted-secret-41"
 #: A message's headers and body.
 Message = tuple[dict[str, str], bytes]
 #: Seconds that a broker on a busy machine may need for its next step.
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def missing() -> str | None:
@@ -181,7 +181,7 @@ class ActiveMQ:
         ]  # fmt: skip
         with open(self.folder / "broker.log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        self._wait(60)
+        self._wait(PATIENCE)
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -209,7 +209,7 @@ class ActiveMQ:
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(how)
-            self.process.wait(30)
+            self.process.wait(180)
             self.process = None
 
     def credentials(self, path: Path, queue: str, **more: Any) -> Path:

@@ -211,3 +211,10 @@ def test_hadoop_lists_a_large_folder_by_few_calls(
     listed = hadoop.list_dir(f"file://{tmp_path}")
     assert sorted((entry.name, entry.size) for entry in listed) == sorted((f"part {n}", n) for n in range(100))
     assert len(calls) < 200
+
+
+@pytest.mark.parametrize("location", ["webhdfs://n:9870/x", "swebhdfs://n:9871/x"])
+def test_webhdfs_is_refused_with_what_to_give_instead(hadoop: Files, location: str) -> None:
+    with pytest.raises(SettingsError, match="WebHDFS is not supported") as error:
+        hadoop.stat(location)
+    assert error.value.where == location and "hdfs://" in str(error.value.next_step)

@@ -53,7 +53,7 @@ def _series_options(function: Callable[..., Any]) -> Callable[..., Any]:
 _model = click.option(
     "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
 )
-_by_site = click.option("--by-site", is_flag=True, help="One row for each dataset at each site; needs stored days.")
+_by_site = click.option("--by-site", is_flag=True, help="Of each dataset at each site; needs stored days.")
 _seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
 
 
@@ -82,12 +82,11 @@ def _series(
         for warning in stored.warnings:
             click.echo(f"warning: {warning}", err=True)
         series = stored_series(stored, by_site=by_site)
-    rows = "datasets at sites" if by_site else "datasets"
-    click.echo(
-        f"{number_of(len(series.days), 'day')} from {series.days[0]} on, {len(series.datasets):,} {rows}", err=True
-    )
+    click.echo(f"{number_of(len(series.days), 'day')} from {series.days[0]} on, {series.size_text}", err=True)
     if series.missing:
-        click.echo(f"warning: {len(series.missing)} days have no rows and count as days without use", err=True)
+        one = len(series.missing) == 1
+        counts = "has no rows and counts as a day" if one else "have no rows and count as days"
+        click.echo(f"warning: {number_of(len(series.missing), 'day')} {counts} without use", err=True)
     return series
 
 
@@ -136,6 +135,7 @@ def _number(value: float | None) -> str | None:
 
 @command.command("predict")
 @_series_options
+@_by_site
 @click.option(
     "--model", default="blend", show_default=True, help="Model, or the folder of saved ones: its newest version."
 )
@@ -148,7 +148,7 @@ def predict_command(
     model: str, seed: int, day: date | None, top: int, output: Path | None, as_json: bool,
     threshold: float, users: float | None, top_bytes: int | None, horizon: int, **source: Any,
 ) -> None:  # fmt: skip
-    """Print each dataset's probability to be popular next week, the highest first.
+    """Print each dataset's probability to be popular next week, the highest first; with --by-site at each site.
 
     A saved model (cmsspark popularity train) predicts what it was trained for, whatever --threshold, --users and
     --weeks are.
@@ -170,6 +170,7 @@ def predict_command(
         {
             "rank": place + 1,
             "dataset": series.datasets[item],
+            **({} if series.sites is None else {"site": series.sites[item]}),
             "probability": float(scores[item]),
             "raw_probability": float(raw[item]),
         }
@@ -184,11 +185,9 @@ def predict_command(
     elif as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
-        echo_table(
-            ("rank", "dataset", "probability"),
-            [(*list(row.values())[:2], _number(row["probability"])) for row in rows[:top]],
-            left=(1,),
-        )
+        names = ("rank", "dataset", "site")[: 3 if series.by_site else 2]
+        shown = [(*(row[name] for name in names), _number(row["probability"])) for row in rows[:top]]
+        echo_table((*names, "probability"), shown, left=tuple(range(1, len(names))))
 
 
 def _scores(series: Series, number: int, model: str, label: Label, seed: int) -> tuple[Array, Array]:
@@ -211,6 +210,7 @@ def _scores(series: Series, number: int, model: str, label: Label, seed: int) ->
 
 @command.command("train")
 @_series_options
+@_by_site
 @_model
 @_seed
 @click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Past weeks for the model card.")
@@ -272,6 +272,7 @@ def features_command(
 
 @command.command("report")
 @_series_options
+@_by_site
 @_model
 @_seed
 @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
@@ -302,6 +303,7 @@ def report_command(
 
 @command.command("tune")
 @_series_options
+@_by_site
 @click.option("--model", default="forest", show_default=True, help="logistic, forest or boosting.")
 @click.option("--grid", multiple=True, metavar="NAME=VALUES", help="Values to try, max_depth=2,3; repeatable.")
 @click.option("--last", type=click.IntRange(1), default=4, show_default=True, help="Weeks to compare on.")

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,9 @@ from werkzeug.exceptions import HTTPException
 from cmsspark import clock
 from cmsspark.dashboard import downloads, registry, search, security, table_html, widgets
 from cmsspark.dashboard.keeper import Keeper
-from cmsspark.dashboard.page_request import PageRequest
+from cmsspark.dashboard.page_request import PageRequest, Parameters
 from cmsspark.dashboard.pages import runs as runs_page
+from cmsspark.dashboard.rollups import RollupsDamagedError
 from cmsspark.dashboard.security import Guard
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.query.database import Database
@@ -32,7 +33,7 @@ _STATUS: Final[tuple[tuple[type[CmssparkError], int], ...]] = (
     (InputMissing, 404),
     (NotAllowed, 403),
     (NotReady, 503),
-    (DataError, 500),
+    (DataError, 503),
 )
 HOME: Final = "popularity"
 #: Pages that are made at once.
@@ -141,7 +142,11 @@ def _add_headers(answer: Response) -> Response:
 
 
 def _page_request(services: Services, name: str) -> PageRequest:
-    parameters = {key: value for key, value in request.args.items() if key != "token"}
+    doubled = [key for key, values in request.args.lists() if len(values) > 1 and key != "token"]
+    if doubled:
+        names = ", ".join(doubled)[:200]
+        raise UsageError("an address has each parameter once", found=f"more than once: {names}")
+    parameters = Parameters({key: value for key, value in request.args.items() if key != "token"})
     # A foreign page may link here, but its link must not start a query.
     is_cross_site = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
     return PageRequest(
@@ -173,6 +178,7 @@ def _page(services: Services, page: str) -> Any:
     if download:
         return downloads.answer(content, download, asked.parameters.get("format", "csv"))
     rollups = asked.snapshot if services.keeper.is_loaded else None
+    content = replace(content, notes=[*content.notes, *asked.unread_notes(content.controls)])
     return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
 
 
@@ -199,23 +205,17 @@ def _error_page(
 
 
 def _failed(services: Services, error: Exception) -> Any:
-    import duckdb
-    import pyarrow as pa
-
     if isinstance(error, HTTPException):
         text = {404: "There is no such page.", 405: "The pages only read."}.get(error.code or 500, error.name)
         return _error_page(services, error.code or 500, text, "")
-    if isinstance(error, duckdb.IOException | duckdb.InvalidInputException | pa.ArrowException | OSError):
+    if isinstance(error, RollupsDamagedError):
         services.keeper.is_damaged()
-        error = NotReady(
-            "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
-        )
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         labels = (("where", error.where), ("found", error.found), ("next", error.next_step))
         facts = {label: readable(str(value)) for label, value in labels if value is not None}
         answer = _error_page(services, status, readable(error.wanted), "", facts)
-        if status == 503:
+        if isinstance(error, NotReady):
             answer.headers["Retry-After"] = "5"
         return answer
     current_app.logger.error("a page failed", exc_info=error)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cmsspark.dashboard import segment_arrays
 from cmsspark.dashboard.coded_rows import part_of
-from cmsspark.dashboard.rollups import Segment
+from cmsspark.dashboard.rollups import Segment, reading_rollups
 from cmsspark.dashboard.segment_arrays import NULL, About
 from cmsspark.dashboard.segment_build import LOOKUP_FILES, SUMS
 
@@ -40,21 +40,34 @@ class Lookup:
     _metadata: pq.FileMetaData | None = None
 
     def rows(self, place: int, name: str, columns: Sequence[str]) -> pa.Table:
-        """The rows of a dataset; ``place``: its number in the segment. Raises OSError where the file is gone."""
-        import pyarrow.compute as pc
+        """The rows of a dataset; ``place``: its number in the segment. Raises RollupsDamagedError (75)."""
         import pyarrow.parquet as pq
 
         groups = np.flatnonzero((self.first <= place) & (place <= self.last)).tolist()
         texts = ["dataset_name", *(one for one in columns if one in ("stream", "site_name", "app", "site_tier"))]
-        file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
-        self._metadata = file.metadata
-        with file:
+        with reading_rollups():
+            file = pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts)
+            self._metadata = file.metadata
+        with reading_rollups(), file:
             rows = file.read_row_groups(groups, columns=["dataset_name", *columns], use_threads=False)
-        found = np.flatnonzero(pc.equal(rows["dataset_name"], name).to_numpy())
+        found = _positions_of(rows["dataset_name"], name)
         rows = rows.drop_columns("dataset_name")
         if len(found) and found[-1] - found[0] + 1 == len(found):
             return rows.slice(int(found[0]), len(found))
         return rows.take(found)
+
+
+def _positions_of(names: pa.ChunkedArray, name: str) -> Numbers:
+    """Where a name stands in a column whose chunks are dictionaries: numbers are compared, not texts."""
+    import pyarrow as pa
+
+    wanted, found, begin = pa.scalar(name), [np.zeros(0, np.int64)], 0
+    for chunk in names.chunks:
+        code = chunk.dictionary.index(wanted).as_py()
+        if code >= 0:
+            found.append(begin + np.flatnonzero(chunk.indices.to_numpy(zero_copy_only=False) == code))
+        begin += len(chunk)
+    return np.concatenate(found)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from flask import Response
 
 from cmsspark.dashboard.widgets import Chart, Content, HeatMap, Table
 from cmsspark.errors import InputMissing, UsageError
+from cmsspark.query.cell_values import text_of, values_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,23 +83,64 @@ def as_csv(rows: pa.Table) -> bytes:
     from pyarrow import csv
 
     for number, column in enumerate(rows.schema):
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        if not _is_written_as_it_is(column.type):
+            rows = _as_texts(rows, number)
+        if pa.types.is_string(rows.schema.field(number).type):
             texts = rows.column(number).to_pylist()
             if any(text and _FORMULA.match(text) for text in texts):
                 safe = [f"'{text}" if text and _FORMULA.match(text) else text for text in texts]
                 rows = rows.set_column(number, column.name, pa.array(safe, pa.string()))
-        elif pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
-            values = [None if value is None else str(value) for value in rows.column(number).to_pylist()]
-            rows = rows.set_column(number, column.name, pa.array(values, pa.string()))
     sink = io.BytesIO()
-    csv.write_csv(rows, sink)
+    csv.write_csv(rows.rename_columns([_safe_name(name) for name in rows.column_names]), sink)
     return sink.getvalue()
 
 
 def as_parquet(rows: pa.Table) -> bytes:
-    """Parquet, packed with zstd."""
+    """Parquet, packed with zstd. A column of a type that Parquet has not, such as an interval, is written as text."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
-    pq.write_table(rows, sink, compression="zstd")
+    try:
+        pq.write_table(rows, sink, compression="zstd")
+    except pa.ArrowException:
+        sink = io.BytesIO()
+        for number, column in enumerate(rows.schema):
+            if not _is_written_as_it_is(column.type) and not _is_in_parquet(rows.select([number])):
+                rows = _as_texts(rows, number)
+        pq.write_table(rows, sink, compression="zstd")
     return sink.getvalue()
+
+
+def _is_in_parquet(column: pa.Table) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(column, io.BytesIO())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _is_written_as_it_is(kind: Any) -> bool:
+    """Whether the CSV writer has a text for a type that people expect; days beyond Python's are its own."""
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(
+        types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+        or types.is_decimal(kind) or types.is_string(kind) or (types.is_temporal(kind) and not types.is_interval(kind))
+    )  # fmt: skip
+
+
+def _as_texts(rows: pa.Table, number: int) -> pa.Table:
+    """The table with one column as text."""
+    import pyarrow as pa
+
+    values = [None if value is None else text_of(value) for value in values_of(rows.column(number))]
+    return rows.set_column(number, rows.column_names[number], pa.array(values, pa.string()))
+
+
+def _safe_name(name: str) -> str:
+    return f"'{name}" if _FORMULA.match(name) else name

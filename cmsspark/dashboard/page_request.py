@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
 from cmsspark.dashboard import selection, widgets
@@ -17,6 +17,37 @@ from cmsspark.dashboard.snapshot import Snapshot
 from cmsspark.dashboard.widgets import Content, Control, Note, shown
 from cmsspark.periods import spans
 from cmsspark.query.database import Database
+
+#: Parameters that forms of other pages leave in an address, and that change no number where a page has no use for them.
+_WITHOUT_HARM: Final = frozenset({
+    *("from", "to", "step", "measure", "q", "name", "site", "weeks", "kind", "download", "format"),
+})  # fmt: skip
+
+
+class Parameters(Mapping[str, str]):
+    """The parameters of an address. :attr:`unread`: those that nobody has asked for by ``get``."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a parameter, which is then read."""
+        self._read.add(name)
+        return self._values.get(name, default)
+
+    @property
+    def unread(self) -> list[str]:
+        return [name for name, value in self._values.items() if value and name not in self._read]
 
 
 class Page(Protocol):
@@ -104,6 +135,18 @@ class PageRequest:
             choices = [("", "all"), *((one or NO_PART, shown(one)) for one in values)]
             controls.append(Control(name, FILTERS[name], current, choices))
         return controls
+
+    def unread_notes(self, controls: Sequence[Control]) -> list[Note]:
+        """That the page has left out parameters, such as a filter that its form does not have."""
+        fields = {control.name for control in controls}
+        unread = set(self.parameters.unread) if isinstance(self.parameters, Parameters) else set()
+        # Every page with a period reads all filters, and some use only a few of them.
+        unread |= {name for name in FILTERS if fields and self.parameters.get(name) and name not in fields}
+        names = [name for name in self.parameters if name in unread - _WITHOUT_HARM]
+        if not names:
+            return []
+        text = ", ".join(shown(name[:40]) for name in names[:8]) + (" …" if len(names) > 8 else "")
+        return [Note(f"This page has no such choice, and the address is shown without it: {text}", "warn")]
 
     def use_notes(self, chosen: Selection) -> list[Note]:
         """What a reader must know of the days of a selection: missing, partial, damaged ones, unknown filters."""

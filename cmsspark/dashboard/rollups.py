@@ -11,8 +11,9 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -21,12 +22,30 @@ from typing import Final
 from cmsspark.dashboard import segment_build
 from cmsspark.dashboard.coded_rows import TABLE
 from cmsspark.dashboard.segment_build import SegmentIndex
-from cmsspark.errors import CmssparkError, OutputError
+from cmsspark.errors import CmssparkError, NotReady, OutputError
 from cmsspark.query.database import Database
 from cmsspark.query.stored_parts import StoredInterval
 from cmsspark.storage import local_path
 
 _DIGEST: Final = 16
+
+
+class RollupsDamagedError(NotReady):
+    """A file of the rollups could not be read: they are checked and built again."""
+
+
+@contextmanager
+def reading_rollups() -> Iterator[None]:
+    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups."""
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        yield
+    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError) as error:
+        raise RollupsDamagedError(
+            "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from cmsspark import clock
 from cmsspark.dashboard import dataset_tables, user_sets
 from cmsspark.dashboard.dataset_tables import DatasetTables
-from cmsspark.dashboard.rollups import RollupState, Segment
+from cmsspark.dashboard.rollups import RollupState, Segment, reading_rollups
 from cmsspark.dashboard.segment_build import BIT_FILES, SUMS
 from cmsspark.dashboard.user_sets import UserTable
 from cmsspark.sources.registry import STREAMS_OF_JOBS
@@ -82,12 +82,12 @@ class Snapshot:
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query; any thread may call it."""
-        with self.con.cursor() as cursor:
+        with reading_rollups(), self.con.cursor() as cursor:
             return cursor.execute(sql, list(parameters)).fetchall()
 
     def arrow(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """The rows of a query as an Arrow table; any thread may call it."""
-        with self.con.cursor() as cursor:
+        with reading_rollups(), self.con.cursor() as cursor:
             return cursor.sql(sql, params=list(parameters)).to_arrow_table()
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
@@ -134,7 +134,7 @@ class Snapshot:
 
     def lists(self) -> list[UserTable]:
         """The users of each day, stream, site tier, data tier and campaign, loaded when they are first needed."""
-        with self._lock:
+        with self._lock, reading_rollups():
             if self._lists is None:
                 ids = [table.global_ids for table in self.user_tables["tier_users"]]
                 columns = ("day", "stream", "site_tier", "data_tier", "campaign")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from cmsspark.events.features import batches_of
+from cmsspark.events.features import Collection, batches_of
 from cmsspark.events.kernels import CUTS
 from cmsspark.events.layout import event_schema
 from cmsspark.events.parts import PartWriter
@@ -73,12 +73,9 @@ class PrepareTask:
 
     def _prepare(self, number: int) -> RangeResult:
         part = self.ranges[number]
-        try:
-            collections = read_range(part, self.tree)
-        except MemoryError:
-            raise
-        except Exception as error:
-            return RangeResult(number, reason=reason_of(error))
+        collections = read_or_reason(part, self.tree)
+        if isinstance(collections, str):
+            return RangeResult(number, reason=collections)
         cuts = np.zeros(len(CUTS), np.int64)
         with PartWriter(self.folder, number, event_schema(low_level=self.low_level)) as writer:
             for start, features in batches_of(collections, low_level=self.low_level):
@@ -102,6 +99,16 @@ def inspected(text: str) -> tuple[int, InspectedFile]:
     """The number and the result of a row of :class:`InspectTask`."""
     number, *values = json.loads(text)
     return number, InspectedFile(*values)
+
+
+def read_or_reason(part: EntryRange, tree: str) -> dict[str, Collection] | str:
+    """The collections of an entry range, or why it cannot be read: a damaged range never ends its task."""
+    try:
+        return read_range(part, tree)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return reason_of(error)
 
 
 def peak_memory() -> int:

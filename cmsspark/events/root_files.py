@@ -25,6 +25,8 @@ EVENT_BYTES: Final = 12_000
 TREE: Final = "Delphes"
 _TREE_KINDS: Final = ("TTree", "TNtuple", "TNtupleD", "TChain")
 _REMOTE: Final = ("root", "http", "https", "s3")
+#: Those that can list folders.
+_LISTED: Final = ("root", "s3")
 _CLASS_NAMES: Final = {"w+jets": "wjets", "w": "wjets", "tt": "ttbar"}
 
 
@@ -86,7 +88,7 @@ def paths_of(pattern: str) -> list[str]:
     scheme = urlsplit(pattern).scheme if "://" in pattern else ""
     if scheme in _REMOTE:
         _require_remote(scheme, pattern)
-        return [pattern]
+        return _remote_paths(scheme, pattern)
     if scheme and not is_local(pattern):
         raise UsageError(
             f"events cannot be read from {scheme}://",
@@ -135,6 +137,33 @@ def _require_remote(scheme: str, url: str) -> None:
         )
 
 
+def _remote_paths(scheme: str, url: str) -> list[str]:
+    """The files of a glob or of a folder (with / at its end) where the protocol can list folders; else the URL itself.
+
+    A question mark begins options of a URL, and is no glob. Raises InputMissing (66) where there is none.
+    """
+    if scheme not in _LISTED or not (url.endswith("/") or "*" in url or "[" in url):
+        return [url]
+    import fsspec
+
+    found: list[str] = []
+    why = "no file"
+    try:
+        system, path = fsspec.core.url_to_fs(f"{url}*.root" if url.endswith("/") else url)
+        found = sorted(system.unstrip_protocol(one) for one in system.glob(path))
+        if not found:
+            # A glob is silent where a server is away or a folder is not there; a listing is not.
+            system.ls(path.partition("*")[0].partition("[")[0].rpartition("/")[0] or "/", detail=False)
+    except OSError as error:
+        why = reason_of(error)
+    if not found:
+        raise InputMissing(
+            "files of events are wanted", where=url, found=why,
+            next_step="name a ROOT file, a glob in quotes, or a folder with / at its end",
+        )  # fmt: skip
+    return found
+
+
 def inspect(file: EventFile, tree_name: str) -> InspectedFile:
     """Look into a file: its entries and branches. What is wrong with it is the ``reason``; nothing is raised."""
     size = None
@@ -144,6 +173,8 @@ def inspect(file: EventFile, tree_name: str) -> InspectedFile:
         with open_tree(file.path, tree_name) as tree:
             missing = missing_branches(tree.keys())
             entries, end = int(tree.num_entries), int(tree.file.fEND)
+            if size is None:
+                size = tree.file.source.num_bytes
     except Exception as error:
         return InspectedFile(file.path, file.label, 0, size, reason_of(error))
     reason = f"branches are missing: {', '.join(missing)}" if missing else ""

@@ -15,8 +15,8 @@ from cmsspark.events.features import EventFeatures, batches_of
 from cmsspark.events.layout import BATCH_ROWS, CLASSES, FEATURES, HLF_COUNT, MATRIX, PARTICLES
 from cmsspark.events.models import Model, load
 from cmsspark.events.parts import PartWriter, matrix_of
-from cmsspark.events.prepare_task import RangeResult, numbers_of, peak_memory, rows_of
-from cmsspark.events.root_files import EntryRange, read_range, reason_of
+from cmsspark.events.prepare_task import RangeResult, numbers_of, peak_memory, read_or_reason, rows_of
+from cmsspark.events.root_files import EntryRange
 from cmsspark.events.sample_tasks import row_groups
 from cmsspark.events.task_counts import task_count
 from cmsspark.storage import Entry
@@ -73,12 +73,9 @@ class ScoreFilesTask:
 
     def _score(self, model: Model, number: int) -> RangeResult:
         part = self.ranges[number]
-        try:
-            collections = read_range(part, self.tree)
-        except MemoryError:
-            raise
-        except Exception as error:
-            return RangeResult(number, reason=reason_of(error))
+        collections = read_or_reason(part, self.tree)
+        if isinstance(collections, str):
+            return RangeResult(number, reason=collections)
         with PartWriter(self.folder, number, scores_schema()) as writer:
             scored = [
                 _scored(part, start, features, model.predict(features.hlf, features.low_level))

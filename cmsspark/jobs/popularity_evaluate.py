@@ -25,68 +25,81 @@ if TYPE_CHECKING:
     from cmsspark.settings import Settings
 
 NAME: Final = "popularity_evaluate"
-TABLE: Final = "popularity_evaluation"
 #: The page beside the table.
 PAGE: Final = "popularity.html"
 _MODELS: Final = ("persistence", "average", "blend")
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
-@date_option
-@click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_MODELS)}]")
-@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks before --date.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
-@label_options
-@store_options
-@output_options
-def command(
-    day: date, models: tuple[str, ...], last: int | None, seed: int, fout: str | None, settings_file: str | None,
-    as_json: bool, **label: Any,
-) -> None:  # fmt: skip
-    from cmsspark.runners.session import session
+def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
+    """The command of a job that judges models, whose ``run`` is ``run_job``."""
 
-    settings = settings_of(settings_file)
-    store, wanted = store_of(fout, settings), label_of(**label)
-    spark = session(f"cmsspark {NAME}")
+    @click.command(name, help=f"{JOBS[name].about}. Needs cmsspark[popularity]. Exit codes: cmsspark help exit-codes.")
+    @date_option
+    @click.option("--model", "models", multiple=True, help=f"Model; repeatable. [default: {', '.join(_MODELS)}]")
+    @click.option("--last", type=click.IntRange(1), help="Only the last so many weeks before --date.")
+    @click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
+    @label_options
+    @store_options
+    @output_options
+    def command(
+        day: date, models: tuple[str, ...], last: int | None, seed: int, fout: str | None,
+        settings_file: str | None, as_json: bool, **label: Any,
+    ) -> None:  # fmt: skip
+        from cmsspark.runners.session import session
 
-    def judge() -> results.CurrentTable:
-        return run(day, store, settings, spark, label=wanted, models=models or _MODELS, last=last, seed=seed)
+        settings = settings_of(settings_file)
+        store, wanted = store_of(fout, settings), label_of(**label)
+        spark = session(f"cmsspark {name}")
 
-    print_outcome(NAME, day, as_json, judge)
+        def judge() -> results.CurrentTable:
+            return run_job(day, store, settings, spark, label=wanted, models=models or _MODELS, last=last, seed=seed)
+
+        print_outcome(name, day, as_json, judge)
+
+    return command
 
 
 def run(
     day: date, fout: str, settings: Settings, spark: SparkSession | None, *, label: Label,
     models: tuple[str, ...] = _MODELS, last: int | None = None, seed: int = 0,
-    log: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None, name: str = NAME, by_site: bool = False,
 ) -> results.CurrentTable:  # fmt: skip
     """Judge the models on the weeks before ``day`` and store the table, and the page of the last model; on any failure
-    the previous result stays. Each forecast is a Spark task; without ``spark`` they are made in this process.
+    the previous result stays. Each forecast is a Spark task; without ``spark`` they are made in this process. ``name``:
+    of the job; ``by_site``: forecasts of datasets at sites.
 
     Raises InputMissing (66) where there are too few days, DataError (65) where a day is damaged or a feature knows its
     week, UsageError (2) for an unknown model, NotReady (75), OutputError (73).
     """
-    with stored_run(NAME, day, fout, settings, log) as stored:
-        rows, page = build(stored.series(), day, label, models, last, seed, spark)
+    with stored_run(name, day, fout, settings, log) as stored:
+        table, rows, page = build(stored.series(by_site=by_site), day, label, models, last, seed, spark)
 
         def write(staged: results.StagedRun) -> dict[str, Any]:
             stored.files.write_bytes(join(staged.folder, PAGE), page.encode())
             return {}
 
-        options = {"label": label.text, "models": list(models), "last": last, "seed": seed}
-        return stored.store({TABLE: rows}, options, f"{rows.height:,} rows and {PAGE}", write)
+        text = label.text_of(by_site=by_site)
+        options = {"label": text, "models": list(models), "last": last, "seed": seed}
+        return stored.store({table: rows}, options, f"{rows.height:,} rows and {PAGE}", write)
 
 
 def build(
     series: Series, day: date, label: Label, models: tuple[str, ...], last: int | None, seed: int,
     spark: SparkSession | None,
-) -> tuple[pl.DataFrame, str]:  # fmt: skip
-    """``schemas/tables/popularity_evaluation.yaml``, by week, model and stratum, and the page of the last model."""
+) -> tuple[str, pl.DataFrame, str]:  # fmt: skip
+    """The name and the rows of ``schemas/tables/popularity_evaluation.yaml``, of a series by site
+    ``popularity_site_evaluation.yaml``, by week, model and stratum, and the page of the last model.
+    """
     from cmsspark.popularity.evaluate import evaluated_days, forecasts, judged
-    from cmsspark.popularity.forecast import EVALUATION, quality_rows
+    from cmsspark.popularity.forecast import quality_rows, table_name
     from cmsspark.popularity.report import evaluation_page
     from cmsspark.popularity.training import Weeks
 
     made = forecasts(Weeks(series, label), evaluated_days(series, label, last), models, seed=seed, spark=spark)
     rows = [judged(series, label, forecast) for forecast in made]
-    return quality_rows(rows, day, EVALUATION), evaluation_page(series, label, models[-1], made, rows, seed)
+    table = table_name("evaluation", series)
+    page = evaluation_page(series, label, models[-1], made, rows, seed)
+    return table, quality_rows(rows, day, table), page
+
+
+command = command_of(NAME, run)

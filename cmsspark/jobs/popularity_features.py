@@ -57,7 +57,9 @@ def run(
 
     with stored_run(name, day, fout, settings, log) as stored:
         rows = week_rows(stored.series(by_site=by_site), day, label, last)
-        return stored.store({name: rows}, {"label": label.text, "last": last}, f"{rows.height:,} rows")
+        return stored.store(
+            {name: rows}, {"label": label.text_of(by_site=by_site), "last": last}, f"{rows.height:,} rows"
+        )
 
 
 command = command_of(NAME, run)

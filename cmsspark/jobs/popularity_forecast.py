@@ -27,34 +27,40 @@ NAME: Final = "popularity_forecast"
 _DEFAULTS: Final = {"model": "blend", "weeks": 4, "top": 2000, "seed": 0}
 
 
-@click.command(NAME, help=f"{JOBS[NAME].about}. Exit codes: cmsspark help exit-codes.")
-@date_option
-@click.option("--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them.")
-@click.option("--judged", type=click.IntRange(0), default=4, show_default=True, help="Past weeks to judge.")
-@click.option("--top", type=click.IntRange(1), default=2000, show_default=True, help="Ranks that can be published.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
-@label_options
-@store_options
-@output_options
-def command(
-    day: date, model: str, judged: int, top: int, seed: int, fout: str | None, settings_file: str | None,
-    as_json: bool, **label: Any,
-) -> None:  # fmt: skip
-    settings = settings_of(settings_file)
-    store, wanted = store_of(fout, settings), label_of(**label)
+def command_of(name: str, run_job: Callable[..., results.CurrentTable]) -> click.Command:
+    """The command of a job that stores a forecast, whose ``run`` is ``run_job``."""
 
-    def forecast() -> results.CurrentTable:
-        return run(day, store, settings, label=wanted, model=model, weeks=judged, top=top, seed=seed)
+    @click.command(name, help=f"{JOBS[name].about}. Exit codes: cmsspark help exit-codes.")
+    @date_option
+    @click.option("--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them.")
+    @click.option("--judged", type=click.IntRange(0), default=4, show_default=True, help="Past weeks to judge.")
+    @click.option("--top", type=click.IntRange(1), default=2000, show_default=True, help="Ranks that can be published.")
+    @click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
+    @label_options
+    @store_options
+    @output_options
+    def command(
+        day: date, model: str, judged: int, top: int, seed: int, fout: str | None, settings_file: str | None,
+        as_json: bool, **label: Any,
+    ) -> None:  # fmt: skip
+        settings = settings_of(settings_file)
+        store, wanted = store_of(fout, settings), label_of(**label)
 
-    print_outcome(NAME, day, as_json, forecast)
+        def forecast() -> results.CurrentTable:
+            return run_job(day, store, settings, label=wanted, model=model, weeks=judged, top=top, seed=seed)
+
+        print_outcome(name, day, as_json, forecast)
+
+    return command
 
 
 def run(
     day: date, fout: str, settings: Settings, *, label: Label | None = None,
-    log: Callable[[str], None] | None = None, **options: Any,
+    log: Callable[[str], None] | None = None, name: str = NAME, by_site: bool = False, **options: Any,
 ) -> results.CurrentTable:  # fmt: skip
     """Make the tables of a forecast for the weeks from ``day`` on, and store them under that day; on any failure the
-    previous result stays. ``label``: what popular means, by default more than 10 accesses in one week.
+    previous result stays. ``label``: what popular means, by default more than 10 accesses in one week. ``name``: of the
+    job; ``by_site``: of datasets at sites.
 
     Raises InputMissing (66) where the day before is not stored or there are too few days, DataError (65) where a day
     is damaged, a feature knows its week, or the days lack what the label is made of, NotReady (75), OutputError (73).
@@ -63,11 +69,12 @@ def run(
 
     label = label or Label()
     chosen = {**_DEFAULTS, **options}
-    with stored_run(NAME, day, fout, settings, log) as run:
-        tables = build(run.series(), day, label, chosen)
-        summary = f"{tables[-1][1].height:,} datasets"
-        about = {"label": label.text, "threshold": label.least_accesses, "horizon": label.weeks}
-        return run.store(dict(tables), {**chosen, **about}, summary)
+    with stored_run(name, day, fout, settings, log) as stored:
+        series = stored.series(by_site=by_site)
+        tables = build(series, day, label, chosen)
+        summary = series.size_text
+        about = {"label": label.text_of(by_site=by_site), "threshold": label.least_accesses, "horizon": label.weeks}
+        return stored.store(dict(tables), {**chosen, **about}, summary)
 
 
 def build(series: Series, day: date, label: Label, options: dict[str, Any]) -> list[tuple[str, pl.DataFrame]]:
@@ -76,3 +83,6 @@ def build(series: Series, day: date, label: Label, options: dict[str, Any]) -> l
 
     sizes = {name: options[name] for name in ("weeks", "top", "seed")}
     return list(tables_of(series, day, label, options["model"], **sizes))
+
+
+command = command_of(NAME, run)

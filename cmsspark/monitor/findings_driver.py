@@ -24,6 +24,11 @@ CODES_OF_DRIVER: Final = {
 }
 #: A rise in this time …
 JUMP_MS: Final = 5_000
+#: … or, on a busy host, in this CPU time of the run and this time …
+JUMP_CPU_MS: Final = 2_000
+SLOW_JUMP_MS: Final = 60_000
+#: … or between two samples with no other between them, at most so far apart: a long run is sampled less often …
+GAP_MS: Final = 15_000
 #: … by this much: planning a query makes less garbage.
 JUMP_BYTES: Final = 256 * MB
 #: A result explains a rise of the driver's memory if it has at least this share of it.
@@ -88,15 +93,19 @@ def _jump(metrics: RunMetrics, code: str, what: str, value: Callable[[Sample], i
     """The largest rise while no task ran; none where tasks ran meanwhile, or it is small."""
     if "events" not in metrics.sources and metrics.engine == "spark":
         return  # it is not known when tasks ran
-    points = [(sample.at_ms, amount) for sample in metrics.samples if (amount := value(sample)) is not None]
+    points = [(sample, amount) for sample in metrics.samples if (amount := value(sample)) is not None]
     best: tuple[int, int, int, int, int] | None = None
     first = 0
-    for at, amount in points:
-        while points[first][0] < at - JUMP_MS:
+    for number, (sample, amount) in enumerate(points):
+        while not _is_near(points[first][0], sample):
             first += 1
+        start = first
+        if first == number and number and sample.at_ms - points[number - 1][0].at_ms <= GAP_MS:
+            start = number - 1
+        at = sample.at_ms
         # What rose while tasks ran before is not what rose after them.
         idle = max((end for begin, end in metrics.task_spans if begin < at), default=0)
-        earlier = [point for point in points[first : bisect_right(points, (at, amount))] if idle <= point[0] < at]
+        earlier = [(one.at_ms, low) for one, low in points[start:number] if idle <= one.at_ms < at]
         if not earlier:
             continue
         low_at, low = min(earlier, key=lambda point: point[1])
@@ -120,13 +129,22 @@ def _jump(metrics: RunMetrics, code: str, what: str, value: Callable[[Sample], i
         yield Finding(code, f"{title}: most likely Py4J pulls an object", when, _ARROW)
 
 
+def _is_near(earlier: Sample, later: Sample) -> bool:
+    """Whether a rise from one sample to the other is a jump: in little time, or in little CPU time of the run."""
+    passed = later.at_ms - earlier.at_ms
+    if passed <= JUMP_MS or earlier.cpu_ms is None or later.cpu_ms is None:
+        return passed <= JUMP_MS
+    return passed <= SLOW_JUMP_MS and later.cpu_ms - earlier.cpu_ms <= JUMP_CPU_MS
+
+
 def _leak(metrics: RunMetrics) -> Iterator[Finding]:
     """A worker that grows over the ends of tasks: what a task needs itself, it gives back or keeps once."""
     by_pid: dict[int, list[tuple[int, int]]] = {}
     for sample in metrics.samples:
         if sample.largest_worker is not None and sample.largest_worker_rss is not None:
             by_pid.setdefault(sample.largest_worker, []).append((sample.at_ms, sample.largest_worker_rss))
-    for pid, points in by_pid.items():
+    for pid, sampled in by_pid.items():
+        points = _without_rests(sampled, metrics.task_spans)
         (first_at, first), (last_at, last) = points[0], points[-1]
         if len(points) < _LEAST_SAMPLES or last_at - first_at < LEAK_MS:
             continue
@@ -141,6 +159,17 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
         )
         yield Finding("python_worker_leak", f"{title}, over many tasks", f"worker {pid}", cure)
         return
+
+
+def _without_rests(points: list[tuple[int, int]], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without the samples of a worker that had nothing to do and stayed as it was: they say nothing of its tasks."""
+    kept = points[:1]
+    for at, rss in points[1:]:
+        before = bisect_right(spans, at, key=lambda span: span[0])
+        is_busy = before > 0 and at <= spans[before - 1][1]
+        if is_busy or not 0.98 * kept[-1][1] <= rss <= kept[-1][1]:
+            kept.append((at, rss))
+    return kept
 
 
 def _keeps_rising(points: list[tuple[int, int]]) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +17,17 @@ from cmsspark.monitor.processes_redaction import redacted
 from cmsspark.monitor.processes_roles import OTHER, YARN_LAUNCHER, container_of, role_of
 from cmsspark.store.process_samples import ProcessSample
 
-#: Every so many samples the proportional and the unshared memory are measured: the kernel walks all pages for them.
+#: The proportional and the unshared memory are measured in the third sample, and later in each so many-th one if memory
+#: has changed by this share, or after so many at the latest: the kernel walks all pages for them.
 PSS_EACH: Final = 6
+_PSS_CHANGE: Final = 0.1
+_PSS_LATEST: Final = 30
 _SHORT: Final = 60
-#: The parents of all processes of the host are read in each n-th sample; between them only what forks while it has few
-#: threads is read, which are Python's daemons and shells: a JVM starts few processes, and has many threads.
+#: Children are read of all processes in each n-th sample; between them only of those with few threads, which are
+#: Python's daemons and shells: a JVM starts few processes, and has many threads. The parents of all processes of the
+#: host are read in each n-th sample: that costs more the more others work there.
 _ALL_EACH: Final = 3
+_HOST_EACH: Final = 60
 _FEW_THREADS: Final = 8
 #: Roles of scripts, which may become another program.
 _BECOMES: Final = (OTHER, YARN_LAUNCHER)
@@ -70,8 +77,14 @@ class TreeSampler:
     host: str = field(default_factory=socket.gethostname)
     ticks: int = 0
     _seen: dict[int, _Seen] = field(default_factory=dict)
+    #: Resident memory of all in the last sample; when proportional memory was measured last, and of how much.
+    _rss_bytes: int = 0
+    _pss_tick: int = 0
+    _pss_rss_bytes: int = 0
 
     def __post_init__(self) -> None:
+        # Some kernels are built without them.
+        self._has_children_files = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
         self._psutil = require_psutil()
         self._root_ids = {pid: self._created(pid) for pid in self.roots}
 
@@ -80,10 +93,11 @@ class TreeSampler:
 
         A process that ends meanwhile, or may not be read, is left out.
         """
-        is_deep = self.ticks % PSS_EACH == 2
-        is_whole = self.ticks % _ALL_EACH == 0
+        is_deep = self._is_pss_due()
+        threads = sys.maxsize if self.ticks % _ALL_EACH == 0 else _FEW_THREADS
+        is_whole = self.ticks % (_HOST_EACH if self._has_children_files else _ALL_EACH) == 0
         self.ticks += 1
-        parents: dict[int, int] = self._psutil._ppid_map() if is_whole else self._known_parents()
+        parents: dict[int, int] = self._psutil._ppid_map() if is_whole else self._known_parents(threads)
         # A number that was given to another process is that process no longer.
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in parents and seen.process.is_running()}
         below = self._below(parents)
@@ -91,7 +105,17 @@ class TreeSampler:
         for pid in below:
             with suppress(self._psutil.Error, OSError, ValueError):
                 samples.append(self._one(pid, parents.get(pid, 0), is_deep, time_ms))
+        self._rss_bytes = sum(sample.rss_bytes or 0 for sample in samples)
+        if is_deep:
+            self._pss_tick, self._pss_rss_bytes = self.ticks, self._rss_bytes
         return samples
+
+    def _is_pss_due(self) -> bool:
+        """Whether this sample measures proportional memory, of all processes: a sum over some of them means nothing."""
+        if self.ticks % PSS_EACH != 2:
+            return False
+        changed = abs(self._rss_bytes - self._pss_rss_bytes)
+        return changed > _PSS_CHANGE * self._pss_rss_bytes or self.ticks - self._pss_tick >= _PSS_LATEST
 
     def _below(self, parents: Mapping[int, int]) -> list[int]:
         """PIDs of the trees, parents before children."""
@@ -108,17 +132,28 @@ class TreeSampler:
                 queue += children.get(pid, [])
         return list(below)
 
-    def _known_parents(self) -> dict[int, int]:
-        """Process → parent, of the processes that were seen and of the children of those with few threads."""
+    def _known_parents(self, most_threads: int) -> dict[int, int]:
+        """Process → parent, of the processes that were seen and of the children of those with so many threads."""
         parents = {pid: seen.ppid for pid, seen in self._seen.items()}
-        queue = [pid for pid, seen in self._seen.items() if seen.threads <= _FEW_THREADS]
+        queue = [pid for pid, seen in self._seen.items() if seen.threads <= most_threads]
         while queue:
             pid = queue.pop()
-            with suppress(OSError, ValueError), open(f"/proc/{pid}/task/{pid}/children", "rb") as stream:
-                for child in map(int, stream.read().split()):
-                    if parents.setdefault(child, pid) == pid and child not in self._seen:
-                        queue.append(child)
+            for child in self._children(pid):
+                if parents.setdefault(child, pid) == pid and child not in self._seen:
+                    queue.append(child)
         return parents
+
+    def _children(self, pid: int) -> list[int]:
+        """The children of each thread of a process."""
+        seen, found = self._seen.get(pid), []
+        threads = [str(pid)]
+        if seen is not None and seen.threads > 1:
+            with suppress(OSError):
+                threads = os.listdir(f"/proc/{pid}/task")
+        for thread in threads:
+            with suppress(OSError, ValueError), open(f"/proc/{pid}/task/{thread}/children", "rb") as stream:
+                found += map(int, stream.read().split())
+        return found
 
     def _created(self, pid: int) -> float | None:
         with suppress(self._psutil.Error, OSError):

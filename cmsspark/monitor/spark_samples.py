@@ -114,7 +114,7 @@ class Sampler(threading.Thread):
         self.samples: list[Sample] = []
         self._reader, self._also = reader, also
         self._over = threading.Event()
-        self._wanted = 1
+        self._cost = 0.0
 
     def run(self) -> None:
         began = time.monotonic()
@@ -123,15 +123,17 @@ class Sampler(threading.Thread):
             usual = _SHORT_S if time.monotonic() - began < _SHORT_RUN_S else _LONG_S
             if self._over.wait(max(usual, cost / _SHARE)):
                 return
-            before = time.thread_time()
             # A measurement never ends a run: whatever goes wrong ends the measurement only.
             with suppress(Exception):
                 self.look()
-            cost = max(cost * 0.9, time.thread_time() - before)
+            cost = max(cost * 0.9, self._cost)
 
     def look(self) -> None:
         """Take a sample now."""
+        before = time.thread_time()
         sample = self._reader.sample()
+        # Without what is called after it, which limits itself: polls of REST are rarer, and the first one has imports.
+        self._cost = time.thread_time() - before
         if sample is not None:
             self.samples.append(sample)
             if len(self.samples) >= 2 * MOST_SAMPLES:

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final
 
 from cmsspark.monitor.processes_sampler import require_psutil
 
-#: The variable of a step's environment by which processes are recognised that became daemons.
+#: The variable of a step's environment by which processes are recognised that became daemons: ``RUN/NUMBER/``.
 STEP_VARIABLE: Final = "CMSSPARK_PERF_STEP"
 #: Seconds that processes have to end by themselves after the step, and after SIGTERM.
 _GRACE: Final = 1.0
@@ -23,34 +24,54 @@ def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
     psutil = require_psutil()
     has_ended = child.poll() is not None
     try:
-        left = _processes_of(child.pid, marker)
+        left = _processes_of({child.pid}, marker)
         if has_ended and left:
             # Workers and shutdown hooks end shortly after what started them.
             left = psutil.wait_procs(left, timeout=_GRACE)[1]
         names = [_name(process) for process in left] if has_ended else []
-        for process in left:
-            with suppress(psutil.Error):
-                process.terminate()
-        psutil.wait_procs(left, timeout=_TERM_SECONDS)
+        _terminate(left)
     finally:
         # Also after a second Ctrl-C, and for what was started meanwhile.
-        for process in _processes_of(child.pid, marker):
-            with suppress(psutil.Error):
-                process.kill()
+        _kill({child.pid}, marker)
         # A program with more rights than we have cannot be ended: it is not waited for.
         with suppress(subprocess.TimeoutExpired):
             child.wait(_TERM_SECONDS)
     return names
 
 
-def _processes_of(group: int, marker: str) -> list[Any]:
-    """Living processes of a process group, or with the marker in their environment."""
+def end_processes(groups: Collection[int], marker: str) -> list[str]:
+    """End all processes of some groups, or whose marker begins so; their names."""
+    left = _processes_of(groups, marker)
+    names = [_name(process) for process in left]
+    _terminate(left)
+    _kill(groups, marker)
+    return names
+
+
+def _terminate(processes: Collection[Any]) -> None:
+    psutil = require_psutil()
+    for process in processes:
+        with suppress(psutil.Error):
+            process.terminate()
+    psutil.wait_procs(processes, timeout=_TERM_SECONDS)
+
+
+def _kill(groups: Collection[int], marker: str) -> None:
+    psutil = require_psutil()
+    for process in _processes_of(groups, marker):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _processes_of(groups: Collection[int], marker: str) -> list[Any]:
+    """Living processes of some process groups, or whose marker in their environment begins so."""
     psutil = require_psutil()
     wanted = f"{STEP_VARIABLE}={marker}".encode()
     found = []
     for pid in psutil.pids():
         with suppress(psutil.Error, OSError):
-            if pid != os.getpid() and (os.getpgid(pid) == group or wanted in _environment(pid)):
+            is_wanted = os.getpgid(pid) in groups or any(entry.startswith(wanted) for entry in _environment(pid))
+            if pid != os.getpid() and is_wanted:
                 process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)

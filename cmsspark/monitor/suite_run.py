@@ -21,6 +21,7 @@ from cmsspark.monitor.processes_address import check_address, server_tls
 from cmsspark.monitor.processes_collector import Collector
 from cmsspark.monitor.processes_sampler import TreeSampler
 from cmsspark.monitor.suite_file import Nodes, Step, Suite, filled, size_text
+from cmsspark.monitor.suite_guard import Guard
 from cmsspark.monitor.suite_processes import STEP_VARIABLE, end_group, end_step
 from cmsspark.secrets import read_password
 from cmsspark.signals import interruptible
@@ -59,11 +60,15 @@ class SuiteRunner:
     state_dir: Path
     release: str
     log: Callable[[str], None]
+    _guard: Guard = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._guard = Guard(self.state_dir)
 
     def run(self) -> list[WatchedRun]:
         """Run the steps for each size; the stored runs. A run whose step fails is FAILED, and the rest is not run."""
         runs: list[WatchedRun] = []
-        with open_processes(self.state_dir) as database:
+        with self._guard, open_processes(self.state_dir) as database:
             database.prune()
             sizes: list[float | None] = [*self.suite.sizes] or [None]
             for size in sizes:
@@ -79,6 +84,7 @@ class SuiteRunner:
         )  # fmt: skip
         database.put_run(run)
         scratch = Path(tempfile.mkdtemp(prefix="cmsspark-suite-"))
+        self._guard.run_began(run.run, scratch)
         values = {
             "{size}": "" if size is None else size_text(size),
             "{run}": run.run, "{folder}": str(scratch), "{suite_folder}": str(self.folder), "{python}": sys.executable,
@@ -131,7 +137,7 @@ class SuiteRunner:
         """Run one step and watch it. Raises SettingsError (78) where its command cannot be started."""
         output = self.state_dir / "perf" / run.run / f"{step.name}.log"
         output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        marker = f"{run.run}/{self.suite.steps.index(step)}"
+        marker = f"{run.run}/{self.suite.steps.index(step)}/"
         own = dict(zip(step.env, filled(list(step.env.values()), values), strict=True))
         # The steps are watched here: run_spark need not do it again.
         environ = {**os.environ, "CMSSPARK_MONITOR": "0", **own, STEP_VARIABLE: marker}
@@ -146,12 +152,14 @@ class SuiteRunner:
                 refused = _not_started(f"the step {step.name}", argv, error)
                 self._note(database, run, "error", str(refused).splitlines()[0])
                 raise refused from None
+        self._guard.started(child.pid)
         ended = _Ended(TIMED_OUT, output)
         try:
             code = self._watched(database, run, step, child)
             ended.code, ended.is_late = (TIMED_OUT, True) if code is None else (code, False)
         finally:
             ended.left = end_step(child, marker)
+            self._guard.ended(child.pid)
         return ended
 
     def _watched(
@@ -184,6 +192,8 @@ class SuiteRunner:
         try:
             monitors = _started_monitors(nodes, {**values, **more})
             try:
+                for monitor in monitors.values():
+                    self._guard.started(monitor.pid)
                 yield
             finally:
                 end = time.monotonic() + _PATIENCE
@@ -196,6 +206,7 @@ class SuiteRunner:
                         text = f"the monitor of {host} {how}: samples of this node may be missing"
                         self._note(database, run, "error", text)
                     end_group(monitor)
+                    self._guard.ended(monitor.pid)
         finally:
             collector.close()
 

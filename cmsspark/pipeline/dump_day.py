@@ -15,7 +15,7 @@ import click
 
 from cmsspark import days
 from cmsspark.compiled import unavailable_reason
-from cmsspark.errors import InputMissing
+from cmsspark.errors import DataError, InputMissing
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.job_output import output_options, print_outcome
@@ -171,7 +171,12 @@ class _Work:
             for text in dump.warnings:
                 log(f"warning: {text}")
         with self.run_context.staged(files) as staged:
-            count, more = write(staged)
+            try:
+                count, more = write(staged)
+            except DataError:
+                # A file that is rewritten meanwhile looks damaged.
+                check_unchanged(files, dumps)
+                raise
             check_unchanged(files, dumps)
             epochs = self.layout.epochs.of_day(day, [dump.kind for dump in dumps])
             manifest = _manifest(dumps, day, engine_name, self.run_context.seconds())

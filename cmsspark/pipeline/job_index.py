@@ -114,6 +114,13 @@ def _other_jobs() -> Iterator[Job]:
     yield Job("popularity_site_features", about, ("popularity_site_features",), needs_spark=False)
     about = "A model of popularity with its model card, to predict with later"
     yield Job("popularity_train", about, ("popularity_models",), needs_spark=False)
+    about = "The datasets that will be popular at each site in a week, and how good such forecasts were"
+    tables = ("popularity_site_forecast", "popularity_site_quality", "popularity_site_predictions")
+    yield Job("popularity_site_forecast", about, tables, needs_spark=False)
+    about = "How good forecasts of popularity by site were in past weeks, one Spark task each"
+    yield Job("popularity_site_evaluate", about, ("popularity_site_evaluation",))
+    about = "A model of popularity by site with its model card, to predict with later"
+    yield Job("popularity_site_train", about, ("popularity_site_models",), needs_spark=False)
     about = "Misses of caches of several sizes at each site, by policy, one Spark task each"
     yield Job("cache_comparison", about, ("cache_comparison",), of_periods=True)
     about = "Hits, misses and bytes from remote of the XRootD caches of a day, by site"

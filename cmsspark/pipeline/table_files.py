@@ -18,6 +18,10 @@ _YEARS: Final = (1990, 2100)
 #: Of whole numbers that are times: from which value on they are ms, µs and ns since 1970; seconds below.
 _UNITS: Final[tuple[tuple[int, Literal["ns", "us", "ms"]], ...]] = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))
 _FLAGS: Final = {"true": True, "false": False, "y": True, "n": False, "yes": True, "no": False, "1": True, "0": False}
+#: Numbers above are mistakes: no 64-bit counter has them, and sums of their squares have no end.
+_MOST: Final = 2.0**63
+#: Columns that an error names.
+_MOST_NAMES: Final = 12
 _DAYS: Final = ("%Y-%m-%d", "%Y%m%d", "%Y/%m/%d")
 _TIMES: Final = "2026-01-15, 20260115, a timestamp, or seconds since 1970"
 
@@ -38,8 +42,8 @@ def read_table(
 
     A CSV may have commas, semicolons or tabs, a byte order mark, any line ends, and be packed by gzip. Empty lines and
     other columns are left out. Raises InputMissing (66), UsageError (2) for other kinds of files, DataError (65) for
-    damaged ones, missing or doubled columns, values of another type, nulls that may not be, and negative or infinite
-    numbers.
+    damaged ones, missing or doubled columns, values of another type, nulls that may not be, and numbers that are
+    negative, infinite or above 2^63.
     """
     import polars as pl
 
@@ -70,8 +74,10 @@ def _read_csv(path: Path) -> pl.DataFrame:
     content = gzip.decompress(path.read_bytes()) if is_packed else path.read_bytes()
     if not content.strip():
         raise pl.exceptions.NoDataError("an empty file")
-    header = content.split(b"\n", 1)[0]
+    header = content.split(b"\n", 1)[0].split(b"\r", 1)[0]
     separator = max((",", ";", "\t"), key=lambda each: header.count(each.encode()))
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
     table = pl.read_csv(content, infer_schema=False, separator=separator)
     # Blanks around values; texts of nothing are nulls.
     texts = (pl.col(name).str.strip_chars() for name in table.columns)
@@ -90,7 +96,7 @@ def _renamed(
         if known and len(there[known[0]]) > 1:
             raise DataError(
                 f"the {what} have the column {known[0]} more than once", where=path,
-                found=f"columns {', '.join(table.columns)}", next_step="leave one of them",
+                found=_columns_of(table), next_step="leave one of them",
             )  # fmt: skip
         if known:
             chosen[there[known[0]][0]] = name
@@ -98,10 +104,16 @@ def _renamed(
             raise DataError(
                 f"the {what} have no column {' or '.join((name, *others))}",
                 where=path,
-                found=f"columns {', '.join(table.columns)}",
+                found=_columns_of(table),
                 next_step=f"name the columns {', '.join(columns)}",
             )
     return table.select(list(chosen)).rename(chosen)
+
+
+def _columns_of(table: pl.DataFrame) -> str:
+    """The names of columns in words, as far as they are few."""
+    more = len(table.columns) - _MOST_NAMES
+    return f"columns {', '.join(table.columns[:_MOST_NAMES])}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _kind_of(name: str, days: Sequence[str], numbers: Sequence[str], flags: Sequence[str]) -> str:
@@ -140,7 +152,7 @@ def _expression(column: pl.Expr, kind: pl.DataType, wanted: str) -> pl.Expr:
     if wanted == "day":
         return _day(column.cast(pl.String) if is_text else column, kind, is_text=is_text)
     if wanted == "number":
-        if not (is_text or kind.is_numeric()):
+        if not (is_text or kind.is_numeric() or kind == pl.Null):
             raise TypeError(f"{kind}")
         return column.cast(pl.String).cast(pl.Float64, strict=False) if is_text else column.cast(pl.Float64)
     if wanted == "flag" and kind != pl.Boolean:
@@ -182,14 +194,14 @@ def _check(table: pl.DataFrame, path: Path, what: str, kinds: Mapping[str, str],
     required = [name for name in kinds if name not in may_be_null]
     wrong = [pl.col(name).is_null() for name in required]
     wrong += [
-        ((pl.col(name) < 0) | ~pl.col(name).is_finite()).fill_null(False)
+        ((pl.col(name) < 0) | (pl.col(name) > _MOST) | pl.col(name).is_nan()).fill_null(False)
         for name, kind in kinds.items() if kind == "number"
     ]  # fmt: skip
     bad = table.filter(pl.any_horizontal(wrong))
     if len(bad):
         row = bad.drop("_line").row(0, named=True)
         raise DataError(
-            f"the {what} have nulls, or negative or infinite numbers",
+            f"the {what} have nulls, or numbers that are negative, infinite or above 2^63",
             where=f"{path}, row {bad['_line'][0]}",
             found=f"{', '.join(f'{name} {value}' for name, value in row.items())}; {len(bad):,} such rows",
             next_step="correct or remove them",

@@ -34,9 +34,10 @@ _MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class _StoredTable:
-    """A stored table and the day of the newest that it was made from: its own, or that of a later dump."""
+    """A stored table of a day and the day of the newest that it was made from: its own, or that of a later dump."""
 
     name: str
+    day: date
     known: date
     current: CurrentTable
 
@@ -53,7 +54,14 @@ def stored_catalogue(files: Files, fout: str, days: Sequence[date], datasets: Se
         if tables:
             chosen = _by_monday(tables, days)
             snapshots[kind] = tuple(
-                Snapshot((monday - days[0]).days, _values(files, table, days[0], datasets)) for monday, table in chosen
+                Snapshot(
+                    (monday - days[0]).days,
+                    _values(files, table, days[0], datasets),
+                    table.name,
+                    table.day.isoformat(),
+                    table.current.manifest.rows_run,
+                )
+                for monday, table in chosen
             )
     return Catalogue(snapshots) if snapshots else None
 
@@ -66,7 +74,7 @@ def _tables(files: Files, fout: str, name: str, days: Sequence[date]) -> list[_S
             current = results.current(files, fout, name, name, day)
             known = _known(day, current)
             if known is not None:
-                found.append(_StoredTable(name, known, current))
+                found.append(_StoredTable(name, day, known, current))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,11 +27,14 @@ CATALOGUE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 @dataclass(frozen=True)
 class Snapshot:
     """A stored table. ``start``: the number of the Monday from which on it counts, all of its inputs are older.
-    ``values``: float64 [raw columns, datasets], NaN where unknown.
+    ``values``: float64 [raw columns, datasets], NaN where unknown. ``table``, ``day``, ``run``: of the stored table.
     """
 
     start: int
     values: Array
+    table: str = ""
+    day: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,17 @@ class Catalogue:
     def only(self, chosen: Array) -> Catalogue:
         """Of the datasets of these numbers."""
         return Catalogue({
-            kind: tuple(Snapshot(one.start, one.values[:, chosen]) for one in every)
+            kind: tuple(replace(one, values=one.values[:, chosen]) for one in every)
             for kind, every in self.snapshots.items()
         })  # fmt: skip
+
+    def inputs(self) -> dict[str, dict[str, str]]:
+        """Stored table → its days → the run whose rows were read."""
+        found: dict[str, dict[str, str]] = {}
+        for every in self.snapshots.values():
+            for one in every:
+                found.setdefault(one.table, {})[one.day] = one.run
+        return found
 
     def columns(self, day: int, count: int) -> dict[str, Array]:
         """Feature → float64 [datasets] on day number ``day``; ``count``: of datasets. Of each kind the last snapshot

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from cmsspark.errors import InputMissing
+from cmsspark.plurals import number_of
 from cmsspark.popularity.fitting import predict
 from cmsspark.popularity.guards import SHUFFLED_MODEL, check_columns, check_later_days, check_shuffled, shuffles
 from cmsspark.popularity.models import check_model
@@ -55,12 +57,22 @@ def evaluated_days(series: Series, label: Label, last: int | None = None) -> lis
     mondays = [day for day in series.mondays(label.weeks) if day - label.days >= FIRST_DAY + 7]
     chosen = mondays[-last:] if last else mondays
     if not chosen:
-        raise InputMissing(
-            "no week can be predicted",
-            found=f"{len(series.days)} days from {series.days[0]} on",
-            next_step=f"give at least {FIRST_DAY + 14 + 2 * label.days} days",
-        )
+        raise too_short(series, "no week can be predicted", FIRST_DAY + 7 + label.days, label)
     return chosen
+
+
+def too_short(series: Series, wanted: str, earliest: int, label: Label, mondays: int = 1) -> InputMissing:
+    """The error where a series has not ``mondays`` weeks that begin on a Monday ``earliest`` days after its first day
+    or later, and are over: it says how many days are needed from that first day on.
+    """
+    start = series.days[0] + timedelta(days=earliest)
+    monday = start + timedelta(days=-start.weekday() % 7 + 7 * (mondays - 1))
+    last = monday + timedelta(days=label.days - 1)
+    return InputMissing(
+        wanted,
+        found=f"{number_of(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
+        next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier",
+    )
 
 
 def forecasts(

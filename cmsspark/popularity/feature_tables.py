@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cmsspark.errors import InputMissing
 from cmsspark.periods import start_ms
+from cmsspark.plurals import number_of
 from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS, Names, features
 from cmsspark.popularity.series import Series
 from cmsspark.popularity.training import FIRST_DAY, Label
@@ -70,8 +71,8 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
     if not starts:
         raise InputMissing(
             "no week has a week of days before it",
-            found=f"{end} days before {day}",
-            next_step=f"store at least {FIRST_DAY} days",
+            found=f"{number_of(max(end, 0), 'day')} before {day}",
+            next_step=f"store at least the {FIRST_DAY} days before it",
         )
     names = Names(series.datasets, sites=series.sites)
     parts = [name.split("/") for name in series.datasets]

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-PREDICTIONS: Final = "popularity_predictions"
-FORECAST: Final = "popularity_forecast"
-QUALITY: Final = "popularity_quality"
-EVALUATION: Final = "popularity_evaluation"
-MODELS: Final = "popularity_models"
+#: What the names of tables begin with: of datasets, and of datasets at sites.
+_TABLE: Final = "popularity_"
+_SITE_TABLE: Final = "popularity_site_"
 _BASELINE: Final = "persistence"
 _METRICS: Final = ("average_precision", "auc", "brier", "tpr", "tnr")
 
 
 def predictions(weeks: Weeks, day: date, model_name: str, *, seed: int = 0) -> pl.DataFrame:
-    """``schemas/tables/popularity_predictions.yaml`` for the weeks from ``day`` on, the day after the series."""
+    """``schemas/tables/popularity_predictions.yaml``, of a series by site ``popularity_site_predictions.yaml``, for the
+    weeks from ``day`` on, the day after the series.
+    """
     number = len(weeks.series.days)
     fitted = fit(weeks, number, model_name, seed=seed)
     raw = fitted.raw(weeks.rows(number))
@@ -55,6 +55,7 @@ def predictions_of(weeks: Weeks, day: date, model_name: str, raw: Array, probabi
     frame = pl.DataFrame({
         "rank": rank,
         "dataset_name": series.datasets,
+        **({} if series.sites is None else {"site_name": series.sites}),
         "data_tier": [part[3] if len(part) > 3 else None for part in parts],
         "probability": probability,
         "raw_probability": raw,
@@ -62,19 +63,26 @@ def predictions_of(weeks: Weeks, day: date, model_name: str, raw: Array, probabi
         "last_week_nacc": last_week,
     }, schema_overrides={"data_tier": pl.String, "stratum": pl.String, "dataset_name": pl.String})  # fmt: skip
     label = weeks.label
-    constants = {"model": model_name, "threshold": label.least_accesses, "label": label.text}
-    return _with_day(frame, day, PREDICTIONS, **constants).sort("rank")
+    text = label.text_of(by_site=series.by_site)
+    constants = {"model": model_name, "threshold": label.least_accesses, "label": text}
+    return _with_day(frame, day, table_name("predictions", series), **constants).sort("rank")
+
+
+def table_name(name: str, series: Series) -> str:
+    """The stored table ``name`` (forecast, quality …) of datasets, or of datasets at sites."""
+    return f"{_SITE_TABLE if series.by_site else _TABLE}{name}"
 
 
 def quality(weeks: Weeks, day: date, model_name: str, count: int, *, seed: int = 0) -> pl.DataFrame:
-    """``schemas/tables/popularity_quality.yaml``: the last ``count`` weeks of seven days that are over, for the model
-    and the baseline; none where the series is too short. Raises DataError (65) where a guard fails.
+    """``schemas/tables/popularity_quality.yaml``, of a series by site ``popularity_site_quality.yaml``: the last
+    ``count`` weeks of seven days that are over, for the model and the baseline; none where the series is too short.
+    Raises DataError (65) where a guard fails.
     """
     series, label = weeks.series, weeks.label
     starts = [len(series.days) - label.days - 7 * back for back in range(count)]
     starts = sorted(start for start in starts if start >= FIRST_DAY + label.days)
     made = forecasts(weeks, starts, (model_name, _BASELINE), seed=seed) if starts else []
-    return quality_rows([judged(series, label, forecast) for forecast in made], day, QUALITY)
+    return quality_rows([judged(series, label, forecast) for forecast in made], day, table_name("quality", series))
 
 
 def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl.DataFrame:
@@ -99,13 +107,16 @@ def quality_rows(rows: Sequence[Mapping[str, Any]], day: date, table: str) -> pl
 
 
 def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
-    """``schemas/tables/popularity_models.yaml``: one row, of the model card of a saved version."""
+    """``schemas/tables/popularity_models.yaml``, of a model of datasets at sites ``popularity_site_models.yaml``: one
+    row, of the model card of a saved version.
+    """
     import polars as pl
 
     own = [week for week in card["weeks"] if week["model"] == card["model"]]
     baseline = [week for week in card["weeks"] if week["model"] == _BASELINE]
+    label = Label(**card["label"]).text_of(by_site=card["by_site"])
     row = {
-        "day": day, "version": version, "model": card["model"], "label": Label(**card["label"]).text,
+        "day": day, "version": version, "model": card["model"], "label": label,
         "learned_from": date.fromisoformat(card["learned_from"]),
         "learned_until": date.fromisoformat(card["learned_until"]),
         "dataset_count": card["datasets"], "row_count": card["rows"],
@@ -115,7 +126,8 @@ def model_row(day: date, version: str, card: Mapping[str, Any]) -> pl.DataFrame:
         "persistence_average_precision": _mean(baseline, "average_precision"),
         "model_sha256": card["model_sha256"], "columns_sha256": card["columns_sha256"], "timestamp": start_ms(day),
     }  # fmt: skip
-    return pl.DataFrame([row], schema=pl.Schema(stored_table(MODELS).arrow())).select(stored_table(MODELS).names)
+    table = stored_table(f"{_SITE_TABLE if card['by_site'] else _TABLE}models")
+    return pl.DataFrame([row], schema=pl.Schema(table.arrow())).select(table.names)
 
 
 def _mean(weeks: Sequence[Mapping[str, Any]], name: str) -> float | None:
@@ -144,4 +156,5 @@ def tables_of(
     every = Weeks(last_days(series, day), label)
     rows = predictions(every, day, model_name, seed=seed)
     judged = quality(every, day, model_name, weeks, seed=seed)
-    return [(FORECAST, rows.head(top)), (QUALITY, judged), (PREDICTIONS, rows)]
+    tables = {"forecast": rows.head(top), "quality": judged, "predictions": rows}
+    return [(table_name(name, series), table) for name, table in tables.items()]

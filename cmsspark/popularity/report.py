@@ -64,15 +64,16 @@ def evaluation_page(
     labels = np.concatenate([label.of(series, forecast.day) for forecast in own])
     scores = np.concatenate([forecast.scores for forecast in own])
     card = {
-        "popular": label.text,
+        "popular": label.text_of(by_site=series.by_site),
         "model": f"{model}: {ABOUT[model]}",
-        "data": f"{len(series.datasets):,} datasets, {series.days[0]} to {series.days[-1]}",
+        "data": f"{series.size_text}, {series.days[0]} to {series.days[-1]}",
         "learned from": "for each week, all earlier days whose horizon is over on its Monday",
         "guards": "later days deleted: features bit-identical; no column knows the week; shuffled labels: as guessing",
         "baseline": f"persistence: {ABOUT['persistence']}",
         "seed": str(seed),
     }
-    return page(f"Which datasets become popular: {model}", card, rows, labels, scores)
+    where = ", and at which sites" if series.by_site else ""
+    return page(f"Which datasets become popular{where}: {model}", card, rows, labels, scores)
 
 
 def page(title: str, card: Mapping[str, str], rows: Sequence[Mapping[str, Any]], labels: Array, scores: Array) -> str:

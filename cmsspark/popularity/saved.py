@@ -1,8 +1,9 @@
 """Saved models: a folder of versions, each with the model, its model card, and the digest of its features.
 
 ``FOLDER/<version>/model.json`` holds the numbers and trees, ``card.json`` what the model is: label, what it learned
-from and until when, its columns with their digest, how good it was on the last weeks. ``FOLDER/LATEST`` names the
-newest version. A version is the day that it learned up to, and the first digits of the digest of model and card.
+from (the run of each stored day and table) and until when, its columns with their digest, how good it was on the last
+weeks. ``FOLDER/LATEST`` names the newest version. A version is the day that it learned up to, and the first digits of
+the digest of model and card.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class Saved:
     fitted: Fitted
 
     @property
+    def by_site(self) -> bool:
+        """Whether it predicts datasets at sites."""
+        return bool(self.card.get("by_site", False))
+
+    @property
     def label(self) -> Label:
         """What it predicts."""
         return _label(self.card)
@@ -47,8 +53,16 @@ class Saved:
     def predict(self, weeks: Weeks, day: int) -> tuple[Array, Array]:
         """(calibrated, raw) probabilities of the datasets of ``weeks`` on that day, float64 [datasets].
 
-        Raises DataError (65) where the model has learned from that day or a later one, or from other features.
+        Raises DataError (65) where the model has learned from that day or a later one, or from other features,
+        UsageError (2) where it is of datasets and the series of datasets at sites, or the other way round.
         """
+        if self.by_site != weeks.series.by_site:
+            kinds = ("datasets", "datasets at sites")
+            raise UsageError(
+                f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}", found=self.folder,
+                next_step="leave out --by-site, or choose a model that was trained with it"
+                if not self.by_site else "give --by-site, or choose a model that was trained without it",
+            )  # fmt: skip
         learned = date.fromisoformat(self.card["learned_until"])
         first = weeks.series.days[0]
         if (learned - first).days >= day:
@@ -101,7 +115,7 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
     """Write a new version, and return its folder. ``metrics``: of past weeks, of :func:`evaluate`.
 
     Raises OutputError (73) where it cannot be written. The same series, seed and version of cmsspark give the same
-    bytes.
+    version.
     """
     series, label, training = weeks.series, weeks.label, fitted.training
     model = json.dumps(
@@ -116,6 +130,7 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
         "model": fitted.name,
         "about": ABOUT[fitted.name],
         "label": asdict(label),
+        "by_site": series.by_site,
         "learned_from": series.days[0].isoformat(),
         "learned_until": series.days[-1].isoformat(),
         "datasets": len(series.datasets),
@@ -128,8 +143,10 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
         "seed": seed,
         "weeks": [{**row, "week": str(row["week"])} for row in metrics],
     }
-    text = json.dumps(card, indent=1)
-    version = f"{series.days[-1]}-{hashlib.sha256((model + text).encode()).hexdigest()[:8]}"
+    # Inputs are not part of the version: a day that is counted again has another run and the same rows.
+    digest = hashlib.sha256((model + json.dumps(card, indent=1)).encode()).hexdigest()
+    version = f"{series.days[-1]}-{digest[:8]}"
+    text = json.dumps({**card, "inputs": series.inputs}, indent=1)
     try:
         place = folder / version
         place.mkdir(parents=True, exist_ok=True)

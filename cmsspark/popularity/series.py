@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,7 @@ import numpy as np
 from cmsspark.errors import DataError, InputMissing
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.table_files import read_table
+from cmsspark.plurals import number_of
 from cmsspark.popularity.dataset_catalogue import Catalogue
 from cmsspark.popularity.dataset_reads import DatasetReads, ReadsBuilder
 from cmsspark.sources.registry import ACCESS_STREAMS
@@ -48,6 +50,7 @@ class Series:
     of the day of each dataset's first row, which may be one without use; without it that of its first use.
     ``catalogue``: what stored tables say of the datasets; ``reads``: from where and by whom they were read. A series of
     a file has neither. ``sites``: the site of each element of a series by site, a dataset at a site; else None.
+    ``inputs``: what it was read from: the run of each stored day and table, or the name and digest of a file.
     """
 
     days: tuple[date, ...]
@@ -58,6 +61,17 @@ class Series:
     catalogue: Catalogue | None = None
     reads: DatasetReads | None = None
     sites: tuple[str, ...] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def by_site(self) -> bool:
+        """Whether each element is a dataset at a site."""
+        return self.sites is not None
+
+    @property
+    def size_text(self) -> str:
+        """How many datasets, or datasets at sites, it has, in words."""
+        return f"{number_of(len(self.datasets), 'dataset')}{' at sites' if self.by_site else ''}"
 
     @property
     def is_known(self) -> Array:
@@ -106,7 +120,10 @@ def read_series(path: Path) -> Series:
     assert isinstance(first, date) and isinstance(last, date)
     count = table["dataset"].n_unique()
     _check_cells((last - first).days + 1, count, f"{first} to {last}, {count:,} datasets", path)
-    return make_series(table.group_by("day", "dataset").sum())
+    series = make_series(table.group_by("day", "dataset").sum())
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return replace(series, inputs={"file": {"name": path.name, "sha256": digest}})
 
 
 def _check_cells(days: int, count: int, found: str, path: Path | None = None) -> None:
@@ -176,7 +193,9 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
         datasets, sites = zip(*(name.split(_AT) for name in series.datasets), strict=True)
         series = replace(series, datasets=datasets, sites=sites)
     catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
-    return replace(series, catalogue=catalogue)
+    days = {day.isoformat(): table.manifest.rows_run for day, table in sorted(stored.partials.items())}
+    tables = {} if catalogue is None else catalogue.inputs()
+    return replace(series, catalogue=catalogue, inputs={"days": days, "tables": tables})
 
 
 def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:

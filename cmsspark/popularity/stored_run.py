@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +37,8 @@ class StoredRun:
     days: StoredDays
     files: Files
     run_context: RunContext
+    #: Stored tables of DBS and replicas that :meth:`series` has read: name → day → run.
+    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def series(self, *, by_site: bool = False) -> Series:
         """The daily use of the datasets, or of the datasets at sites, in these days. Raises DataError (65),
@@ -44,7 +46,9 @@ class StoredRun:
         """
         from cmsspark.popularity.series import stored_series
 
-        return stored_series(self.days, by_site=by_site)
+        made = stored_series(self.days, by_site=by_site)
+        self.tables = made.inputs["tables"]
+        return made
 
     def store(
         self, tables: Mapping[str, pl.DataFrame], options: Mapping[str, Any], summary: str,
@@ -71,6 +75,7 @@ class StoredRun:
             "day": self.day.isoformat(),
             "forecast": dict(options),
             "days": {each.isoformat(): table.manifest.rows_run for each, table in days.partials.items()},
+            "dataset_tables": {name: dict(runs) for name, runs in self.tables.items()},
             "missing_days": [each.isoformat() for each in days.missing],
             "partial_days": {each.isoformat(): why for each, why in days.partial.items()},
             "partial": days.is_partial,

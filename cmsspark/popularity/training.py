@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.errors import DataError, InputMissing
+from cmsspark.plurals import number_of
 from cmsspark.popularity.features import Names, features
 from cmsspark.popularity.series import MEASURES, Series
 
@@ -48,11 +49,17 @@ class Label:
     @property
     def text(self) -> str:
         """What it is, in a few words."""
+        return self.text_of(by_site=False)
+
+    def text_of(self, *, by_site: bool) -> str:
+        """What it is, in a few words; ``by_site``: for datasets at sites."""
         during = "1 week" if self.weeks == 1 else f"{self.weeks} weeks"
         if self.top_bytes is not None:
-            return f"among the {self.top_bytes:,} datasets with the most bytes read in {during}"
+            what = "pairs of dataset and site" if by_site else "datasets"
+            return f"among the {self.top_bytes:,} {what} with the most bytes read in {during}"
         also = f" and more than {self.users:g} users" if self.users is not None else ""
-        return f"more than {self.threshold:g} accesses{also} in {during}"
+        where = " at the site" if by_site else ""
+        return f"more than {self.threshold:g} accesses{also}{where} in {during}"
 
     def check(self, series: Series) -> None:
         """Raises DataError (65) where the series lacks what the label is made of."""
@@ -143,7 +150,7 @@ class Weeks:
         if not len(days):
             raise InputMissing(
                 f"nothing can be learned for {self.series.days[day] if day < len(self.series.days) else 'that week'}",
-                found=f"{day} days before it",
+                found=f"{number_of(day, 'day')} before it",
                 next_step=f"give at least {FIRST_DAY + self.label.days} days",
             )
         stride = min(7, max(1, -(-len(days) * count // MOST_ROWS)))

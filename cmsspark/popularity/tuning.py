@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.errors import InputMissing, UsageError
+from cmsspark.errors import UsageError
+from cmsspark.popularity.evaluate import too_short
 from cmsspark.popularity.fitting import predict
 from cmsspark.popularity.models import GRIDS
 from cmsspark.popularity.scores import average_precision
@@ -62,11 +63,8 @@ def tune(
     mondays = [day for day in series.mondays(label.weeks) if day - label.days >= FIRST_DAY + 7]
     chosen = mondays[-weeks - HELD_WEEKS :]
     if len(chosen) <= HELD_WEEKS:
-        raise InputMissing(
-            "too few weeks to tune on",
-            found=f"{len(series.days)} days from {series.days[0]} on",
-            next_step=f"give at least {FIRST_DAY + 21 + 2 * label.days} days",
-        )
+        earliest = FIRST_DAY + 7 + label.days
+        raise too_short(series, "too few weeks to tune on", earliest, label, mondays=HELD_WEEKS + 1)
     pieces = [{"model": model_name, "options": options, "days": chosen} for options in configurations(grid)]
     rows = run_pieces(_judge, (series, label, seed), pieces, spark)
     return sorted(rows, key=lambda row: (-(row["average_precision"] or 0), row["brier"], json.dumps(row["options"])))

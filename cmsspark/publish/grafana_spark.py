@@ -53,7 +53,7 @@ def by_role(measurement: str) -> str:
 
 
 def of_jobs(counter: str) -> str:
-    """The rate of a counter of our own jobs, by run and job: a point when a run ends, with its mean."""
+    """The rate of a counter of our own jobs, by run and job, while it runs and when it has ended."""
     return (
         f'SELECT non_negative_derivative(max("value"), 1s) FROM "{counter}" WHERE "namespace" = \'jobs\' AND {_TIME} '
         'GROUP BY time($__interval), "applicationid", "name" fill(none)'
@@ -103,7 +103,7 @@ PANELS: Final = (
     MetricPanel("Records read", (("", rate("recordsRead.count")),), "short"),
     MetricPanel("Records of our jobs", (
         ("read", of_jobs("records_read")), ("malformed", of_jobs("records_malformed")),
-    ), "rps", about="Of each run, when it has ended"),
+    ), "rps", about="While a job runs by processes of its host; of others the mean, when they have ended"),
     MetricPanel("Bytes that our jobs read by path", (("", of_jobs("input_bytes")),), "Bps",
                 about="Which Spark's metrics do not count"),
 )  # fmt: skip

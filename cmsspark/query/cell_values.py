@@ -13,6 +13,8 @@ from typing import Any, Final
 _LARGE: Final = 1e15
 #: The nanoseconds of a second.
 _NANO: Final = 1_000_000_000
+#: The days and microseconds of DuckDB's ``infinity``.
+_INFINITE: Final = (2**31 - 1, 2**63 - 1)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
@@ -31,6 +33,29 @@ def distinct(names: Sequence[str]) -> list[str]:
             chosen = f"{name}_{number}"
         made.append(chosen)
     return made
+
+
+def values_of(column: Any) -> list[Any]:
+    """The values of an Arrow column in Python; days and times that Python cannot hold are texts.
+
+    DuckDB has days up to the year 5,881,580, and ``infinity``.
+    """
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [_python_value(value) for value in column]
+
+
+def _python_value(value: Any) -> Any:
+    """The value of an Arrow scalar."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        inner = getattr(value, "value", None)
+        if not isinstance(inner, int):
+            return "a value with a day outside of the years 1 to 9999"
+        is_infinite = abs(inner) in _INFINITE
+        return f"{'-' if inner < 0 else ''}infinity" if is_infinite else f"outside of the years 1 to 9999 ({inner})"
 
 
 def text_of(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.errors import CmssparkError, DataError, NotReady, UsageError
 from cmsspark.query import statements
-from cmsspark.query.cell_values import distinct
+from cmsspark.query.cell_values import distinct, values_of
 from cmsspark.query.stored_parts import StoredInterval, StoredParts, tables
 from cmsspark.schemas import Table, described_table, stored_table
 from cmsspark.storage import Files, LocalFiles, is_local, local_path
@@ -52,7 +52,7 @@ class QueryResult:
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         """The rows as tuples of Python values."""
-        columns = [column.to_pylist() for column in self.table.columns]
+        columns = [values_of(column) for column in self.table.columns]
         return list(zip(*columns, strict=True)) if columns else []
 
     @property
@@ -95,19 +95,20 @@ class Database:
         *,
         max_rows: int | None = None,
         max_seconds: float | None = None,
+        max_bytes: int | None = None,
     ) -> QueryResult:
         """Run one reading statement. ``parameters`` fill ``?`` or ``$name``.
 
         Of more than ``max_rows`` rows the first are returned, with ``is_truncated``. Raises UsageError (2) for a wrong
-        query, NotAllowed (77) for one that reads files, NotReady (75) after ``max_seconds``, DataError (65) where a
-        day that it needs is damaged.
+        query and for rows of more than ``max_bytes``, NotAllowed (77) for one that reads files, NotReady (75) after
+        ``max_seconds``, DataError (65) where a day that it needs is damaged.
         """
         statement = statements.checked(sql)
         began = time.monotonic()
         for attempt in range(_ATTEMPTS):
             self.refresh(statements.mentioned(sql, [*self._tables, DAYS]), force=bool(attempt))
             try:
-                rows, is_truncated = self._run(statement, parameters, max_rows, max_seconds)
+                rows, is_truncated = self._run(statement, parameters, (max_rows, max_bytes), max_seconds)
             except _FileGone as error:
                 if attempt == _ATTEMPTS - 1:
                     raise error.error from None
@@ -187,7 +188,11 @@ class Database:
         self._connection.execute(f"CREATE VIEW {DAYS} AS FROM read_parquet('{self._system.protocol}://{DAYS}/*')")
 
     def _run(
-        self, statement: str, parameters: Parameters | None, max_rows: int | None, max_seconds: float | None
+        self,
+        statement: str,
+        parameters: Parameters | None,
+        limits: tuple[int | None, int | None],
+        max_seconds: float | None,
     ) -> tuple[pa.Table, bool]:
         import duckdb
         import pyarrow as pa
@@ -197,7 +202,7 @@ class Database:
                 cursor.execute("BEGIN TRANSACTION READ ONLY")
                 # A relation gives its rows as they are made: what is left out is never in memory.
                 reader = cursor.sql(statement, params=parameters or None).to_arrow_reader(_BATCH_ROWS)
-                batches, is_truncated = _limited(reader, max_rows)
+                batches, is_truncated = _limited(reader, *limits)
                 return pa.Table.from_batches(batches, reader.schema), is_truncated
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 if is_over():
@@ -290,10 +295,17 @@ def _time_limit(cursor: duckdb.DuckDBPyConnection, seconds: float | None) -> Ite
             timer.cancel()
 
 
-def _limited(reader: Any, max_rows: int | None) -> tuple[list[pa.RecordBatch], bool]:
+def _limited(reader: Any, max_rows: int | None, max_bytes: int | None) -> tuple[list[pa.RecordBatch], bool]:
     batches: list[pa.RecordBatch] = []
-    left = max_rows
+    left, size = max_rows, 0
     for batch in reader:
+        size += batch.nbytes
+        if max_bytes is not None and size > max_bytes:
+            raise UsageError(
+                f"a result has at most {max_bytes / 1e6:,.0f} MB",
+                found=f"{size / 1e6:,.0f} MB and more",
+                next_step="ask for fewer rows or columns, or shorter texts",
+            )
         if left is not None and batch.num_rows > left:
             batches.append(batch.slice(0, left))
             return batches, True

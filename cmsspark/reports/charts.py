@@ -23,9 +23,9 @@ WIDTH: Final = 440
 #: Classes of series, in the order of use.
 SERIES: Final = ("c1", "c2", "c3", "c4", "c5", "c6", "c7")
 _SHADES: Final = 7
-_PREFIXES: Final = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-#: Characters of a label that fit above a bar.
-_LABEL: Final = 55
+_PREFIXES: Final = (("Y", 1e24), ("Z", 1e21), ("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+#: Size of a label's letters, and the widths of wide, narrow and all other letters as parts of it.
+_FONT, _WIDE, _NARROW, _OTHER = 11, 0.8, 0.36, 0.63
 _DAYS_HEIGHT: Final = 150
 
 #: Colours of a chart in a file of its own. ``etc/report.css`` has the same as variables, and those of dark pages.
@@ -98,7 +98,7 @@ def bars(rows: Sequence[tuple[str, float]], number: Callable[[float], str] = si,
         y = 34 * index
         parts.append(
             f"<g><title>{_text(name)}: {_text(number(value))}</title>"
-            f'<text class="name" x="0" y="{y + 12}">{_text(middle(printable(name), _LABEL))}</text>'
+            f'<text class="name" x="0" y="{y + 12}">{_text(_fitting(name, WIDTH - 10 - _width(number(value))))}</text>'
             f'<text class="name end" x="{WIDTH}" y="{y + 12}">{_text(number(value))}</text>'
             f'<rect class="track" x="0" y="{y + 17}" width="{WIDTH}" height="9" rx="2"/>'
             f'<rect class="c1" x="0" y="{y + 17}" width="{max(1.0, WIDTH * value / top):.1f}" height="9" rx="2"/></g>'
@@ -135,8 +135,10 @@ def stacked_days(
             continue
         parts.append(_column(day, index, series, (x, width, top), number))
     parts.append(_day_labels(days, left, step))
-    parts.append(_legend(list(series), 0, _DAYS_HEIGHT + 44))
-    height = _DAYS_HEIGHT + 40 + 20 * -(-len(series) // 4)
+    gap = ["not stored"] if None in totals else []
+    kinds = [kind for kind, _ in zip(cycle(SERIES), series, strict=False)]
+    parts.append(_legend([*series, *gap], 0, _DAYS_HEIGHT + 44, [*kinds, *("gap" for _ in gap)] or SERIES))
+    height = _DAYS_HEIGHT + 40 + 20 * -(-(len(series) + len(gap)) // 4)
     known = [total for total in totals if total is not None]
     said = f"{days[0]} to {days[-1]}, at most {number(max(known, default=0))} a day" if days else "nothing"
     return Chart("".join(parts), height, f"{what}: {said}")
@@ -181,7 +183,7 @@ def heat_map(
         )
     for line, row in enumerate(rows):
         y = head + high * line
-        parts.append(f'<text class="name end" x="{left - 6}" y="{y + 15}">{_text(middle(printable(row), 19))}</text>')
+        parts.append(f'<text class="name end" x="{left - 6}" y="{y + 15}">{_text(_fitting(row, left - 6))}</text>')
         for index, column in enumerate(columns):
             value = values.get((row, column))
             shade = _shade(value, shown)
@@ -255,17 +257,18 @@ def _legend(names: Sequence[str], x: float, y: float, classes: Sequence[str] = S
 
 
 def _ticks(top: float) -> list[float]:
-    """Round numbers from 0 to at least ``top``, four or five of them.
+    """Round whole numbers from 0 to at least ``top``, five or fewer steps: counts have no halves.
 
     Example:
-        >>> _ticks(870)
-        [0, 200, 400, 600, 800, 1000]
+        >>> _ticks(870), _ticks(2)
+        ([0, 200, 400, 600, 800, 1000], [0, 1, 2])
     """
     if top <= 0:
         return [0, 1]
-    rough = top / 4
+    rough = max(top / 4, 1)
     size = 10 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.8)
+    factors = (1, 2, 5, 10) if size == 1 else (1, 2, 2.5, 5, 10)
+    step = next(size * factor for factor in factors if size * factor >= rough * 0.8)
     count = math.ceil(top / step - 1e-9)
     return [step * index for index in range(count + 1)]
 
@@ -273,6 +276,23 @@ def _ticks(top: float) -> list[float]:
 def _total(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _width(text: str) -> float:
+    """About how wide a label is."""
+    wide = sum(letter.isupper() or ord(letter) > 0x2000 or letter in "mw@%" for letter in text)
+    narrow = sum(letter in "ijlrtfI/|.,:;'!()[] -" for letter in text)
+    return _FONT * (_WIDE * wide + _NARROW * narrow + _OTHER * (len(text) - wide - narrow))
+
+
+def _fitting(name: str, room: float) -> str:
+    """A name that is at most so wide, without its middle where it is wider."""
+    text = printable(name)
+    count = len(text)
+    while _width(text) > room and count > 3:
+        count = min(count - 1, int(count * room / _width(text)) + 1)
+        text = middle(printable(name), count)
+    return text
 
 
 def _nothing() -> str:

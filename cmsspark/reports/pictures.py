@@ -121,13 +121,13 @@ def pictures(use: Use, about: str) -> list[Picture]:
         Picture(
             "datasets",
             "Most read datasets",
-            f"{unit} {about}, of {use.dataset_count:,} datasets",
+            f"{unit} {about}, of {use.dataset_count:,} dataset{'' if use.dataset_count == 1 else 's'}",
             charts.bars(use.datasets, what=f"most read datasets, {unit}"),
         ),
         Picture(
             "sites",
             "Sites that serve most",
-            f"{unit} {about}, of {use.site_count:,} sites",
+            f"{unit} {about}, of {use.site_count:,} site{'' if use.site_count == 1 else 's'}",
             charts.bars(use.sites, what=f"sites, {unit}"),
         ),
         Picture(

@@ -22,7 +22,7 @@ NOTHING: Final = "–"
 _READABLE: Final = 20
 _SHORTEST: Final = 3
 _GAP: Final = "  "
-_UNITS: Final = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_UNITS: Final = (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 class Coloured(NamedTuple):

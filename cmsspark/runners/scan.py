@@ -1,7 +1,8 @@
 """The scan in Spark: the tasks of :mod:`cmsspark.runners.tasks` run in Spark's Python workers.
 
-A worker opens the files that it can reach (feed ``direct``). Spark reads all others, as on HDFS, and passes their lines
-to the worker (feed ``spark``). Both feeds give the same rows, with the columns ``pre_aggregate.COLUMNS``.
+A worker opens the files that it can reach: on a disk, and on HDFS where the extra ``cmsspark[hdfs]`` is installed
+(feed ``direct``). Spark reads all others and passes their lines to the worker (feed ``spark``). Both feeds give the
+same rows, with the columns ``pre_aggregate.COLUMNS``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from datetime import date
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from cmsspark.hdfs_client import RemoteFiles, client_of
 from cmsspark.kernel.jobs import JOB_COLUMNS
 from cmsspark.runners.cores import cores_of
+from cmsspark.runners.hdfs_scan import is_on_hdfs, scan_hdfs
 from cmsspark.runners.read_exact_files import read_exact_files
 from cmsspark.runners.tasks import (
     GZIP_FACTOR,
@@ -50,25 +53,38 @@ LISTED_BY_DRIVER: Final = 2_000
 _LISTING_TASKS: Final = 100
 
 
-def scan(spark: SparkSession, streams: Sequence[StreamFiles], context: TaskContext, feed: str = "auto") -> DataFrame:
+def scan(
+    spark: SparkSession,
+    streams: Sequence[StreamFiles],
+    context: TaskContext,
+    feed: str = "auto",
+    remote: RemoteFiles | None = None,
+) -> DataFrame:
     """Return the pre-aggregated accesses of ``streams``, with their bins and quarantined records.
 
-    The streams are all of accesses, or all of jobs, whose rows have ``jobs.JOB_COLUMNS``.
+    The streams are all of accesses, or all of jobs, whose rows have ``jobs.JOB_COLUMNS``. ``remote``: what opens files
+    on HDFS in the workers; None: the client that is installed, if there is one.
 
     One row for each (task, stream, dataset, site, app, user), of kind ``access``. Rows of kind ``bin`` count the
     records of each bin, rows of kind ``quarantine`` hold malformed records. An action on the result raises DataError
     (65) for a damaged file.
     """
-    feeds = {stream: feed if feed != "auto" else _feed_of(stream) for stream in streams}
+    on_disk, on_hdfs, through_spark = _by_feed(streams, feed)
+    if on_hdfs and remote is None and (remote := client_of(spark)) is None:
+        through_spark += on_hdfs
+        on_hdfs = []
     parts = []
-    direct = [stream for stream in streams if feeds[stream] == "direct"]
-    if direct:
-        tasks = pack_tasks(direct, cores_of(spark), TASK_BYTES)
+    if on_disk:
+        tasks = pack_tasks(on_disk, cores_of(spark), TASK_BYTES)
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(direct, context)))
-    through_spark = [stream for stream in streams if feeds[stream] == "spark"]
+        parts.append(numbers.mapInArrow(_DirectTask(tasks, context), _schema(on_disk, context)))
     is_whole = are_passed_whole(through_spark)
-    set_sizes(spark, total_weight(streams), sum(len(stream.files) for stream in streams), is_whole=is_whole)
+    is_packed = is_whole or (not through_spark and are_packed(on_hdfs))
+    files = sum(len(stream.files) for stream in streams)
+    task_bytes = set_sizes(spark, total_weight(streams), files, is_packed=is_packed)
+    for stream in on_hdfs:
+        assert remote is not None
+        parts.append(scan_hdfs(spark, stream, context, remote, task_bytes, _schema([stream], context)))
     parts += [_through_spark(spark, stream, context, is_whole=is_whole) for stream in through_spark]
     return reduce(lambda left, right: left.unionByName(right), parts)
 
@@ -83,18 +99,28 @@ def are_passed_whole(streams: Sequence[StreamFiles]) -> bool:
 
     Beside a file that Spark divides into lines none is, as all have tasks of one size.
     """
-    files = [file for stream in streams if stream.format != "avro" for file in stream.files]
-    return bool(files) and all(path.endswith(".gz") and size <= WHOLE_BYTES for path, size in files)
+    return are_packed(streams) and all(size <= WHOLE_BYTES for _, size in _text_files(streams))
 
 
-def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_whole: bool = False) -> None:
-    """Set the size of tasks whose files Spark reads, ``files`` of ``weight`` bytes together, and how it lists them.
+def are_packed(streams: Sequence[StreamFiles]) -> bool:
+    """Whether there are text files, and all of them are packed."""
+    files = _text_files(streams)
+    return bool(files) and all(path.endswith(".gz") for path, _ in files)
 
-    ``is_whole``: the files are packed, and a task gets all of its files at once.
+
+def _text_files(streams: Sequence[StreamFiles]) -> list[tuple[str, int]]:
+    return [file for stream in streams if stream.format != "avro" for file in stream.files]
+
+
+def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_packed: bool = False) -> int:
+    """Set the size of tasks whose files Spark plans, ``files`` of ``weight`` bytes together, and how it lists them.
+    Return that size in bytes.
+
+    ``is_packed``: the files are packed, and a task may get all of its files at once.
     """
     share = (weight + files * OPEN_BYTES) // (cores_of(spark) * ROUNDS)
     size = max(SPARK_TASK_BYTES, min(TASK_BYTES, share))
-    if is_whole:
+    if is_packed:
         size = min(size // GZIP_FACTOR, _WHOLE_TASK_BYTES)
     for name, value in {
         "spark.sql.files.maxPartitionBytes": size,
@@ -105,10 +131,24 @@ def set_sizes(spark: SparkSession, weight: int, files: int = 0, *, is_whole: boo
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": _LISTING_TASKS,
     }.items():
         spark.conf.set(name, str(value))
+    return size
 
 
-def _feed_of(stream: StreamFiles) -> str:
-    return "direct" if all(is_local(path) for path, _ in stream.files) else "spark"
+def _by_feed(
+    streams: Sequence[StreamFiles], feed: str
+) -> tuple[list[StreamFiles], list[StreamFiles], list[StreamFiles]]:
+    """Return the streams that workers open on a disk, those that they open on HDFS, and those that Spark reads."""
+    on_disk: list[StreamFiles] = []
+    on_hdfs: list[StreamFiles] = []
+    through_spark: list[StreamFiles] = []
+    for stream in streams:
+        if feed != "spark" and is_on_hdfs(stream):
+            on_hdfs.append(stream)
+        elif feed == "direct" or (feed == "auto" and all(is_local(path) for path, _ in stream.files)):
+            on_disk.append(stream)
+        else:
+            through_spark.append(stream)
+    return on_disk, on_hdfs, through_spark
 
 
 @dataclass(frozen=True)

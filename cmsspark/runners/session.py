@@ -101,7 +101,7 @@ def cause_of(error: Exception) -> Exception:
     if (ours := errors.as_ours(error)) is not None:
         return ours
     text = str(error)
-    for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing):
+    for kind in (errors.DataError, errors.NotAllowed, errors.InputMissing, errors.NotReady, errors.SettingsError):
         marker = f"{kind.__module__}.{kind.__name__}: "
         if marker in text:
             wanted, *rest = text.split(marker, 1)[1].splitlines()

@@ -67,6 +67,8 @@ class Task:
     earlier_day: date | None = None
     #: Decompressed bytes of the files, about.
     weight: int = 0
+    #: Bytes of the files as they are stored.
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,21 +156,22 @@ def weight_of(path: str, size: int) -> int:
 
 def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> list[Task]:
     """Pack the files into tasks of about even size, the largest first. A task has files of one stream."""
-    weighed = [(stream, [(path, weight_of(path, size)) for path, size in stream.files]) for stream in streams]
+    weighed = [(stream, [(path, weight_of(path, size), size) for path, size in stream.files]) for stream in streams]
     limit = max(1, min(task_bytes, total_weight(stream for stream, _ in weighed) // max(1, cores * ROUNDS)))
     packed: list[Task] = []
     for stream, files in weighed:
         paths: list[str] = []
-        weight = 0
+        weight = stored = 0
         make = partial(Task, stream.stream, stream.format, earlier_day=stream.earlier_day)
-        for path, size in sorted(files, key=lambda file: (-file[1], file[0])):
-            if paths and weight + size > limit:
-                packed.append(make(tuple(paths), weight=weight))
-                paths, weight = [], 0
+        for path, more, size in sorted(files, key=lambda file: (-file[1], file[0])):
+            if paths and weight + more > limit:
+                packed.append(make(tuple(paths), weight=weight, size=stored))
+                paths, weight, stored = [], 0, 0
             paths.append(path)
-            weight += size
+            weight += more
+            stored += size
         if paths:
-            packed.append(make(tuple(paths), weight=weight))
+            packed.append(make(tuple(paths), weight=weight, size=stored))
     return sorted(packed, key=lambda task: -task.weight)
 
 

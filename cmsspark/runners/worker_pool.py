@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from cmsspark.errors import NotReady, as_ours
 from cmsspark.kernel.pre_aggregate import StreamAggregator
-from cmsspark.measured import StageTimes
+from cmsspark.measured import LiveCounters, StageTimes
 from cmsspark.memory import trim
 from cmsspark.progress_line import ProgressLine
 from cmsspark.runners.tasks import Task, TaskContext, TaskReader, read_task
@@ -162,6 +162,7 @@ class WorkerPool:
         records: dict[Connection, int] = {}
         stage = StageTimes(f"reading logs of {context.day}", len(tasks))
         began: dict[Connection, float] = {}
+        live = LiveCounters()
 
         def send_task(pipe: Connection) -> None:
             doing[pipe] = waiting.popleft() if waiting else None
@@ -177,7 +178,10 @@ class WorkerPool:
                 for pipe in [pipe for pipe in busy if pipe in ready]:
                     message = self._recv(pipe)
                     if isinstance(message, _TaskDone):
-                        task, records[pipe] = doing[pipe], message.records
+                        task, more = doing[pipe], message.records - records.get(pipe, 0)
+                        records[pipe] = message.records
+                        if task is not None and task.earlier_day is None:
+                            live.add(records_read=more, input_files=len(task.paths), input_bytes=task.size)
                         stage.task_done(began[pipe])
                         line.update(line.done + (task.weight if task else 0), sum(records.values()))
                         send_task(pipe)
@@ -185,6 +189,7 @@ class WorkerPool:
                         busy.remove(pipe)
                     else:
                         yield message
+        live.write()
         stage.end()
 
     def _recv(self, pipe: Connection) -> Any:

@@ -61,8 +61,9 @@ class ProcessSample(msgspec.Struct):
 
     ``cpu_percent``: of one core, since the sample before. ``rss_bytes`` counts shared pages in each process,
     ``pss_bytes`` its share of them; ``pss_bytes``, ``uss_bytes`` and ``mapped_bytes`` (resident pages of files) are
-    measured in each sixth sample. ``virtual_bytes``: addresses, not memory. ``read_bytes``, ``write_bytes``: of
-    disks. ``container``: YARN's. ``long_command`` is stored with the first sample of a process only.
+    measured in the third sample and when memory has changed. ``virtual_bytes``: addresses, not memory. ``read_bytes``,
+    ``write_bytes``: of disks. ``container``: YARN's. ``long_command`` is stored with the first sample of a process
+    only.
     """
 
     run: str

@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
 from cmsspark.errors import UsageError
 from cmsspark.pipeline.job_index import Job
@@ -17,6 +17,7 @@ from cmsspark.settings import Settings
 from cmsspark.submit import spark_avro
 from cmsspark.submit.arguments import OPTIONS, Request
 from cmsspark.submit.class_archive import ClassArchive
+from cmsspark.submit.environment import Mode, add_driver_environment, add_environment, environment_of, same_everywhere
 from cmsspark.submit.host import Host
 from cmsspark.submit.live_metrics import add_metrics
 from cmsspark.submit.profiles import Profile, add_profile, load_profile
@@ -31,8 +32,6 @@ from cmsspark.submit.spark_options import (
     spark_submit_words,
 )
 
-Mode = Literal["python", "client", "cluster"]
-
 #: Queues are patient, mornings are not: half an hour.
 START_WITHIN_S: Final = 1800.0
 #: Options with which a run is measured, and why: below all others, so that each can be overridden.
@@ -41,6 +40,7 @@ MEASURED: Final[Mapping[str, tuple[str, str]]] = {
     "spark.eventLog.dir": ("{events}", "a private folder of this host; another one, or --no-monitor, replaces it"),
     "spark.eventLog.compress": ("true", "a log has a tenth of its text's size"),
     "spark.eventLog.compression.codec": ("lz4", "Spark has loaded it already; zstd costs more to write and to read"),
+    "spark.eventLog.includeTaskMetricsAccumulators": ("false", "each task's metrics are in its log once, not twice"),
     "spark.eventLog.logStageExecutorMetrics": ("true", "peaks of memory by stage"),
     "spark.executor.metrics.pollingInterval": ("1s", "peaks between two heartbeats are seen"),
 }
@@ -98,7 +98,7 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
     """
     if job is not None and not job.needs_spark and not asks_for_cluster(request):
         argv = [host.python, "-m", "cmsspark.jobs.launch", job.name, *request.arguments]
-        return Command(argv, _environment(request, host, job, "python"), "python")
+        return Command(argv, environment_of(request, host, job, "python"), "python")
     profile = choose_profile(request, settings)
     mode = _deploy_mode(request, profile)
     options = _layered(request, settings, host, profile, mode, job, places.events)
@@ -112,15 +112,15 @@ def build(request: Request, settings: Settings, host: Host, places: InstallPaths
             host = replace(host, spark=replace(host.spark, home=archive.spark_home))
         options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
     else:
-        _driver_environment(options, request, settings, host, master)
+        add_driver_environment(options, request, settings, host, master)
     if not master.startswith("local"):
-        _add_environment(options, "spark.executorEnv.", _wishes(host))
+        add_environment(options, "spark.executorEnv.", same_everywhere(host))
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
     target = [places.launcher, job.name] if job is not None else [str(request.job)]
     argv = [host.spark.submit, *spark_submit_words(options), *target, *arguments]
-    env = _environment(request, host, job, mode)
+    env = environment_of(request, host, job, mode)
     if mode == "cluster":
         # spark-submit's own JVM, which only watches: its options come by the environment.
         own = host.environ.get("SPARK_SUBMIT_OPTS")
@@ -314,31 +314,6 @@ def _java_word(text: str) -> str:
     return f'"{text}"' if any(letter.isspace() for letter in text) else text
 
 
-def _driver_environment(options: Options, request: Request, settings: Settings, host: Host, master: str) -> None:
-    """What the environment says here must reach a driver that starts elsewhere; its folder holds the shipped files."""
-    start = "spark.kubernetes.driverEnv." if master.startswith("k8s:") else "spark.yarn.appMasterEnv."
-    values = {
-        "CMSSPARK_ROOT": host.environ.get("CMSSPARK_ROOT"),
-        "CMSSPARK_DEBUG": "1" if request.has("--debug") else None,
-        "CMSSPARK_SETTINGS": settings.origin and settings.origin.rpartition("/")[2],
-        "CMSSPARK_STATE_DIR": ".",
-        "CMSSPARK_CACHE_DIR": "cache",
-        **_wishes(host),
-    }
-    _add_environment(options, start, values)
-
-
-def _wishes(host: Host) -> dict[str, str | None]:
-    """What must be the same in every process of a job."""
-    return {"CMSSPARK_COMPILED": host.environ.get("CMSSPARK_COMPILED")}
-
-
-def _add_environment(options: Options, start: str, values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value and options.get(start + name) is None:
-            options.set_option(start + name, value, BUILT_IN)
-
-
 def _without_settings(arguments: list[str]) -> list[str]:
     """A path of this host means nothing to a driver elsewhere: it finds the shipped file in its own folder."""
     result: list[str] = []
@@ -348,25 +323,6 @@ def _without_settings(arguments: list[str]) -> list[str]:
             result.append(word)
         skip = word == "--settings" and not skip
     return result
-
-
-def _environment(request: Request, host: Host, job: Job | None, mode: Mode) -> dict[str, str]:
-    """What the command needs in its environment beyond what is there."""
-    env = {}
-    if mode != "python":
-        env["SPARK_HOME"] = str(host.spark.home)
-    if mode != "cluster":
-        given = [path for path in host.environ.get("PYTHONPATH", "").split(":") if path and path != host.code_root]
-        env["PYTHONPATH"] = ":".join([host.code_root, *given] if job is not None else [*given, host.code_root])
-        if job is not None:
-            # The launcher's folder is no place to import from: its files have names like `phedex` and `demo`.
-            env["PYTHONSAFEPATH"] = "1"
-        settings = request.last("--settings")
-        if settings:
-            env["CMSSPARK_SETTINGS"] = settings
-        if request.has("--debug"):
-            env["CMSSPARK_DEBUG"] = "1"
-    return env
 
 
 def with_env(command: Command, **added: str) -> Command:

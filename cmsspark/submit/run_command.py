@@ -62,11 +62,7 @@ def run(
     ``watch_tree`` starts to watch the processes below a PID; ``measure`` stores what the run used.
     """
     if measure is not None:
-        command = with_env(command, **measure.environment({**environ, **command.env}))
-        if command.mode == "cluster":
-            # The environment does not reach a driver on another host: its event log names the run by an option.
-            option = f"{spark_watch.OPTION}={measure.metrics.run}"
-            command = replace(command, argv=[command.argv[0], "--conf", option, *command.argv[1:]])
+        command = _measured(command, environ, measure)
     if command.mode == "python":
         if watch_tree is not None:
             watch_tree(os.getpid())
@@ -112,6 +108,16 @@ def run(
     if application is not None and application.id and application.failed and code in (Exit.NOT_READY, Exit.SETTINGS):
         _show_last_error(application.id, command, environ, application.failed)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
+
+
+def _measured(command: Command, environ: Mapping[str, str], measure: RunMeasure) -> Command:
+    """The command with what names its measurement."""
+    command = with_env(command, **measure.environment({**environ, **command.env}))
+    if command.mode != "cluster":
+        return command
+    # The environment does not reach a driver on another host: its event log names the run by an option.
+    option = f"{spark_watch.OPTION}={measure.metrics.run}"
+    return replace(command, argv=[command.argv[0], "--conf", option, *command.argv[1:]])
 
 
 def _with_channels(command: Command, environ: Mapping[str, str], descriptor: int) -> Command:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from cmsspark import measured
 from cmsspark.monitor import spark_watch
 from cmsspark.pipeline.job_index import Job
 from cmsspark.settings import Settings
@@ -48,14 +49,19 @@ def measuring(
     if measure is not None and settings.metrics.host is not None:
         from cmsspark.monitor.metrics_run import send_run
 
+        # The job writes its counters there while it runs.
+        (measure.folder / measured.LIVE_FILE).touch(mode=0o600)
         measure.on_end = functools.partial(send_run, settings.metrics)
     return measure
 
 
 def watching_processes(
-    request: Request, settings: Settings, environ: Mapping[str, str]
+    request: Request, settings: Settings, environ: Mapping[str, str], measure: spark_watch.RunMeasure | None = None
 ) -> Callable[[int], RunWatch | None] | None:
-    """What starts to watch the processes of the run below a PID; None where that is switched off or has no psutil."""
+    """What starts to watch the processes of the run below a PID; None where that is switched off or has no psutil.
+
+    ``measure``: the measurement of the run, whose counters are sent with the samples where live metrics are.
+    """
     if not is_watched(request, settings, environ) or importlib.util.find_spec("psutil") is None:
         return None
 
@@ -66,7 +72,12 @@ def watching_processes(
         if settings.metrics.host is not None:
             from cmsspark.monitor.metrics_graphite import GraphiteSender
 
-            on_samples = GraphiteSender(settings.metrics).send_samples
+            sender = GraphiteSender(settings.metrics)
+            on_samples = sender.send_samples
+            if measure is not None:
+                from cmsspark.monitor.metrics_run import LiveSender
+
+                on_samples = LiveSender(sender, measure.folder, measure.metrics.job, measure.metrics.began_ms).send
         options = processes_watch.WatchOptions(settings.state_dir, name, on_samples=on_samples)
         return processes_watch.start(root, options)
 

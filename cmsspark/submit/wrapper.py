@@ -122,8 +122,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if command.mode == "client" and archive is None:
         start = functools.partial(class_archive.warm_up_in_background, host.python, settings.origin, environ)
         class_archive.note_start(host, java, settings.cache_dir, start)
-    watch_tree = watching.watching_processes(request, settings, environ)
-    return run(command, environ, watch_tree, watching.measuring(command, request, job, settings, environ))
+    measure = watching.measuring(command, request, job, settings, environ)
+    return run(command, environ, watching.watching_processes(request, settings, environ, measure), measure)
 
 
 def with_engine(

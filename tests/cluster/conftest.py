@@ -18,8 +18,11 @@ from typing import Any
 import polars as pl
 import pytest
 
+from bench import event_log
+from bench.event_log import Application
 from cmsspark.demo import LogLayout, make
 from cmsspark.submit.host import find_spark
+from cmsspark.submit.run_command import descendants, with_signal
 from tests.cluster import environment
 from tests.cluster.daemons import Cluster, until
 from tests.cluster.kdc import Realm
@@ -49,6 +52,8 @@ spark:
   spark.sql.shuffle.partitions: 4
   spark.shuffle.service.port: {port}
 """
+#: An event log that is one file of text.
+READABLE = ("--conf", "spark.eventLog.compress=false", "--conf", "spark.eventLog.rolling.enabled=false")
 #: A run may take this long on a machine that others use, too.
 DEADLINE_S = 600
 
@@ -147,10 +152,13 @@ class World:
         hdfs.fetch_tree(path, target)
         return target
 
-    def kill_while_staging(self, job: str, fout: str) -> None:
-        """Begin to count the day, and kill the driver between the first table that it writes aside and the switch."""
-        runs = f"{fout.removeprefix('hdfs://')}/{job}/{DAY.isoformat()}/runs"
-        hdfs = self.cluster.hdfs
+    def kill_while_staging(self, job: str, fout: str, namenode: str = "namenode") -> None:
+        """Begin to count the day, and kill the driver between the first table that it writes aside and the switch.
+
+        ``namenode``: that of ``fout``, whose location begins with ``hdfs://`` or with that namespace.
+        """
+        hdfs = self.cluster.hdfs_of(namenode)
+        runs = f"{fout.removeprefix(self.cluster.uri(namenode)).removeprefix('hdfs://')}/{job}/{DAY.isoformat()}/runs"
         before = set(hdfs.names(runs))
         running = self.start(*self.on_yarn(job, fout))
 
@@ -228,6 +236,47 @@ def containers(world: World, main_class: bytes) -> list[int]:
 def executors(world: World) -> list[int]:
     """The executors' JVMs."""
     return containers(world, b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend")
+
+
+def reading(world: World) -> list[int]:
+    """Executors whose Python works on a task, or is about to."""
+    return [pid for pid in executors(world) if any(b"python" in _program(child) for child in descendants(pid))]
+
+
+def _program(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    except OSError:
+        return b""
+
+
+def kill(pids: list[int]) -> None:
+    """Kill processes with all that they have started."""
+    for pid in pids:
+        for each in [*descendants(pid), pid]:
+            with_signal(each, signal.SIGKILL)
+
+
+@contextmanager
+def application(world: World) -> Iterator[list[Application]]:
+    """What the event log says of the application that the block runs with :data:`READABLE`, at the end of the block."""
+    before = set(world.cluster.hdfs.names("/spark-history"))
+    found: list[Application] = []
+    yield found
+    (log,) = set(world.cluster.hdfs.names("/spark-history")) - before
+    found.append(event_log.read(world.cluster.hdfs.read(f"/spark-history/{log}").decode().splitlines()))
+
+
+def assert_cheap(cost: Application, manifest: dict[str, Any], *, may_build_index: bool) -> None:
+    """A change that adds a job, a stage, tasks or files to a day fails here.
+
+    The replicas of Rucio are read for the index, if it is not there. The logs are read once, and the small tables come
+    in one job. HTCondor's jobs are merged by their id before they are counted.
+    """
+    assert (cost.jobs, cost.stages, cost.failed_tasks) in ((2, 4, 0), *([(3, 6, 0)] if may_build_index else []))
+    assert cost.tasks <= 16
+    tables = ("data_aggregation", "partials", "crab_partials", "condor_ids")
+    assert {name: entry["files"] for name, entry in manifest["tables"].items()} == dict.fromkeys(tables, 1)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ CLASSES = {
 BASE = ("namenode", "datanode", "resourcemanager", "nodemanager")
 #: The Maven jars carry no web pages; without these folders the web servers do not start.
 WEBAPPS = ("hdfs", "datanode", "secondary", "static", "cluster", "node")
+#: State stores, and what learns from data: every node would fetch and unpack them.
+UNUSED_JARS = ("rocksdbjni-", "spark-mllib_", "breeze", "spire", "cats-kernel_")
 DEADLINE_S = 120
 #: Runs what follows `--` with the folders before it empty.
 _HIDE = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@"'
@@ -93,10 +96,7 @@ class Cluster:
         security = kdc.properties(self.realm) if self.realm else {}
         configuration.write_all(self.folder, jars, self.spark_home, self.ports, self.state["names"], security)
         self._save()
-        for name in names:
-            if name.startswith("namenode") and not (self.folder / "data" / name / "current").is_dir():
-                words = [*self._java(name), CLASSES[name], "-format", "-force", "-nonInteractive"]
-                self._run([*words, "-clusterId", "cmsspark"], f"{name}-format")
+        self._format([name for name in names if name.startswith("namenode")])
         for name in names:
             if name != "history":
                 self.start(name)
@@ -104,6 +104,14 @@ class Cluster:
         self._furnish()
         if "history" in names:
             self.start("history")
+
+    def _format(self, namenodes: list[str]) -> None:
+        """Make the namespaces that are not there yet, all at once: each takes a JVM."""
+        new = [name for name in namenodes if not (self.folder / "data" / name / "current").is_dir()]
+        options = ("-format", "-force", "-nonInteractive", "-clusterId", "cmsspark")
+        with ThreadPoolExecutor(max(1, len(new))) as pool:
+            # Its errors are raised when the results are taken.
+            list(pool.map(lambda name: self._run([*self._java(name), CLASSES[name], *options], f"{name}-format"), new))
 
     def start(self, name: str) -> None:
         """Start one daemon unless it runs."""
@@ -262,10 +270,11 @@ class Cluster:
 
 
 def zipped(spark_home: Path, archive: Path) -> Path:
-    """Spark's jars as ``spark.yarn.archive`` wants them."""
+    """Spark's jars as ``spark.yarn.archive`` wants them, without a quarter that no container here uses."""
     with zipfile.ZipFile(archive, "w") as target:
         for jar in sorted((spark_home / "jars").glob("*.jar")):
-            target.write(jar, jar.name)
+            if not jar.name.startswith(UNUSED_JARS):
+                target.write(jar, jar.name)
     return archive
 
 

@@ -19,10 +19,18 @@ LEFT_OUT = ("*/tests/*", "*/pip/*", "*/setuptools/*", "*/include/*")
 
 
 def dependencies() -> list[str]:
-    """What cmsspark needs on a node: YARN brings pyspark along itself."""
+    """What cmsspark and its extra for HDFS need on a node: YARN brings pyspark along itself."""
     tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
-    lists = (word.value for word in ast.walk(tree) if isinstance(word, ast.keyword) and word.arg == "install_requires")
-    return [word for word in ast.literal_eval(next(lists)) if not word.startswith("pyspark")]
+    wanted = ("install_requires", "extras_require")
+    values = {
+        word.arg: ast.literal_eval(word.value)
+        for word in ast.walk(tree)
+        if isinstance(word, ast.keyword) and word.arg in wanted
+    }
+    return [
+        *(word for word in values["install_requires"] if not word.startswith("pyspark")),
+        *values["extras_require"]["hdfs"],
+    ]
 
 
 def packed() -> Path:

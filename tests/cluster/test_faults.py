@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cmsspark.submit.run_command import descendants, with_signal
-from tests.cluster.conftest import DAY, World, assert_same, containers, executors
+from tests.cluster.conftest import DAY, World, assert_same, containers, executors, kill, reading
 from tests.cluster.daemons import until
 
 pytestmark = pytest.mark.cluster
@@ -36,18 +35,6 @@ def current(world: World) -> str:
     return world.cluster.hdfs.read(f"{DAY_FOLDER}/CURRENT").decode()
 
 
-def reading(world: World) -> list[int]:
-    """Executors whose Python works on a task, or is about to."""
-    return [pid for pid in executors(world) if any(b"python" in name(child) for child in descendants(pid))]
-
-
-def name(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
-    except OSError:
-        return b""
-
-
 def node_of(pid: int) -> str:
     """The NodeManager that started a container's process, by the folder that it works in."""
     place = os.readlink(f"/proc/{pid}/cwd")
@@ -59,12 +46,6 @@ def masters(world: World) -> list[int]:
     return containers(world, b"org.apache.spark.deploy.yarn.ExecutorLauncher")
 
 
-def kill(pids: list[int]) -> None:
-    for pid in pids:
-        for each in [*descendants(pid), pid]:
-            with_signal(each, signal.SIGKILL)
-
-
 def stored_right(world: World) -> None:
     assert_same(world, JOB, world.fetched("/cms/faults"))
 
@@ -72,26 +53,12 @@ def stored_right(world: World) -> None:
 # Parts that end ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.lean
 def test_the_loss_of_an_executor_changes_no_cell(world: World) -> None:
     running = world.start(*world.on_yarn(JOB, FOUT))
     world.until(running, lambda: bool(reading(world)), "a task")
     kill(reading(world)[:1])
     ended = world.end(running)
     assert ended.code == 0
-    stored_right(world)
-
-
-@pytest.mark.lean
-def test_a_driver_killed_before_the_switch_leaves_the_result_and_the_next_run_clears_up(
-    world: World, counted: str
-) -> None:
-    world.kill_while_staging(JOB, FOUT)
-    assert current(world) == counted
-    stored_right(world)
-    again = world.run(*world.on_yarn(JOB, FOUT))
-    assert again.code == 0 and "removed leftovers of a killed run" in again.err
-    assert current(world) != counted
     stored_right(world)
 
 

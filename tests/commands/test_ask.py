@@ -18,7 +18,7 @@ from cmsspark.commands import ask_use
 from cmsspark.errors import CmssparkError, DataError, InputMissing, UsageError
 from cmsspark.pipeline import stored_days as stored
 from cmsspark.storage import LocalFiles
-from tests.jobs.test_period import OF_WEEK, WEEK
+from tests.jobs.periods import OF_WEEK, WEEK
 from tests.pipeline.partial_days import KEY, Row, counted, partial, store_partials, store_table, user
 
 TOTALS = (*ask_use._MEASURES, "dataset_count", "site_count")

@@ -16,7 +16,7 @@ from cmsspark.commands import view as view_command
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady, OutputError, SettingsError, UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline.view_definitions import load_views, parse_views
-from tests.jobs.test_period import WEEK
+from tests.jobs.periods import WEEK
 from tests.pipeline.partial_days import counted, partial, store_partials, user
 
 OWN = """

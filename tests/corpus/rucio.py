@@ -49,6 +49,30 @@ def write_table(
     (target / "_SUCCESS").write_bytes(b"")
 
 
+def write_table_by_others(
+    folder: Path, table: str, rows: Sequence[Mapping[str, Any]], rng: random.Random, *, parts: int = 4
+) -> None:
+    """A table whose parts come from different writers: fields and their types in any order, names in any case, fields
+    that nobody needs, annotated types, any codec, blocks of any size.
+    """
+    target = folder / table.lower()
+    target.mkdir(parents=True, exist_ok=True)
+    for part in range(parts):
+        spelt = rng.choice([str, str.lower, str.title])
+        names = [*FIELDS[table], "UPDATED_BY"]
+        rng.shuffle(names)
+        fields = []
+        for name in names:
+            kinds: list[Any] = rng.sample(_ANY, len(_ANY))
+            annotated = [{"type": kind, "avro.java.string": "String"} if kind == "string" else kind for kind in kinds]
+            fields.append({"name": spelt(name), "type": rng.choice([kinds, annotated])})
+        some = [{spelt(name): row.get(name) for name in names} for row in rows[part::parts]]
+        parsed = fastavro.parse_schema({"type": "record", "name": f"{spelt(table)}{part}", "fields": fields})
+        codec, size = rng.choice(["snappy", "deflate", "null", "bzip2", "xz"]), rng.choice([1, 300, 16_000])
+        with (target / f"part-m-{part:05d}.avro").open("wb") as stream:
+            fastavro.writer(stream, parsed, some, codec=codec, sync_interval=size)
+
+
 def rse_id(name: str) -> bytes:
     return hashlib.md5(name.encode(), usedforsecurity=False).digest()
 

@@ -27,6 +27,18 @@ def prediction(rank: int, name: str, probability: float, stratum: str = "active"
     }  # fmt: skip
 
 
+def store_forecast(store: Path, job: str, quality: str, predictions: list[Any], rows: list[Any]) -> None:
+    """A stored forecast with both of its tables, of one run."""
+    store_table(store, job, job, DAY, predictions)
+    run = store / job / DAY.isoformat() / "runs" / "r1"
+    manifest = json.loads((run / "manifest.json").read_text())
+    store_table(store / "aside", "x", quality, DAY, rows)
+    (store / "aside" / "x" / DAY.isoformat() / "runs" / "r1" / quality).rename(run / quality)
+    shutil.rmtree(store / "aside")
+    manifest["tables"][quality] = {"rows": len(rows)}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
 def judged(model: str, stratum: str, precision: float | None) -> dict[str, Any]:
     return {
         "day": DAY, "first_day": DAY - timedelta(days=7), "model": model, "stratum": stratum, "dataset_count": 3,
@@ -50,16 +62,8 @@ def make_store(store: Path, *, is_empty: bool = False) -> Path:
     if is_empty:
         return store
     predictions = [prediction(1, HOSTILE, 0.875), prediction(2, "/B/x/AOD", 0.25, "dormant")]
-    store_table(store, "popularity_forecast", "popularity_forecast", DAY, predictions)
-    # The other table is of the same run.
-    run = store / "popularity_forecast" / DAY.isoformat() / "runs" / "r1"
-    manifest = json.loads((run / "manifest.json").read_text())
     rows = [judged(model, stratum, 0.75) for model in ("blend", "persistence") for stratum in ("all", "dormant")]
-    store_table(store / "aside", "x", "popularity_quality", DAY, rows)
-    (store / "aside" / "x" / DAY.isoformat() / "runs" / "r1" / "popularity_quality").rename(run / "popularity_quality")
-    shutil.rmtree(store / "aside")
-    manifest["tables"]["popularity_quality"] = {"rows": len(rows)}
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    store_forecast(store, "popularity_forecast", "popularity_quality", predictions, rows)
     caches = [
         comparison("all", "lru", 0.1, 2000), comparison("all", "learned", 0.1, 1500),
         comparison("T2_A", "lru", 0.1, 2000),
@@ -95,6 +99,23 @@ def test_the_forecast_page_shows_the_stored_numbers(running: Running) -> None:
     with pytest.raises(urllib.error.HTTPError) as missing:
         page(running, "forecasts?day=2026-03-01")
     missing.value.close()
+
+
+def test_the_forecast_page_shows_the_forecast_by_site(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    with serving(store, tmp_path) as one:
+        assert "run_spark popularity_site_forecast" in page(one, "forecasts?of=site")
+    sites = ("T2_<i>A", "T1_B")
+    predictions = [{**prediction(n, "/B/x/AOD", 0.625 / n), "site_name": site} for n, site in enumerate(sites, 1)]
+    rows = [judged(model, "all", 0.5) for model in ("blend", "persistence")]
+    store_forecast(store, "popularity_site_forecast", "popularity_site_quality", predictions, rows)
+    with serving(store, tmp_path) as one:
+        text = page(one, "forecasts?of=site")
+        assert "62.5%" in text and "T2_&lt;i&gt;A" in text and "<i>A" not in text and "50.0%" in text
+        assert "of the first 2 datasets at sites" in text and "87.5%" not in text
+        of_site = page(one, "forecasts?of=site&site=T1_B")
+        assert "31.2%" in of_site and "62.5%" not in of_site
+        assert "has no such dataset" in page(one, "forecasts?of=site&site=T2_Nowhere")
 
 
 def test_the_page_of_caches_shows_the_stored_numbers(running: Running) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.dashboard import registry, security
@@ -249,3 +251,58 @@ def test_no_page_names_a_person(dashboard: Running) -> None:
     for page in registry.PAGES:
         text = ask(dashboard, f"/{page}")[2]
         assert "key1:" not in text and "0000000000000000" not in text
+
+
+@pytest.mark.parametrize("fmt", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("SELECT INTERVAL 1 MONTH AS a", "1 month"),
+        ("SELECT 'x\\xFF'::BLOB AS a", "78ff"),
+        ("SELECT '101'::BIT AS a", "a"),
+        ("SELECT union_value(k := 1) AS a", "1"),
+        ("SELECT {'b': [1, NULL]} AS a", '"b"'),
+    ],
+)
+def test_a_download_of_any_type_leaves_the_pages_as_they_are(dashboard: Running, sql: str, text: str, fmt: str) -> None:
+    """A type that a format does not have was taken for damage, and every page went away until it was checked."""
+    before = dashboard.snapshot
+    connection = http.client.HTTPConnection("127.0.0.1", dashboard.server.port, timeout=60)
+    connection.request("GET", "/sql?" + urlencode({"q": sql, "download": "query", "format": fmt}))
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    assert answer.status == 200, body
+    rows = pq.read_table(io.BytesIO(body)) if fmt == "parquet" else None
+    assert rows.num_rows == 1 if rows else text in body.decode().replace('""', '"')
+    assert dashboard.snapshot is before
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT 'infinity'::DATE", "SELECT '-infinity'::TIMESTAMP", "SELECT ['99999-01-01'::DATE]"]
+)
+def test_days_that_python_cannot_hold_are_texts(dashboard: Running, sql: str) -> None:
+    status, _, text = ask(dashboard, "/sql?" + urlencode({"q": sql}))
+    assert status == 200 and ("infinity" in text or "outside of the years" in text)
+    assert ask(dashboard, "/sql?" + urlencode({"q": sql, "download": "query"}))[0] == 200
+
+
+def test_a_result_that_is_too_large_is_refused(dashboard: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cmsspark.dashboard.pages import sql
+
+    monkeypatch.setattr(sql, "BYTES", 100_000)
+    status, _, text = ask(dashboard, "/sql?" + urlencode({"q": "SELECT repeat('a', 1000) FROM range(400)"}))
+    assert status == 200 and "at most 0 MB" in text and "aaaa" not in text
+
+
+@pytest.mark.parametrize("query", ["to=0001-01-01", "from=0001-01-01&to=0001-01-02", "from=9999-12-01&to=9999-12-31"])
+def test_the_calendar_takes_every_day_that_there_is(dashboard: Running, query: str) -> None:
+    assert ask(dashboard, f"/runs?{query}")[0] == 200
+
+
+def test_a_parameter_twice_is_refused_and_one_that_a_page_does_not_have_is_named(dashboard: Running) -> None:
+    status, _, text = ask(dashboard, "/popularity?stream=aaa&stream=eos")
+    assert status == 400 and "each parameter once" in text and "stream" in text
+    status, _, text = ask(dashboard, "/sites?data_tier=AOD&%3Cb%3E=1")
+    assert status == 200 and "data_tier, &lt;b&gt;" in text and "no such choice" in text
+    assert "no such choice" not in ask(dashboard, "/popularity?data_tier=AOD&top=5&by=none&q=a")[2]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import shutil
 from datetime import date
 from pathlib import Path
 
 import awkward as ak
 import numpy as np
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from cmsspark.errors import DataError, InputMissing, UsageError
 from cmsspark.events import prepare
@@ -16,6 +19,7 @@ from cmsspark.events.kernels import CUTS
 from cmsspark.events.prepare import check_damaged, counts_of, cutflow, cutflow_table
 from cmsspark.events.prepare_task import RangeResult
 from cmsspark.events.root_files import (
+    TREE,
     EntryRange,
     EventFile,
     InspectedFile,
@@ -64,6 +68,48 @@ def test_a_remote_file_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
         paths_of("root://eospublic.example//events.root")
     with pytest.raises(UsageError, match="cannot be read from ftp"):
         paths_of("ftp://host.example/events.root")
+
+
+class FolderOverXrootd(LocalFileSystem):
+    """A folder of this host that answers to root://host.example//."""
+
+    protocol = "root"
+    folder = ""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        name = path.removeprefix("root://host.example/")
+        return name if name.startswith(cls.folder) else cls.folder + name
+
+    def unstrip_protocol(self, name: str) -> str:
+        return f"root://host.example/{name.removeprefix(self.folder)}"
+
+
+def test_globs_and_folders_over_xrootd_name_their_files(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(FolderOverXrootd, "folder", str(tmp_path))
+    monkeypatch.setitem(importlib.import_module("fsspec.registry")._registry, "root", FolderOverXrootd)
+    (tmp_path / "ev").mkdir()
+    for name in ("qcd_000.root", "ttbar_000.root"):
+        shutil.copy(made / name, tmp_path / "ev")
+    (tmp_path / "ev" / "notes.txt").write_text("x")
+    host = "root://host.example//ev"
+    assert paths_of(f"{host}/") == [f"{host}/qcd_000.root", f"{host}/ttbar_000.root"]
+    assert paths_of(f"{host}/q*.root") == paths_of(f"{host}/[pq]*") == [f"{host}/qcd_000.root"]
+    assert paths_of(f"{host}/any.root?xrd.wantprot=unix") == [f"{host}/any.root?xrd.wantprot=unix"]
+    with pytest.raises(InputMissing, match="files of events"):
+        paths_of(f"{host}/w*.root")
+    with pytest.raises(InputMissing) as caught:
+        paths_of("root://host.example//nowhere/*.root")
+    assert caught.value.found == "No such file or directory"
+    whole = inspect(EventFile(f"{host}/qcd_000.root", 0), TREE)
+    size = (made / "qcd_000.root").stat().st_size
+    assert (whole.reason, whole.size) == ("", size) and whole.events > 0
+    (tmp_path / "ev" / "cut.root").write_bytes((made / "qcd_000.root").read_bytes()[: size * 9 // 10])
+    cut = inspect(EventFile(f"{host}/cut.root", 0), TREE)
+    assert cut.reason == f"truncated: {size * 9 // 10:,} of {size:,} bytes"
 
 
 def test_damaged_files_and_missing_branches_are_named(made: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -18,22 +17,18 @@ from hypothesis import strategies as st
 from cmsspark.cli import command
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotReady, UsageError
 from cmsspark.jobs import period as job
-from cmsspark.manifests import Manifest
-from cmsspark.periods import Period, between, named, week
+from cmsspark.periods import between, named
 from cmsspark.pipeline import stored_days as stored
 from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import DocumentSpec, document
 from cmsspark.publish.validate import validator_for
 from cmsspark.schemas import stored_table
-from cmsspark.settings import load_settings
-from cmsspark.storage import Entry, LocalFiles
+from cmsspark.storage import LocalFiles
 from cmsspark.store import lease, results
-from tests.kernel.test_rollup import FIRST, ROWS
+from tests.jobs.periods import OF_WEEK, WEEK, output_of, rows_of, run, whole_week
 from tests.pipeline.partial_days import KEY, Row, counted, partial, store_partials, user
 
-WEEK = week("2026-W01", date(2026, 11, 21))  # 29 December to 4 January: two years, two months
 MEASURES = ("day_count", "nacc", "distinct_users", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
-OF_WEEK = ROWS.map(lambda row: {**row, "day": row["day"] - FIRST + WEEK.first})
 DERIVED = ("site_tier", "primary_name", "processing_name", "data_tier")
 
 
@@ -43,31 +38,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "state"
-
-
-def rows_of(found: results.CurrentTable) -> list[Row]:
-    return [
-        row
-        for part in sorted(Path(found.path, job.TABLE).glob("*.parquet"))
-        for row in pq.ParquetFile(part).read().to_pylist()
-    ]
-
-
-def run(place: Path, period: Period = WEEK, **options: Any) -> results.CurrentTable:
-    return job.run(period, str(place), load_settings(), log=lambda text: None, **options)
-
-
-def whole_week(place: Path, rows: list[Row] | None = None, **told: Any) -> None:
-    """Each day of the week stored; ``rows`` by their day."""
-    for day in WEEK.days:
-        given = [row for row in rows or [] if row["day"] == day]
-        store_partials(place, day, given, **told)
-
-
-def output_of(*arguments: str) -> str:
-    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def fails(kind: type[CmssparkError], place: Path, **options: Any) -> str:
@@ -210,72 +180,6 @@ def test_partials_in_csv_count_the_same(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (found,) = rows_of(run(tmp_path))
     assert (found["site_name"], found["distinct_users"], found["cpu_time"], found["nacc"]) == ('T2,"X"', 0, 0.086, 2)
-
-
-class Elsewhere(LocalFiles):
-    """A file system that only this object can read: ``far://`` stands for a folder of the local disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = str(folder)
-
-    def _here(self, path: str) -> str:
-        return path.replace("far://", self.folder, 1)
-
-    def stat(self, path: str) -> Entry | None:
-        return super().stat(self._here(path))
-
-    def list_dir(self, path: str) -> list[Entry]:
-        far = (
-            Entry(one.path.replace(self.folder, "far://", 1), one.is_dir, one.size, one.mtime_ms)
-            for one in super().list_dir(self._here(path))
-        )
-        return list(far)
-
-    def read_bytes(self, path: str, limit: int | None = None) -> bytes:
-        return super().read_bytes(self._here(path), limit)
-
-    def fetch(self, path: str, target: Path) -> None:
-        super().fetch(self._here(path), target)
-
-
-@settings(deadline=None, max_examples=5)
-@given(st.lists(OF_WEEK, max_size=30))
-def test_a_store_that_is_elsewhere_gives_the_same_cells(rows: list[Row]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        whole_week(Path(folder), rows)
-        near = job.build(stored.find_days(LocalFiles(), folder, WEEK))
-        far = job.build(stored.find_days(Elsewhere(Path(folder)), "far:///", WEEK))
-    assert far.rows.equals(near.rows)
-
-
-def test_on_hadoop_s_files_a_period_is_read_stored_and_published_with_the_same_cells(
-    tmp_path: Path, spark: Any
-) -> None:
-    near, far = tmp_path / "near", tmp_path / "far"
-    rows = [partial(day, user=user(day.day % 2), cpu_time=0.043, remote_nacc=day.day) for day in WEEK.days]
-    for place in (near, far):
-        place.mkdir()
-        whole_week(place, rows)
-    spark.sparkContext._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.far.link./store", far.as_uri())
-    there = "viewfs://far/store"
-    done = job.run(WEEK, there, load_settings(), log=lambda text: None)
-    assert done.path.startswith(there)
-    (far_run,) = (far / "period" / "2026-W01" / "runs").iterdir()
-    assert rows_of(results.CurrentTable(str(far_run), Manifest.of({}))) == rows_of(run(near))
-    for place in (there, str(near)):
-        output_of("publish", "--week", "2026-W01", "--spool", str(tmp_path / place[-4:]), "--fout", place)
-        assert "2026-W01" in output_of("periods", "--fout", place)
-    spooled = [sorted(path.read_bytes() for path in (tmp_path / name).rglob("*.jsonl")) for name in ("tore", "near")]
-    assert output_of("view", "sites", "--week", "2026-W01", "--json", "--fout", there) == output_of(
-        "view", "sites", "--week", "2026-W01", "--json", "--fout", str(near)
-    )
-    assert output_of("ask", "who-reads", "/*", "--json", "--fout", there) == output_of(
-        "ask", "who-reads", "/*", "--json", "--fout", str(near)
-    )
-    assert "nothing has changed" in output_of(
-        "publish", "--week", "2026-W01", "--spool", str(tmp_path / "tore"), "--fout", there
-    )
-    assert spooled[0] == spooled[1] != []
 
 
 def test_many_rows_are_taken_in_some_days_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from cmsspark.cli import command
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.jobs import period_views
 from cmsspark.schemas import stored_table
-from tests.jobs.test_period import WEEK
+from tests.jobs.periods import WEEK
 from tests.pipeline.partial_days import partial, store_partials, user
 
 OWN = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -299,6 +301,26 @@ def test_on_a_day_of_rucio_phedex_is_not_read(world: Path, settings: Settings, t
     request = JobRequest("phedex", DAY, str(tmp_path), settings, str(root), engine="processes")
     with pytest.raises(InputMissing, match="a rucio dump for 2026-01-15"):
         dump_day.run(phedex_snapshot.JOB, request, lambda _: None)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "cut"])
+def test_a_table_that_is_written_again_while_it_is_read_is_named(
+    world: Path, settings: Settings, tmp_path: Path, is_whole: bool
+) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(world, root)
+    part = root / AWG / "rucio/2026-01-16/replicas/part-m-00001.avro"
+
+    def write_again(*_: Any) -> dict[str, Any]:
+        content = (part.parent / "part-m-00000.avro").read_bytes()
+        part.write_bytes(content if is_whole else content[:-5])
+        return {}
+
+    job = replace(rucio_daily.JOB, more=write_again)
+    with pytest.raises(DataError, match="changed while it was read") as told:
+        stored(job, root, settings, tmp_path / "out")
+    assert f"{part} had" in str(told.value.found) or f"{part} was written again" in str(told.value.found)
+    assert not list((tmp_path / "out").glob("rucio_daily/*/CURRENT"))
 
 
 def test_a_command_takes_its_own_options(world: Path, settings: Settings, tmp_path: Path) -> None:

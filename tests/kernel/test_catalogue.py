@@ -249,9 +249,9 @@ def test_builders_at_once_end_with_one_snapshot(tmp_path: Path) -> None:
     together = threading.Barrier(4)
 
     def build_together(folder: Path) -> None:
-        together.wait(30)
+        together.wait(300)
         _write(folder)
-        together.wait(30)
+        together.wait(300)
 
     with ThreadPoolExecutor(4) as pool:
         ended = list(pool.map(lambda _: open_or_build(tmp_path, "catalogue", "dump", build_together), range(4)))

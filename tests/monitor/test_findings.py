@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from cmsspark.monitor import event_plans as plans
@@ -104,6 +105,25 @@ def jump(field: str, *, at: int = 55, result: int = 0) -> Callable[[RunMetrics],
     return change
 
 
+def less_often(run: RunMetrics) -> None:
+    """The samples of a run that is older than two minutes: each 5 seconds and a little."""
+    jump("driver_python_rss", at=53)(run)
+    run.samples = [msgspec.structs.replace(sample, at_ms=sample.at_ms + 3) for sample in run.samples[1:51:5]]
+    run.samples += [Sample(51_100, driver_python_rss=150 * MB), Sample(56_105, driver_python_rss=550 * MB)]
+
+
+def busy_host(cpu_ms: int) -> Callable[[RunMetrics], None]:
+    """A rise of 30 MB each second for 10 s, in so much CPU time."""
+
+    def change(run: RunMetrics) -> None:
+        run.samples = [
+            Sample(51_000 + 1000 * second, driver_python_rss=(100 + 30 * second) * MB, cpu_ms=cpu_ms * second // 10)
+            for second in range(11)
+        ]
+
+    return change
+
+
 def full_heap(run: RunMetrics) -> None:
     run.options["spark.driver.memory"], run.exit_code = "512m", 1
     run.samples[30].heap_bytes = 470 * MB
@@ -112,6 +132,27 @@ def full_heap(run: RunMetrics) -> None:
 def leaking(run: RunMetrics) -> None:
     for number, sample in enumerate(run.samples):
         sample.largest_worker_rss = 80 * MB + number * 9 * MB
+
+
+def leaking_with_rests(run: RunMetrics) -> None:
+    """The worker stays alive while no task runs: in the middle, and for a minute at the end."""
+    run.task_spans = [(1000, 10_500), (30_500, 40_500)]
+    for second, sample in enumerate(run.samples):
+        sample.largest_worker_rss = (80 + 20 * (min(second, 10) + min(max(second - 30, 0), 10))) * MB
+    run.samples += [Sample(60_000 + 1000 * n, largest_worker=77, largest_worker_rss=480 * MB) for n in range(60)]
+
+
+def grown_once(run: RunMetrics) -> None:
+    """A worker that grows in its first tasks, and stays so while more of them run."""
+    for number, sample in enumerate(run.samples):
+        sample.largest_worker_rss = (80 + 20 * min(number, 15)) * MB
+
+
+def freed_after(run: RunMetrics) -> None:
+    """A worker that grows over some tasks and gives it back when they have ended."""
+    leaking(run)
+    for sample in run.samples[52:]:
+        sample.largest_worker_rss = 90 * MB
 
 
 BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
@@ -138,8 +179,11 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("heap_space", full_heap, "470.0 MB of 536.9 MB were in use before it failed"),
     ("driver_heap_jump", jump("heap_bytes"), "the driver's heap rose by 4"),
     ("driver_python_jump", jump("driver_python_rss"), "the driver's Python rose by 400.0 MB to 550.0 MB"),
+    ("driver_python_jump", less_often, "to 550.0 MB in 5 s while no task ran"),
+    ("driver_python_jump", busy_host(1_900), "by 300.0 MB to 400.0 MB in 10 s while no task ran"),
     ("collected_to_driver", jump("driver_python_rss", result=80 * MB), "a result of 80.0 MB went there"),
     ("python_worker_leak", leaking, "a Python worker grew from 80.0 MB to 611.0 MB"),
+    ("python_worker_leak", leaking_with_rests, "a Python worker grew from 80.0 MB to 480.0 MB"),
 ]  # fmt: skip
 
 
@@ -159,6 +203,10 @@ def test_every_code_has_a_test() -> None:
 GOOD: list[Callable[[RunMetrics], None]] = [
     jump("heap_bytes", at=20),
     jump("driver_python_rss", at=20),
+    busy_host(9_000),
+    grown_once,
+    freed_after,
+    lambda run: setattr(run, "samples", [Sample(51_000, heap_bytes=MB), Sample(66_001, heap_bytes=999 * MB)]),
     query((plans.CARTESIAN, "BroadcastNestedLoopJoin", 900_000)),
     query((plans.FILES_READ, "Scan", 99), (plans.BYTES_READ, "Scan", MB)),
     query((plans.FILES_READ, "Scan", 900), (plans.BYTES_READ, "Scan", 9000 * MB)),

@@ -188,8 +188,10 @@ def test_rest_rows_and_ports() -> None:
 def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(measured.VARIABLE, str(tmp_path))
     stage = measured.StageTimes("reading", 3)
+    began = stage.now() - 2
     for _ in range(3):
-        stage.task_done(stage.now() - 2)
+        stage.task_done(began)
+    most_ms = round(1000 * (stage.now() - began))
     stage.end()
     counts = {"aaa": {"read": 10, "malformed": 1, "matched": 9}, "eos": {"read": 5}}
     measured.report_read("r", "dbs_aaa", "2026-01-15", [5, 6], counts)
@@ -198,7 +200,7 @@ def test_processes_report_their_work_like_a_stage(tmp_path: Path, monkeypatch: p
     metrics = RunMetrics("r", "j", "processes", 0)
     add_reported(metrics, tmp_path / measured.FILE)
     assert metrics.stages[0].name == "reading" and metrics.totals.tasks == 3
-    assert metrics.stages[0].task_ms.median == pytest.approx(2000, abs=200)
+    assert 2000 <= metrics.stages[0].task_ms.median <= most_ms
     assert (metrics.reported[0].input_bytes, metrics.reported[0].input_files) == (11, 2)
     assert (metrics.reported[0].input_records, metrics.reported[0].malformed_records) == (15, 1)
 

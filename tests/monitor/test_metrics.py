@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cmsspark import clock
+from cmsspark import clock, measured
 from cmsspark.errors import DataError, InputMissing, SettingsError
+from cmsspark.monitor import processes_watch
 from cmsspark.monitor.metrics_graphite import GraphiteSender, part, process_lines, run_annotations, send_annotations
-from cmsspark.monitor.metrics_run import counter_lines, send_run
+from cmsspark.monitor.metrics_run import LiveSender, counter_lines, send_run
+from cmsspark.monitor.processes_watch import WatchOptions
 from cmsspark.publish.grafana_spark import PANELS, spark_dashboard
 from cmsspark.settings import MetricsSettings, parse
 from cmsspark.store import run_metrics
@@ -28,16 +30,35 @@ from tests.influxdb import InfluxDb
 
 METRICS = influxdb.TOP / "etc" / "metrics"
 RUN = "from cmsspark.submit import main; main()"
-#: A shuffle, tasks in Python, and a moment in which metrics are reported.
+#: A shuffle, and tasks in Python; then it lasts until the receiver has its counters twice, and its processes.
 SCRIPT = """
-import time
+import os, time, urllib.parse, urllib.request
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
-for _ in range(3):
+application = spark.sparkContext.applicationId
+
+def count(measurement, where):
+    text = f'SELECT count("value") FROM "{measurement}" WHERE {where}'
+    words = urllib.parse.urlencode({"db": "spark", "q": text})
+    with urllib.request.urlopen(os.environ["INFLUXDB"] + "/query?" + words, timeout=60) as answer:
+        found = __import__("json").load(answer)["results"][0].get("series")
+    return found[0]["values"][0][1] if found else 0
+
+def work():
     spark.range(20000).repartition(4).groupBy("id").count().count()
     spark.sparkContext.parallelize(range(4), 2).map(lambda x: x).count()
-    time.sleep(1)
-print(spark.sparkContext.applicationId)
+
+for _ in range(2):
+    work()
+    now = int(time.time()) + 1
+    end = time.monotonic() + 300
+    while count("shuffleBytesWritten.count", f"applicationid = '{application}' AND time > {now}s") < 2 or not all(
+        count("rss_bytes", f"namespace = 'processes' AND role = '{role}' AND time > {now}s")
+        for role in ("java_driver", "python_driver")
+    ):
+        assert time.monotonic() < end, "the receiver got nothing"
+        time.sleep(0.2)
+print(application)
 """
 
 
@@ -68,7 +89,7 @@ def application(influx: InfluxDb, tmp_path_factory: pytest.TempPathFactory) -> s
         "600m",
         str(folder / "job.py"),
     ]
-    environ = {**os.environ, "CMSSPARK_MONITOR": "1"}
+    environ = {**os.environ, "CMSSPARK_MONITOR": "1", "INFLUXDB": f"http://127.0.0.1:{influx.http}"}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()[-1]
@@ -131,6 +152,32 @@ def test_counters_of_our_jobs_begin_at_zero_and_are_shown_as_rates(influx: Influ
     rate = f'SELECT non_negative_derivative(max("value"), 1s) FROM "records_read" {ended_job} {grouped}'
     assert influx.query(rate)[0]["values"][-1][1] == 10
     assert counter_lines("x", RunMetrics("r", "job.py", "spark", 1000)) == [], "a job that reports nothing has none"
+
+
+def test_counters_of_a_running_job_arrive_while_it_runs(influx: InfluxDb, tmp_path: Path) -> None:
+    folder = tmp_path / "run-live"
+    folder.mkdir()
+    live, began_ms = folder / measured.LIVE_FILE, clock.now_ms() - 5_000
+    live.touch()
+    sender = GraphiteSender(MetricsSettings("127.0.0.1", influx.graphite, period_seconds=1))
+    options = WatchOptions(tmp_path, "x", 0.1, on_samples=LiveSender(sender, folder, "dbs_aaa", began_ms).send)
+    where = "WHERE applicationid = 'run-live' AND namespace = 'jobs' AND \"name\" = 'dbs_aaa'"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as job:
+        watch = processes_watch.start(job.pid, options)
+        assert watch is not None
+        influx.until(
+            "SELECT \"value\" FROM rss_bytes WHERE namespace = 'processes' AND applicationid = '" + watch.run + "'"
+        )
+        assert influx.query(f'SELECT "value" FROM "records_read" {where}') == [], "it has not counted yet"
+        for records in (100, 250):
+            live.write_text(json.dumps({"records_read": records, "input_files": 1}))
+            influx.until(f'SELECT "value" FROM "records_read" {where} AND "value" = {records}')
+        live.write_text("{")
+        job.communicate(b"\n")
+    watch.end(0)
+    values = influx.query(f'SELECT "value" FROM "records_read" {where}')[0]["values"]
+    assert values[0] == [began_ms // 1000, 0] and sorted({value for _, value in values}) == [0, 100, 250]
+    assert {value for _, value in influx.query(f'SELECT "value" FROM "input_files" {where}')[0]["values"]} == {0, 1}
 
 
 def test_a_run_whose_receiver_is_away_or_whose_file_is_none_ends_as_it_would(tmp_path: Path) -> None:

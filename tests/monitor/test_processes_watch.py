@@ -74,6 +74,8 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
     grow(root)
     grown = "SELECT 1 FROM ProcessMonitor WHERE rss_bytes > 68000000"
     until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, grown) != [])
+    # Of a process that ends while it is sampled some figures are missing: samples until here have all.
+    ((last_ms,),) = rows(tmp_path, "SELECT max(time_ms) FROM ProcessMonitor")
     root.communicate("", timeout=60)
     watch.end(root.returncode)
     until(lambda: not psutil.pid_exists(watch.pid))
@@ -86,10 +88,11 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
     )
     assert first[1] - first[0] >= 50_000_000  # type: ignore[operator]
     assert last[1] - last[0] < 30_000_000  # type: ignore[operator]
-    (measured,) = rows(
-        tmp_path, "SELECT count(*), count(pss_bytes), count(fds), count(cpu_percent) FROM ProcessMonitor"
-    )
+    figures = "count(*), count(pss_bytes), count(fds), count(cpu_seconds), count(cpu_percent)"
+    (measured,) = rows(tmp_path, f"SELECT {figures} FROM ProcessMonitor WHERE time_ms <= {last_ms}")
     assert 0 < measured[1] < measured[0] == measured[2] == measured[3]  # type: ignore[operator]
+    # A process that began in the moment of its first sample has no share of it yet.
+    assert measured[4] >= measured[0] - 2  # type: ignore[operator]
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
 
@@ -128,13 +131,14 @@ def test_a_watch_that_cannot_write_does_not_concern_the_run(tmp_path: Path) -> N
 
 
 def test_command_lines_are_stored_once_and_without_secrets(tmp_path: Path) -> None:
-    root, watch = started(tmp_path, "import time; time.sleep(1)", "--password", "hunter2")
-    root.communicate(timeout=60)
+    root, watch = started(tmp_path, "input()", "--password", "hunter2")
+    query = "SELECT long_command FROM ProcessMonitor"
+    until(lambda: (tmp_path / FILE).exists() and len(rows(tmp_path, query)) > 2)
+    root.communicate("\n", timeout=60)
     watch.end(0)
     until(lambda: not psutil.pid_exists(watch.pid))
-    lines = rows(tmp_path, "SELECT long_command FROM ProcessMonitor")
-    assert len(lines) > 2
-    assert [line for (line,) in lines if line] == [f"{sys.executable} -c import time; time.sleep(1) --password ***"]
+    lines = rows(tmp_path, query)
+    assert [line for (line,) in lines if line] == [f"{sys.executable} -c input() --password ***"]
     assert b"hunter2" not in (tmp_path / FILE).read_bytes()
 
 
@@ -183,6 +187,21 @@ def test_a_child_is_seen_in_the_next_sample_also_between_looks_at_all_processes(
     assert {sample.pid for sample in sampler.sample()} == {root.pid, child.pid}
     child.kill()
     root.communicate(timeout=60)
+
+
+def test_pages_are_walked_again_when_memory_has_changed_and_not_before() -> None:
+    script = "import sys; print('up', flush=True); sys.stdin.readline(); kept = bytearray(b'x') * 30_000_000; "
+    script += "print('grown', flush=True); input()"
+    root = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert root.stdout is not None and root.stdout.readline() == "up\n"
+    sampler = TreeSampler("x", [root.pid])
+    measured = [sampler.sample()[0].pss_bytes is not None for _ in range(12)]
+    assert measured == [False, False, True] + 9 * [False]
+    grow(root)
+    after = [sampler.sample()[0] for _ in range(3)]
+    assert [sample.pss_bytes is not None for sample in after] == [False, False, True]
+    assert (after[2].pss_bytes or 0) > 30_000_000
+    root.communicate("\n", timeout=60)
 
 
 def test_a_script_that_becomes_a_program_late_has_the_role_of_the_program() -> None:

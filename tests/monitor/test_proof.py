@@ -13,24 +13,31 @@ import pytest
 
 from cmsspark.demo import make
 from cmsspark.monitor.advice import advise
+from cmsspark.monitor.findings_driver import FULL_HEAP
 from cmsspark.monitor.measured_runs import measured_runs
 from cmsspark.monitor.memory_sizes import size
 from cmsspark.store.run_metrics import RunMetrics
+from tests.monitor import sampled
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TOP = Path(__file__).resolve().parents[2]
+#: Two cores, and a JVM that compiles little: most of these runs is its start.
+LIGHT = (
+    *("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=4"),
+    *("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"),
+)
 
 
 def measured(folder: Path, script: str, *options: str, words: tuple[str, ...] = (), code: int | None = 0) -> RunMetrics:
     """The measurement of a run of ``run_spark``; ``code``: that it must end with, None for any."""
-    main = "from cmsspark.submit import main; main()"
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", main, "--master", "local[2]", *options, str(SCRIPTS / script), *words]
+    command = [sys.executable, "-c", sampled.MAIN, *LIGHT, *options, str(SCRIPTS / script), *words]
     environ = {
         **os.environ,
         "CMSSPARK_STATE_DIR": str(folder),
         "CMSSPARK_CACHE_DIR": str(folder),
         "PYTHONPATH": str(TOP),
+        sampled.VARIABLE: str(folder / "samples.jsonl"),
     }
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
     assert code is None or done.returncode == code, done.stdout + done.stderr
@@ -65,7 +72,7 @@ def test_a_skewed_stage_of_40_tasks_is_named_with_its_task(tmp_path: Path) -> No
 
 
 def test_a_spill_is_named_with_its_stage(tmp_path: Path) -> None:
-    words = ("--driver-memory", "1g", "--conf", "spark.memory.fraction=0.15")
+    words = ("--driver-memory", "600m", "--conf", "spark.memory.fraction=0.15")
     metrics = measured(tmp_path, "spilling.py", *words)
     assert codes(metrics) == ["spill"]
     assert metrics.totals.disk_spilled_bytes > 1_000_000
@@ -78,8 +85,9 @@ def test_an_object_that_py4j_pulls_is_named_though_no_task_ran(tmp_path: Path) -
     assert "Py4J" in finding.title and "Arrow" in finding.cure
 
 
-def test_a_heap_that_an_object_fills_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
-    metrics = measured(tmp_path, "py4j_object.py", "--driver-memory", "512m", words=("200000000",), code=1)
+def test_a_heap_that_objects_fill_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
+    full = round(FULL_HEAP * (size("500m") or 0))
+    metrics = measured(tmp_path, "full_heap.py", "--driver-memory", "500m", words=(str(full),), code=1)
     assert codes(metrics)[0] == "heap_space" and metrics.findings[0].severity == "error"
 
 
@@ -90,7 +98,7 @@ def test_the_same_text_by_arrow_is_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_python_worker_that_leaks_is_named(tmp_path: Path) -> None:
-    metrics = measured(tmp_path, "leaking_worker.py", "--driver-memory", "1g")
+    metrics = measured(tmp_path, "leaking_worker.py", "--driver-memory", "1g", "--master", "local[1]")
     assert codes(metrics) == ["python_worker_leak"]
 
 

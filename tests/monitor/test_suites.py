@@ -32,8 +32,8 @@ from tests.monitor.test_processes_watch import until
 
 MB = 1_000_000
 CLI = "from cmsspark.cli import main; main()"
-#: Holds 30 MB for each unit of its size for a moment.
-HOLDS = "import sys, time; kept = bytearray(b'x') * (30_000_000 * int(sys.argv[1])); time.sleep(0.6)"
+#: The words of a step that holds so many MB until a sample has seen it. The database is beside the suite.
+HELD = f'"{{python}}", "{Path(__file__).with_name("held.py")}", "{{suite_folder}}/processes.sqlite"'
 
 
 def suite_file(folder: Path, steps: str, more: str = "") -> Path:
@@ -87,25 +87,25 @@ def test_the_release_gate_is_a_suite() -> None:
 
 
 def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path) -> None:
-    steps = f'  - {{name: load, command: ["{{python}}", -c, "{HOLDS}", "{{size}}"]}}\n'
-    steps += '  - {name: rest, command: ["{python}", -c, "import time; time.sleep(0.5)", --password, hunter2]}\n'
-    file = suite_file(tmp_path, steps, "sizes: [1, 2, 4]\nlimits:\n  - {step: load, rss_bytes: 900000000}\n")
+    steps = f'  - {{name: load, command: [{HELD}, "{{size}}"]}}\n'
+    steps += f'  - {{name: rest, command: [{HELD}, "1", --password, hunter2]}}\n'
+    file = suite_file(tmp_path, steps, "sizes: [30, 60, 120]\nlimits:\n  - {step: load, rss_bytes: 900000000}\n")
     shown = perf(tmp_path, "run", str(file), "--release", "one").stdout
     assert shown.count("DONE") == 3 and "load" in shown and "python_driver" in shown
     with open_processes(tmp_path) as database:
         results = latest_by_size(database, "mine", "one")
-        marks = [entry.message for entry in database.log(results[1.0].run.run) if entry.type == "mark"]
-        commands = [sample.long_command for sample in database.samples(results[1.0].run.run)]
+        marks = [entry.message for entry in database.log(results[30.0].run.run) if entry.type == "mark"]
+        commands = [sample.long_command for sample in database.samples(results[30.0].run.run)]
     assert marks == ["begin load", "end load exit 0", "begin rest", "end rest exit 0"]
     assert not any("hunter2" in (command or "") for command in commands)
-    peaks = [results[size].maxima["load", "all"].rss_bytes for size in (1.0, 2.0, 4.0)]
+    peaks = [results[size].maxima["load", "all"].rss_bytes for size in (30.0, 60.0, 120.0)]
     assert 25 * MB < peaks[1] - peaks[0] < 35 * MB and 55 * MB < peaks[2] - peaks[1] < 65 * MB
     rows = [json.loads(line) for line in perf(tmp_path, "compare", "mine", "one", "--json").stdout.splitlines()]
     assert {row["step"]: row["grows as"] for row in rows if row["measure"] == "resident" and row["role"] == "all"}[
         "load"
     ].startswith("n ")
-    perf(tmp_path, "run", str(suite_file(tmp_path, steps.replace("30_000_000", "90_000_000"), "sizes: [1]\n")),
-         "--release", "two")  # fmt: skip
+    more = steps.replace("{size}", "90")
+    perf(tmp_path, "run", str(suite_file(tmp_path, more, "sizes: [30]\n")), "--release", "two")
     ended = perf(tmp_path, "compare", "mine", "one", "two", "--tolerance", "0.3", check=65)
     assert "load all rss_bytes ×" in ended.stderr and "rest all rss_bytes" not in ended.stderr
     for page in ("results", "longevity"):
@@ -117,7 +117,7 @@ def test_a_suite_runs_marks_its_steps_measures_them_and_compares(tmp_path: Path)
 
 
 def test_a_broken_limit_is_65_and_a_failed_step_has_its_own_code(tmp_path: Path) -> None:
-    steps = '  - {name: a, command: ["{python}", -c, "import time; time.sleep(0.5)"]}\n'
+    steps = f'  - {{name: a, command: [{HELD}, "1"]}}\n'
     file = suite_file(tmp_path, steps, "limits:\n  - {step: a, rss_bytes: 1000}\n")
     assert "a, all, rss_bytes: at most 1,000" in perf(tmp_path, "run", str(file), check=65).stderr
     steps = '  - {name: a, command: ["{python}", -c, "print(1); raise SystemExit(7)"]}\n'

@@ -91,6 +91,15 @@ def plain(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any
             for table, of_table in rows.items()}  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
+def test_tables_of_other_writers_say_the_same(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    rows = corpus.hostile_rows(rng, rng.choice([3, 30, 90]), DAY_MS)
+    for table, of_table in rows.items():
+        corpus.write_table_by_others(tmp_path / "dump", table, of_table, rng)
+    check(tmp_path / "dump", tmp_path / "spill", rng.choice([1, 100, 100_000]))
+
+
 def test_a_file_in_ranges_is_read_as_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus.write_dump(tmp_path / "dump", corpus.hostile_rows(random.Random(3), 80, DAY_MS))
     whole = block_rows(read(tmp_path / "dump", tmp_path / "whole"))

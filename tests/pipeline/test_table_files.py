@@ -40,6 +40,8 @@ def written(folder: Path, content: bytes | str | pl.DataFrame, name: str = "a.cs
         PLAIN,
         "\ufeff" + PLAIN,
         PLAIN.replace("\n", "\r\n"),
+        PLAIN.replace("\n", "\r"),
+        PLAIN.replace("\n", "\r").replace(",", "\t"),
         PLAIN.replace(",", ";"),
         PLAIN.replace(",", "\t"),
         PLAIN.replace(",", " , "),
@@ -134,3 +136,28 @@ def test_other_kinds_of_files_and_missing_ones_have_their_codes(tmp_path: Path) 
         read(written(tmp_path, "x", "a.xlsx"))
     with pytest.raises(errors.InputMissing, match="no such file of accesses"):
         read(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("value", ["1e300", "99999999999999999999", "1e309", "nan", "-0.5"])
+def test_numbers_that_no_counter_has_are_refused_with_their_row(value: str, tmp_path: Path) -> None:
+    text = PLAIN + f"2026-01-07,/a/b/C,{value}\n"
+    with pytest.raises(errors.DataError, match="negative, infinite or above 2\\^63") as caught:
+        read(written(tmp_path, text))
+    assert str(caught.value.where).endswith("row 4")
+    largest = PLAIN + "2026-01-07,/a/b/C,9223372036854775807\n"
+    assert read(written(tmp_path, largest))["accesses"][2] == 2.0**63
+
+
+def test_a_column_of_nulls_alone_is_read_where_nulls_may_be(tmp_path: Path) -> None:
+    frame = FRAME.with_columns(users=pl.lit(None))
+    assert read(written(tmp_path, frame, "a.parquet"))["users"].to_list() == [None, None]
+    nothing = FRAME.with_columns(accesses=pl.lit(None))
+    with pytest.raises(errors.DataError, match="have nulls"):
+        read(written(tmp_path, nothing, "b.parquet"))
+
+
+def test_an_error_names_a_few_of_many_columns(tmp_path: Path) -> None:
+    text = ",".join(f"c{number}" for number in range(5000)) + "\n"
+    with pytest.raises(errors.DataError) as caught:
+        read(written(tmp_path, text))
+    assert "c0, c1" in str(caught.value.found) and "and 4,988 more" in str(caught.value.found)

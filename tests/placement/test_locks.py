@@ -14,9 +14,8 @@ import pytest
 from cmsspark import errors
 from cmsspark.placement.locks import locked, read_locks
 from cmsspark.placement.replicas import Replicas
-from tests.placement.test_placement import A, B, copies_of, copy, files, run
+from tests.placement.worlds import A, B, copies_of, copy, run
 
-__all__ = ["files"]  # the fixture
 COLD = "/Cold/x/AOD"
 
 

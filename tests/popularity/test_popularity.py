@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cmsspark.periods import between
 from cmsspark.pipeline import stored_days
 from cmsspark.popularity import features as feature_code
 from cmsspark.popularity import training as training_code
-from cmsspark.popularity.evaluate import evaluate, strata
+from cmsspark.popularity.evaluate import evaluate, evaluated_days, strata
 from cmsspark.popularity.features import Names, features
 from cmsspark.popularity.fitting import calibration, fit, predict
 from cmsspark.popularity.guards import check_guards, check_later_days, shuffles
@@ -25,6 +26,7 @@ from cmsspark.popularity.models import ABOUT, MODELS
 from cmsspark.popularity.scores import area_under_curve, average_precision, metrics
 from cmsspark.popularity.series import MEASURES, Series, read_series, stored_series
 from cmsspark.popularity.training import Label, Weeks
+from cmsspark.popularity.tuning import tune
 from cmsspark.storage import LocalFiles
 from tests.pipeline.partial_days import partial, store_partials, user
 
@@ -249,6 +251,28 @@ def test_evaluation_has_a_row_for_each_week_and_model() -> None:
     assert [(row["week"].weekday(), row["model"]) for row in rows] == [(0, "persistence"), (0, "logistic")] * 2
     with pytest.raises(errors.InputMissing, match="no week can be predicted"):
         evaluate(made_series(days=15), Label(10), ["persistence"])
+
+
+@pytest.mark.parametrize("first", [FIRST, date(2026, 1, 5), date(2026, 1, 6)])
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(first: date, horizon: int) -> None:
+    label = Label(10, weeks=horizon)
+    whole = made_series(60, 8)
+    days = tuple(first + timedelta(days=number) for number in range(60))
+    series = Series(days, whole.datasets, whole.values)
+    with pytest.raises(errors.InputMissing) as caught:
+        evaluated_days(series.until(12), label)
+    assert str(caught.value.found) == f"12 days, {first} to {days[11]}"
+    found = re.search(r"give (\d+) days, to (\S+), or begin earlier", str(caught.value.next_step))
+    assert found is not None
+    needed = int(found[1])
+    assert found[2] == str(days[needed - 1]) and len(evaluated_days(series.until(needed), label)) == 1
+    with pytest.raises(errors.InputMissing):
+        evaluated_days(series.until(needed - 1), label)
+    for count in (needed, needed + 6):
+        with pytest.raises(errors.InputMissing, match="too few weeks to tune on") as caught:
+            tune(series.until(count), label, "logistic", {"ridge": [1.0]})
+        assert f"give {needed + 7} days" in str(caught.value.next_step)
 
 
 def ask(*arguments: object) -> Result:

@@ -39,4 +39,4 @@ class BackgroundServer:
         self.gate.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(120)

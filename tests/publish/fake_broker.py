@@ -66,7 +66,7 @@ class FakeBroker:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(120)
 
     def _accept(self) -> None:
         while True:

@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fake.answers and fake.answers[0].instead == "early" and not fake.requests:
             answer = fake.next(Request(self.path, dict(self.headers), b""))
             self.say(answer)
-            fake.gate.wait(5)
+            fake.gate.wait(60)
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         answer = fake.next(Request(self.path, dict(self.headers), body))
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def silent(self, answer: Answer) -> None:
         """Nothing comes."""
-        self.server_of_tests.gate.wait(30)
+        self.server_of_tests.gate.wait(600)
 
     def drip(self, answer: Answer) -> None:
         """A body of which a byte comes now and then, never all."""

@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         if status == 0:  # silence
             self.close_connection = True
-            self.server_of_tests.gate.wait(30)
+            self.server_of_tests.gate.wait(600)
             return
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():

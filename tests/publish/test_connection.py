@@ -16,13 +16,13 @@ def test_a_name_server_without_an_answer_costs_its_own_deadline_and_no_more() ->
     gate = threading.Event()
 
     def lookup(*arguments: object, **named: object) -> list[object]:
-        gate.wait(20)
+        gate.wait(600)
         return []
 
     started = time.monotonic()
     with pytest.raises(ConnectionLost, match="no answer in 0 s"):
         addresses("broker.example.org", 1, 0.2, lookup)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 300
     gate.set()
 
 

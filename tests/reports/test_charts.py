@@ -32,17 +32,26 @@ def words(chart: Chart) -> str:
     return " ".join(text for text in drawn(chart).itertext())
 
 
-@given(st.floats(0.001, 1e18))
+@given(st.floats(0.001, 1e24))
 def test_a_number_with_a_prefix_is_the_number_to_three_digits(value: float) -> None:
-    match = re.fullmatch(r"([\d.e+-]+) ?([kMGTP]?)", si(value))
+    match = re.fullmatch(r"([\d.e+-]+) ?([kMGTPEZY]?)", si(value))
     assert match
-    size = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}[match[2]]
+    size = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21, "Y": 1e24}[match[2]]
     assert float(match[1]) * size == pytest.approx(value, rel=0.006)
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0"), (999, "999"), (999_999, "1 M"), (1_500, "1.5 k"), (None, "–"), (2.5e12, "2.5 T"), (-1500, "-1.5 k")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (999_999, "1 M"),
+        (1_500, "1.5 k"),
+        (None, "–"),
+        (2.5e12, "2.5 T"),
+        (3.46e18, "3.46 E"),
+        (-1500, "-1.5 k"),
+    ],
 )
 def test_numbers_are_written_with_si_prefixes(value: float | None, shown: str) -> None:
     assert si(value) == shown
@@ -63,9 +72,22 @@ def test_days_are_stacked_and_a_missing_day_is_a_gap() -> None:
     # Heights are written to a tenth.
     assert first[1] == pytest.approx(2 * first[0], abs=0.2) and first[3] == pytest.approx(4 * first[0], abs=0.3)
     assert second[0] == pytest.approx(first[0], abs=0.1) and second[1] == 0
-    assert len(rects(chart, "gap")) == 1
+    # One for the day, one for the legend.
+    assert len(rects(chart, "gap")) == 2
     assert "2026-01-03: not stored" in words(chart)
     assert {"aaa", "eos", "2026-01-01", "2026-01-05"} <= set(words(chart).replace(",", " ").split())
+
+
+@pytest.mark.parametrize("name", ["T2_" + "S" * 120, "i" * 200, "/" + "W" * 80 + "/Run2018A-v1/AOD", "Ü" * 99])
+def test_a_long_name_does_not_reach_its_number(name: str) -> None:
+    """Wide letters ran into the number at the right."""
+    (label,) = [
+        text for text in drawn(bars([(name, 2.3e18)], what="x")).iter("{http://www.w3.org/2000/svg}text")
+        if text.get("class") == "name"
+    ]  # fmt: skip
+    assert label.text is not None and "…" in label.text
+    assert charts._width(label.text) <= WIDTH - charts._width("2.3 E")
+    assert charts._fitting("/ZMM/Run2018A-v1/AOD", WIDTH) == "/ZMM/Run2018A-v1/AOD"
 
 
 def test_no_series_is_left_out_however_many_there_are() -> None:
@@ -77,7 +99,8 @@ def test_no_series_is_left_out_however_many_there_are() -> None:
 @pytest.mark.parametrize("top", [1, 3, 9.5, 870, 1e6, 4.2e15, 0.3])
 def test_ticks_are_round_and_reach_the_top(top: float) -> None:
     ticks = charts._ticks(top)
-    assert ticks[0] == 0 and top <= ticks[-1] <= 2 * top and 3 <= len(ticks) <= 7
+    assert ticks[0] == 0 and top <= ticks[-1] <= max(1, 2 * top) and 2 <= len(ticks) <= 7
+    assert all(tick == int(tick) for tick in ticks), "counts have no halves"
     assert all(si(tick) == si(float(si(tick).split()[0]) * tick / float(si(tick).split()[0])) for tick in ticks[1:])
 
 

@@ -110,8 +110,8 @@ def test_on_a_terminal_no_line_is_wider_than_it_is(columns: str, wanted: int) ->
 
 
 def test_numbers_are_reported_as_people_say_them() -> None:
-    assert [volume(count) for count in (None, 0, 999, 1_500, 2_500_000, 3e9, 4e12, 5.25e15)] == [
-        None, "0 B", "999 B", "1.5 kB", "2.5 MB", "3.0 GB", "4.0 TB", "5.2 PB",
+    assert [volume(count) for count in (None, 0, 999, 1_500, 2_500_000, 3e9, 4e12, 5.25e15, 4.6e18)] == [
+        None, "0 B", "999 B", "1.5 kB", "2.5 MB", "3.0 GB", "4.0 TB", "5.2 PB", "4.6 EB",
     ]  # fmt: skip
     assert [percent(share) for share in (None, 0, 0.00001, 0.5)] == ["–", "0.00%", "<0.01%", "50.00%"]
     assert [number(value) for value in (None, 0, 1_234_567, 2.5)] == ["–", "0", "1,234,567", "2"]

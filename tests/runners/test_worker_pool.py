@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from cmsspark import measured
 from cmsspark.access import AccessBatch, Group
 from cmsspark.errors import DataError, NotAllowed, NotReady
 from cmsspark.pseudonyms import Pseudonyms
@@ -69,6 +72,25 @@ def test_all_tasks_are_read_and_each_process_hands_over_a_stream_once(tmp_path: 
     assert sum(row["read_bytes"] for row in accesses) == 28
     processes = {row["detail"] for row in rows if row["kind"] == "note"}
     assert len(accesses) == len(processes) <= 2
+
+
+def test_what_was_read_is_counted_while_it_runs_where_live_metrics_are_wanted(
+    tmp_path: Path, context: TaskContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured.LiveCounters, "_sums", {})
+    monkeypatch.setenv(measured.VARIABLE, str(tmp_path))
+    file = tmp_path / measured.LIVE_FILE
+    todo = [replace(task, size=number) for number, task in enumerate(tasks(tmp_path, *"1234567"))]
+    with WorkerPool(2) as pool:
+        list(pool.scan(todo, context))
+    assert not file.exists(), "nobody wants it"
+    file.touch()
+    earlier = replace(todo[6], earlier_day=date(2026, 1, 14))
+    for expected in (6, 12):
+        with WorkerPool(2) as pool:
+            list(pool.scan([*todo[:6], earlier], context))
+        counts = json.loads(file.read_text())
+        assert counts == {"records_read": expected, "input_files": expected, "input_bytes": 15 * expected // 6}
 
 
 def test_more_processes_than_tasks_and_no_tasks_at_all(tmp_path: Path, context: TaskContext) -> None:

@@ -73,7 +73,7 @@ def test_stop_ends_a_run_of_another_process(home: Path) -> None:
         assert launcher.stdout is not None and launcher.stdout.readline() == b"worker 0 | up\n"
         assert refused("forget", "long").exit_code == 75
         assert train("stop", "long").stdout == "long: stopped\n"
-        assert launcher.wait(30) == 75
+        assert launcher.wait(300) == 75
         assert launcher.stderr is not None
         launcher.stderr.read()
 

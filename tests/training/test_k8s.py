@@ -165,7 +165,7 @@ def test_a_worker_that_the_cluster_ends_is_reported_at_once(
     began = time.monotonic()
     error = fate_of(cluster, tmp_path, fate)
     assert isinstance(error, WorkerFailed) and "worker 1 of test-run" in str(error) and reason in str(error)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     if "exit code" in reason:
         assert "line of 1" in str(error)
 

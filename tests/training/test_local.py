@@ -77,7 +77,7 @@ def test_a_worker_program_that_is_killed_takes_its_script_with_it(tmp_path: Path
     pid = RunFolder.find(tmp_path / "training", "test-run").output / "worker-0/pid"
     # The kernel has killed it; on a busy machine it takes a moment until it is gone.
     never = threading.Event()
-    for _ in range(300):
+    for _ in range(3_000):
         if is_running(int(pid.read_text())):
             never.wait(0.1)
     assert not is_running(int(pid.read_text()))
@@ -138,13 +138,13 @@ def test_an_interrupted_or_killed_launcher_leaves_no_process(tmp_path: Path, num
             if ready == 2:
                 break
         launcher.send_signal(number)
-        code = launcher.wait(60)
+        code = launcher.wait(300)
         error = launcher.stderr.read()
     assert len(pids) == 6
     if number == signal.SIGKILL:
         # Nobody waits for the workers now: they end by themselves, soon.
         never = threading.Event()
-        for _ in range(300):
+        for _ in range(3_000):
             if any(map(is_running, pids)):
                 never.wait(0.1)
     else:

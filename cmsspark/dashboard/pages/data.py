@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
 
@@ -103,7 +105,9 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
         "AND ($kind = 'all' OR kind = $kind) AND ($tier = '' OR site_tier = $tier) GROUP BY ALL HAVING bytes > 0",
         {"day": day, "kind": kind, "tier": tier},
     )
-    cells = {(shown(site), shown(name)): int(size) for site, name, size in found.rows}
+    cells: Counter[tuple[str, str]] = Counter()
+    for site, name, size in found.rows:
+        cells[shown(site), shown(name)] += int(size)
     rows = _largest(cells, 0)
     columns = _largest(cells, 1)
     kept = {
@@ -123,7 +127,7 @@ def _map(request: PageRequest, day: date, kind: str, tier: str, is_stored: bool)
     return Section(title, [heat], about if part else "")
 
 
-def _largest(cells: dict[tuple[str, str], int], part: int) -> list[str]:
+def _largest(cells: Mapping[tuple[str, str], int], part: int) -> list[str]:
     sums: dict[str, int] = {}
     for key, value in cells.items():
         sums[key[part]] = sums.get(key[part], 0) + value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
@@ -32,6 +33,10 @@ _DATASETS: Final = (
     Column("stratum", "Before", "text", "active: used in the seven days before; dormant: before that; new: never"),
     Column("data_tier", "Data tier"),
 )
+_SITE: Final = Column("site_name", "Site", "text", "where the data were read from")
+#: The job, and its table, of whole datasets and of datasets at sites.
+_JOBS: Final = ("popularity_forecast", "popularity_site_forecast")
+_OF: Final = {"dataset": "at all sites together", "site": "at each site"}
 _QUALITY: Final = (
     Column("first_day", "Week from", "day"),
     Column("model", "Model"),
@@ -46,63 +51,108 @@ _QUALITY: Final = (
 )
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """What the page shows: the forecast of a day, of whole datasets or (``by_site``) of datasets at sites, and of it a
+    stratum and a site; "" is all of them.
+    """
+
+    day: date
+    stratum: str
+    by_site: bool
+    site: str
+
+    @property
+    def job(self) -> str:
+        return _JOBS[self.by_site]
+
+    @property
+    def quality(self) -> str:
+        return "popularity_site_quality" if self.by_site else "popularity_quality"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*_DATASETS[:2], _SITE, *_DATASETS[2:]) if self.by_site else _DATASETS
+
+
 def view(request: PageRequest) -> Content:
-    """The page of a stored forecast and a stratum. Raises InputMissing (66) for a day without one."""
-    days = request.database.days("popularity_forecast")
+    """The page of a stored forecast and a stratum; by site where the address says so. Raises InputMissing (66) for a
+    day without one.
+    """
+    of = choice_parameter(request.parameters, "of", tuple(_OF), "dataset")
+    by_site = of == "site"
+    days = request.database.days(_JOBS[by_site])
+    kinds = Control("of", "Popular", of, list(_OF.items()))
     if not days:
-        note = Note("No forecast is stored. Run: run_spark popularity_forecast --date DAY")
-        return Content("Forecasts", [], notes=[note])
+        what = "forecast by site" if by_site else "forecast"
+        note = Note(f"No {what} is stored. Run: run_spark {_JOBS[by_site]} --date DAY")
+        others = request.database.days(_JOBS[not by_site])
+        return Content("Forecasts", [], controls=[kinds] if others else [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
     if day not in days:
         raise InputMissing(f"no forecast is stored for {day}", found=f"{days[0]} to {days[-1]}, {len(days)} forecasts")
     stratum = choice_parameter(request.parameters, "stratum", _STRATA, "all")
+    chosen = _Chosen(day, stratum, by_site, request.parameters.get("site", "") if by_site else "")
     judged = request.database.query(
-        f"SELECT {', '.join(column.name for column in _QUALITY)} FROM popularity_quality "
+        f"SELECT {', '.join(column.name for column in _QUALITY)} FROM {chosen.quality} "
         "WHERE day = $day AND stratum = $stratum ORDER BY first_day, model",
         {"day": day, "stratum": stratum},
     )
-    sections = [_datasets(request, day, stratum), _quality(judged)]
+    sections = [_datasets(request, chosen), _quality(judged, by_site=by_site)]
+    named = [(one.isoformat(), one.isoformat()) for one in reversed(days)]
     controls = [
-        Control(
-            "day", "Forecast from", day.isoformat(), [(one.isoformat(), one.isoformat()) for one in reversed(days)]
-        ),
+        kinds, Control("day", "Forecast from", day.isoformat(), named),
+        *([_sites(request, chosen)] if by_site else []),
         Control("stratum", "Datasets", stratum, [(name, name) for name in _STRATA]),
-    ]
-    about = f"What is popular from {day} on, predicted from the days before it."
+    ]  # fmt: skip
+    where = ", and at which sites" if by_site else ""
+    about = f"What is popular from {day} on{where}, predicted from the days before it."
     return Content("Forecasts", sections, about, controls)
 
 
-def _datasets(request: PageRequest, day: date, stratum: str) -> Section:
+def _sites(request: PageRequest, chosen: _Chosen) -> Control:
+    """The form's field for the site."""
+    sql = f"SELECT DISTINCT site_name FROM {chosen.job} WHERE day = $day ORDER BY site_name"
+    names = [row[0] for row in request.database.query(sql, {"day": chosen.day}).rows]
+    if chosen.site and chosen.site not in names:
+        names.insert(0, chosen.site)
+    return Control("site", "Site", chosen.site, [("", "all"), *((name, shown(name)) for name in names)])
+
+
+def _datasets(request: PageRequest, chosen: _Chosen) -> Section:
     where = "WHERE day = $day AND ($stratum = 'all' OR stratum = $stratum)"
-    values = {"day": day, "stratum": stratum}
-    names = ", ".join(column.name for column in _DATASETS)
-    found = request.database.query(
-        f"SELECT {names} FROM popularity_forecast {where} ORDER BY rank LIMIT {_SHOWN}", values
-    )
+    values = {"day": chosen.day, "stratum": chosen.stratum}
+    if chosen.site:
+        where, values = f"{where} AND site_name = $site", {**values, "site": chosen.site}
+    names = ", ".join(column.name for column in chosen.columns)
+    table = chosen.job
+    found = request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank LIMIT {_SHOWN}", values)
     count, likely, threshold, label, model = request.database.query(
         "SELECT count(*), count(*) FILTER (WHERE probability >= 0.5), max(threshold), max(label), max(model) "
-        f"FROM popularity_forecast {where}",
+        f"FROM {table} {where}",
         values,
     ).rows[0]
     if not count:
         return Section("Most probable datasets", [Note("The forecast has no such dataset.")])
     means = "by bytes" if threshold is None else f"> {threshold:g}"
+    of = "datasets at sites" if chosen.by_site and not chosen.site else "datasets"
     figures = Figures([
-        Figure("Probably popular", f"{likely:,}", f"of the first {count:,} datasets by rank"),
+        Figure("Probably popular", f"{likely:,}", f"of the first {count:,} {of} by rank"),
         Figure("Popular means", means, label or "accesses in the week"),
         Figure("Model", shown(model)),
     ])  # fmt: skip
     rows = [(row[0], Cell(row[1], request.link("dataset", name=row[1])), *row[2:]) for row in found.rows]
 
     def everything() -> Any:
-        return request.database.query(f"SELECT {names} FROM popularity_forecast {where} ORDER BY rank", values).table
+        return request.database.query(f"SELECT {names} FROM {table} {where} ORDER BY rank", values).table
 
     caption = "Datasets by the probability to be popular"
-    table = Table("forecast", _DATASETS, rows, caption, everything, row_count=count, bars=2, limit=_SHOWN)
-    return Section("Most probable datasets", [figures, table])
+    bars = [column.name for column in chosen.columns].index("probability")
+    drawn = Table("forecast", chosen.columns, rows, caption, everything, row_count=count, bars=bars, limit=_SHOWN)
+    return Section("Most probable datasets", [figures, drawn])
 
 
-def _quality(judged: Any) -> Section:
+def _quality(judged: Any, *, by_site: bool) -> Section:
     title = "How good such forecasts were"
     if not judged.rows:
         return Section(title, [Note("No past week could be judged: the store had too few days before the forecast.")])
@@ -119,6 +169,8 @@ def _quality(judged: Any) -> Section:
         "Week from", "Average precision", table=table,
     )  # fmt: skip
     about = "persistence: what was popular in the week before is predicted to be popular again."
+    if by_site:
+        about = f"Of all sites together. {about[0].upper()}{about[1:]} Datasets are counted once for each site."
     return Section(title, [chart], about)
 
 

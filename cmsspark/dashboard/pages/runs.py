@@ -25,7 +25,7 @@ from cmsspark.dashboard.widgets import (
     Table,
     shown,
 )
-from cmsspark.errors import UsageError
+from cmsspark.errors import NotReady, UsageError
 from cmsspark.query.database import Database
 from cmsspark.reports.day_report import BINS, counts
 from cmsspark.store.day_states import WORDS
@@ -47,7 +47,8 @@ def view(request: PageRequest) -> Content:
             "Runs", [], notes=[Note("No run is stored. Run: cmsspark daily, or run_spark data_aggregation --date DAY")]
         )
     last = day_parameter(request.parameters, "to", stored[-1])
-    first = day_parameter(request.parameters, "from", last - timedelta(days=_DAYS - 1))
+    default = date.fromordinal(max(1, last.toordinal() - _DAYS + 1))
+    first = day_parameter(request.parameters, "from", default)
     if not 0 <= (last - first).days < _MOST:
         raise UsageError(f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}")
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
@@ -254,7 +255,16 @@ def report(database: Database, job: str, interval: str, run: str) -> Response:
     page = run_index.report_path(database.fout, job, interval, run)
     if page is None:
         abort(404)
-    answer = Response(page.read_bytes(), mimetype="text/html")
+    try:
+        content = page.read_bytes()
+    except OSError as error:
+        raise NotReady(
+            "the report of the run cannot be read",
+            where=page,
+            found=error.strerror,
+            next_step="load this page again; where it stays so, look at the file",
+        ) from None
+    answer = Response(content, mimetype="text/html")
     answer.headers["Content-Security-Policy"] = security.REPORT_POLICY
     return answer
 

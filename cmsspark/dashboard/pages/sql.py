@@ -12,6 +12,8 @@ from cmsspark.query.database import QueryResult
 
 #: Seconds of a query, rows on the page and in a download, characters of a query, queries at once.
 SECONDS, ROWS, DOWNLOADED, CHARACTERS, AT_ONCE = 20.0, 500, 200_000, 8_000, 2
+#: Bytes of a result, as Arrow has it.
+BYTES: Final = 100_000_000
 _EXAMPLE: Final = (
     "SELECT data_tier, sum(nacc) AS accesses, sum(read_bytes) AS bytes\n"
     "FROM data_aggregation\nWHERE day = (SELECT max(day) FROM data_aggregation)\n"
@@ -51,7 +53,7 @@ def _run(request: PageRequest, sql: str, rows: int) -> QueryResult:
     if not _RUNNING.acquire(timeout=SECONDS):
         raise NotReady("other queries are running", found=f"{AT_ONCE} at once", next_step="run it again later")
     try:
-        return request.database.query(sql, max_rows=rows, max_seconds=SECONDS)
+        return request.database.query(sql, max_rows=rows, max_seconds=SECONDS, max_bytes=BYTES)
     finally:
         _RUNNING.release()
 

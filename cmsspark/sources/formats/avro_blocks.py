@@ -20,7 +20,7 @@ SNAPPY_CHECK: Final = 4
 _NOTHING: Final = 64
 #: Bytes that a byte of a block becomes at most, by its codec; each record takes one of them. With a larger count polars
 #: asks for memory and ends the process where there is none. The other codecs it does not read.
-_MOST: Final[Mapping[str, float]] = {"null": 1, "snappy": 22, "deflate": 1033}
+MOST: Final[Mapping[str, float]] = {"null": 1, "snappy": 22, "deflate": 1033}
 
 
 class Block(NamedTuple):
@@ -61,7 +61,7 @@ def _block(content: bytes, at: int, begin: int, codec: str) -> Block:
     """The block whose numbers stand at ``at``; ``begin`` is for messages."""
     count, at = _long(content, at)
     size, at = _long(content, at)
-    if size < 0 or not 0 <= count <= size * _MOST.get(codec, math.inf) or (not count and size > _NOTHING):
+    if size < 0 or not 0 <= count <= size * MOST.get(codec, math.inf) or (not count and size > _NOTHING):
         raise DamagedBlock(f"a block at byte {begin} names {count} records in {size} bytes")
     return Block(count, at, at + size)
 

@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 from cmsspark.errors import DataError
 from cmsspark.sources.formats import avro_blocks
 from cmsspark.sources.formats.avro_blocks import SYNC, DamagedBlock
-from cmsspark.sources.formats.fast_avro import CODECS
+from cmsspark.sources.formats.avro_codecs import CODECS
 
 _STEP: Final = 1 << 20
 #: The most bytes of a block's two numbers.
@@ -42,7 +42,7 @@ class PlainBlock:
 
 
 def open_container(stream: IO[bytes], file: str) -> Container | None:
-    """Read a header; None for an empty file. Raises DataError (65) where it is damaged."""
+    """Read a header; None for an empty file. Raises DataError (65) where it is damaged or names another codec."""
     import fastavro
 
     head = stream.read(_STEP)
@@ -60,9 +60,17 @@ def open_container(stream: IO[bytes], file: str) -> Container | None:
                     raise
                 head += rest
         reader = fastavro.reader(io.BytesIO(head))
-        return Container(without_logical_types(reader.writer_schema), reader.codec, head[begin - SYNC : begin], begin)
+        schema, codec = without_logical_types(reader.writer_schema), reader.codec
     except Exception as error:  # fastavro raises many kinds for damage
         raise damaged(file, error) from None
+    if codec not in CODECS:
+        raise DataError(
+            f"an Avro file packed with {', '.join(list(CODECS)[:-1])} or {list(CODECS)[-1]} is wanted",
+            where=file,
+            found=f"the codec {codec}",
+            next_step="fetch the file again from its source, or write it with another codec",
+        )
+    return Container(schema, codec, head[begin - SYNC : begin], begin)
 
 
 def without_logical_types(schema: Any) -> Any:

@@ -22,7 +22,6 @@ from cmsspark.names import is_block
 from cmsspark.sources.formats import avro_ranges
 from cmsspark.sources.formats.avro_blocks import DamagedBlock
 from cmsspark.sources.formats.avro_ranges import Container, PlainBlock
-from cmsspark.sources.formats.fast_avro import CODECS
 from cmsspark.sources.values import MAX_LONG, Malformed
 
 _columns: Final[Any] = compiled("sources.formats.avro_columns")
@@ -106,12 +105,8 @@ class TableReader:
         if container is None:
             return
         fields = self._fields(container.schema, file)
-        if container.codec in CODECS:
-            blocks = avro_ranges.blocks_of_range(stream, container, file, first, last)
-            yield from self._pieces(blocks, container, fields, file)
-        elif first == 0:
-            # A codec that only fastavro reads: one task reads the file.
-            yield from self._slow_pieces(stream, container, fields, file)
+        blocks = avro_ranges.blocks_of_range(stream, container, file, first, last)
+        yield from self._pieces(blocks, container, fields, file)
 
     def _fields(self, schema: Any, file: str) -> dict[str, str]:
         """The file's name of each required column. Raises DataError (65) with the difference to what is required."""
@@ -207,24 +202,6 @@ class TableReader:
         if kind == DID and is_block(text):
             return [3, *hashes, _signed(xxhash.xxh64_intdigest(raw.partition(b"#")[0]))]
         return [1, *hashes, 0]
-
-    def _slow_pieces(
-        self, stream: IO[bytes], container: Container, fields: Mapping[str, str], file: str
-    ) -> Iterator[TablePiece]:
-        import fastavro
-
-        stream.seek(0)
-        try:
-            blocks: Any = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
-            for block in blocks:
-                begin, count = block.offset, block.num_records
-                rows = _rows(block.bytes_.getvalue(), count, container.schema)
-                left = [(f"block at byte {begin}, row {row}", values) for row, values in enumerate(rows)]
-                yield self._piece(None, left, fields, file, count)
-        except DataError:
-            raise
-        except Exception as error:  # fastavro raises many kinds for damage
-            raise avro_ranges.damaged(file, error) from None
 
 
 def plain_text(value: Any, field_name: str) -> str:

@@ -6,13 +6,13 @@ Where it was not compiled, or a file is not plain, :mod:`cmsspark.sources.format
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cmsspark.access import AccessBatch
 from cmsspark.compiled import compiled
-from cmsspark.sources.formats.avro_blocks import SNAPPY_CHECK, Block, DamagedBlock, check_snappy
+from cmsspark.sources.formats.avro_blocks import Block, DamagedBlock
+from cmsspark.sources.formats.avro_codecs import CODECS
 from cmsspark.sources.formats.fast_json import Numbers
 
 _packed: Final[Any] = compiled("sources.formats.packed")
@@ -116,30 +116,3 @@ def rows_of(left: Left, schema: Any) -> list[Mapping[str, Any]]:
     kind = {"type": "array", "items": schema}
     rows: Any = fastavro.schemaless_reader(array, kind, None, handle_unicode_errors="surrogateescape")
     return list(rows)
-
-
-def _snappy(block: memoryview) -> Any:
-    """What a block holds; None where it is damaged."""
-    import cramjam
-
-    try:
-        content = bytes(cramjam.snappy.decompress_raw(block[:-SNAPPY_CHECK]))
-        check_snappy(content, block[-SNAPPY_CHECK:])
-    except (cramjam.DecompressionError, DamagedBlock):
-        return None
-    return content
-
-
-def _deflate(block: memoryview) -> Any:
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        content = inflate.decompress(block)
-    except zlib.error:
-        return None
-    # fastavro cuts zlib's frame off, and leaves three of the four bytes of its checksum.
-    rest = zlib.adler32(content).to_bytes(4, "big")[:3]
-    return content if inflate.eof and inflate.unused_data in (b"", rest) else None
-
-
-#: By codec, what a block holds; None where it is damaged.
-CODECS: Final[Mapping[str, Callable[[memoryview], Any]]] = {"null": bytes, "snappy": _snappy, "deflate": _deflate}

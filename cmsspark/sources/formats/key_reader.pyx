@@ -28,6 +28,7 @@ cdef enum:
     TEXT_SLOTS = 16
     LONG_SLOTS = 8
     BUCKETS = 256
+    NO_NAMES = 4
     # Learned keys, a table of their hashes, and the bytes of all of them.
     LEARNED = 4096
     HASHES = 16384
@@ -54,10 +55,10 @@ cdef struct Found:
 
 
 cdef struct Learned:
-    # A key with its quotes and what stands before its value, the needed key that it is (-1: none), and the key that came
-    # behind it last (-1: none yet).
+    # A key with its quotes and what stands before its value, the needed key that it is (-1: none), and the two keys that
+    # came behind it last (-1: none yet).
     Py_ssize_t begin, size, key_size
-    int place, after
+    int place, after, before_that
 
 
 cdef class KeyLines(LineReader):
@@ -65,8 +66,8 @@ cdef class KeyLines(LineReader):
 
     ``may_be_flat``: where a record has no ``data``, its fields are the record's own; the first text must be among them.
 
-    Most keys come behind the same key as in the lines before. So each key that was seen knows which one came behind it
-    last; where that one stands there again, nothing is searched.
+    Most keys come behind the same key as in the lines before, or behind that one where a field between them is empty. So
+    each key that was seen knows which two came behind it last; where one of them stands there again, nothing is searched.
     """
 
     cdef Key keys[KEYS]
@@ -107,7 +108,8 @@ cdef class KeyLines(LineReader):
         self.learned_bytes = <unsigned char*>more(NULL, LEARNED_BYTES)
         for place in range(HASHES):
             self.hashes[place] = -1
-        self.learned[BEGIN_OF_DATA].after = self.learned[BEGIN_OF_RECORD].after = -1
+        for place in (BEGIN_OF_DATA, BEGIN_OF_RECORD):
+            self.learned[place].after = self.learned[place].before_that = -1
         self.learned_count, self.learned_size = 2, 0
         self.may_be_flat = may_be_flat
         self.day = day
@@ -153,7 +155,7 @@ cdef class KeyLines(LineReader):
     cdef int _scan(self, Bytes at, Bytes end, Found* of_data, Found* of_record, int64_t* timestamp) noexcept nogil:
         """1 where the needed values are in ``of_data``, 2 where they are in ``of_record``, 0 where that is uncertain."""
         cdef Member member
-        cdef bint has_data = False, has_metadata = False
+        cdef bint has_data = False, has_metadata = False, has_more = True
         cdef int last = BEGIN_OF_RECORD
         timestamp[0] = -1
         self._forget(of_data)
@@ -182,15 +184,12 @@ cdef class KeyLines(LineReader):
                 at = past_value(at, end)
             if at == NULL:
                 return 0
-            at = past_spaces(at, end)
-            if at == end:
+            at = _past_comma(at, end, &has_more)
+            if at == NULL:
                 return 0
-            if at[0] == b"}":
+            if not has_more:
                 break
-            if at[0] != b",":
-                return 0
-            at += 1
-        if at + 1 != end:
+        if at != end:
             return 0
         if has_data:
             return 1
@@ -208,6 +207,7 @@ cdef class KeyLines(LineReader):
     cdef Bytes _object(self, Bytes at, Bytes end, Found* found) noexcept nogil:
         """The end of the object at ``at``, whose needed values are kept; NULL where it is not plain."""
         cdef Member member
+        cdef bint has_more = True
         cdef int last = BEGIN_OF_DATA
         at = past_spaces(at + 1, end)
         if at < end and at[0] == b"}":
@@ -219,40 +219,46 @@ cdef class KeyLines(LineReader):
             at = self._value(at, end, &member, found)
             if at == NULL:
                 return NULL
-            at = past_spaces(at, end)
-            if at == end:
-                return NULL
-            if at[0] == b"}":
-                return at + 1
-            if at[0] != b",":
-                return NULL
-            at += 1
+            at = _past_comma(at, end, &has_more)
+            if at == NULL or not has_more:
+                return at
 
     cdef inline Bytes _next(self, Bytes at, Bytes end, Member* member, int* last) noexcept nogil:
         """The begin of the value of the member at ``at``, whose key is kept; NULL where there is none.
 
         ``last``: the learned key before it, -1 for none; it becomes that of this member.
         """
-        cdef int number = self.learned[last[0]].after if last[0] >= 0 else -1
-        cdef Learned* learned
-        cdef Bytes begin
+        cdef Learned* previous = &self.learned[last[0]] if last[0] >= 0 else NULL
+        cdef int number
+        cdef Bytes value
         at = past_spaces(at, end)
-        if number >= 0:
-            learned = &self.learned[number]
-            if end - at > learned.size and is_same(at, self.learned_bytes + learned.begin, learned.size):
-                member.key, member.size, member.place = at + 1, learned.key_size, learned.place
-                last[0] = number
-                return past_spaces(at + learned.size, end)
-        begin = at
-        at = past_key(begin, end, member)
-        if at == NULL:
+        if previous != NULL:
+            value = self._past_learned(at, end, previous.after, member, last)
+            if value == NULL:
+                value = self._past_learned(at, end, previous.before_that, member, last)
+            if value != NULL:
+                return past_spaces(value, end)
+        value = past_key(at, end, member)
+        if value == NULL:
             return NULL
         member.place = self._place_of(member)
-        number = self._learn(begin, at - begin, member)
-        if last[0] >= 0:
-            self.learned[last[0]].after = number
+        number = self._learn(at, value - at, member)
+        if previous != NULL and number != previous.after:
+            previous.before_that, previous.after = previous.after, number
         last[0] = number
-        return at
+        return value
+
+    cdef inline Bytes _past_learned(self, Bytes at, Bytes end, int number, Member* member, int* last) noexcept nogil:
+        """The end of the learned key ``number`` (-1: none) where it stands at ``at``, else NULL."""
+        cdef Learned* learned
+        if number < 0:
+            return NULL
+        learned = &self.learned[number]
+        if end - at <= learned.size or not is_same(at, self.learned_bytes + learned.begin, learned.size):
+            return NULL
+        member.key, member.size, member.place = at + 1, learned.key_size, learned.place
+        last[0] = number
+        return at + learned.size
 
     cdef int _place_of(self, Member* member) noexcept nogil:
         """The place of a needed key, -1 for another."""
@@ -277,7 +283,7 @@ cdef class KeyLines(LineReader):
         learned = &self.learned[self.learned_count]
         memcpy(self.learned_bytes + self.learned_size, at, size)
         learned.begin, learned.size, learned.key_size = self.learned_size, size, member.size
-        learned.place, learned.after = member.place, -1
+        learned.place, learned.after, learned.before_that = member.place, -1, -1
         self.learned_size += size
         self.hashes[place] = self.learned_count
         self.learned_count += 1
@@ -331,9 +337,10 @@ cdef class AccessLines(KeyLines):
     """
 
     cdef Keys access_keys
-    cdef int reads, site, server, source, target, source_status, target_status
+    cdef int reads, site, server, source, target, source_status, target_status, no_name_count
     cdef int64_t write_only
     cdef tuple no_names
+    cdef Text no_name_texts[NO_NAMES]
 
     def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, no_names, ends):
         self.access_keys = Keys(shared, group)
@@ -342,6 +349,11 @@ cdef class AccessLines(KeyLines):
         self.reads = reads
         self.write_only = 0
         self.no_names = tuple(name.encode() for name in no_names)
+        if len(self.no_names) > NO_NAMES:
+            raise ValueError("more names than there are places")
+        for place, name in enumerate(self.no_names):
+            self.no_name_texts[place].at, self.no_name_texts[place].size = <Bytes><char*>name, len(name)
+        self.no_name_count = len(self.no_names)
         self.site, self.server, self.source, self.target, self.source_status, self.target_status = ends
 
     def bins(self):
@@ -354,15 +366,16 @@ cdef class AccessLines(KeyLines):
         cdef int64_t size, group
         cdef Bytes name = NULL
         cdef Py_ssize_t length
+        cdef int place
         if not self._is_of_day(timestamp):
             return True
         size = _size_read(found.longs, self.reads, self.longs)
         if size < 0:
             self.write_only += 1
             return True
-        for no_name in self.no_names:
-            length = len(no_name)
-            if found.texts[0].size == length and not memcmp(found.texts[0].at, <char*>no_name, length):
+        for place in range(self.no_name_count):
+            length = self.no_name_texts[place].size
+            if found.texts[0].size == length and is_same(found.texts[0].at, self.no_name_texts[place].at, length):
                 found.texts[0].size = -1
                 break
         self._shorten(found.texts)
@@ -450,6 +463,17 @@ cdef class JobLines(KeyLines):
         row.append(None if timestamp < 0 else timestamp)
         self.rows.append(tuple(row))
         return 0
+
+
+cdef inline Bytes _past_comma(Bytes at, Bytes end, bint* has_more) noexcept nogil:
+    """The begin of the next member behind a value, or the end of the object; NULL for anything else."""
+    if at < end and at[0] == b",":
+        return at + 1
+    at = past_spaces(at, end)
+    if at == end or (at[0] != b"," and at[0] != b"}"):
+        return NULL
+    has_more[0] = at[0] == b","
+    return at + 1
 
 
 cdef inline int _bucket(Bytes at, Py_ssize_t size) noexcept nogil:

@@ -3,6 +3,8 @@
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tests.monitor.sampled import until_sampled
+
 spark = SparkSession.builder.appName("healthy").getOrCreate()
 rows = spark.range(0, 200_000, 1, 4).select((F.col("id") % 97).alias("key"), F.rand(7).alias("value"))
 sums = rows.groupBy("key").agg(F.sum("value").alias("total")).cache()
@@ -12,8 +14,13 @@ print(rows.join(sums, on="key", how="inner").where("value > 0.5").count() > 0)
 
 
 def twice(batches):
-    for batch in batches:
-        yield batch
+    from tests.monitor.sampled import until_sampled
+
+    # Spark takes the metrics of an executor each second, and keeps those of tasks that run: three samples of ours last
+    # longer than that.
+    for _ in range(3):
+        until_sampled(lambda sample: sample.get("workers", 0) > 0 and sample.get("driver_python_rss", 0) > 0)
+    yield from batches
 
 
 print(rows.mapInArrow(twice, rows.schema).count())
