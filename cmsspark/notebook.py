@@ -31,12 +31,14 @@ from cmsspark.resources import resource
 from cmsspark.runners.session import has_session
 from cmsspark.runners.session import session as _session
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
+from cmsspark.storage import Files, is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cmsspark.pipeline.request import DayRequest
+    from cmsspark.settings import Settings
 
 #: Kinds of tables that functions return.
 Kind = Literal["pandas", "arrow", "polars"]
@@ -74,11 +76,12 @@ def read(
         >>> cms.read("partials", "2026-01-15", columns=["nacc"], to="arrow", fout="/data/results").column_names
         ['nacc']
     """
-    from cmsspark.pipeline.stored_columns import files_of, table_rows
+    from cmsspark.pipeline.stored_columns import table_rows
     from cmsspark.schemas import stored_table
     from cmsspark.store.results import current
 
-    store = store_of(fout, settings_of(settings_file))
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
     job = job_of_table(table)
     name = job.name if table in job.aliases else table
     wanted = list(columns) if columns is not None else stored_table(name).names
@@ -86,10 +89,10 @@ def read(
         found = ", ".join(stored_table(name).names)
         raise UsageError(f"{name} has no column {', '.join(unknown)}", found=found)
     interval = _interval(when, last)
-    files = files_of(store, "cmsspark notebook")
+    files = _files(store, settings)
     chosen: list[Interval] = [interval]
     if isinstance(interval, Period) and not job.of_periods:
-        stored = set(days(name, fout=store))
+        stored = set(days(name, fout=store, settings_file=settings_file))
         missing = [day for day in interval.days if day not in stored]
         chosen = [day for day in interval.days if day in stored]
         _check_missing(name, store, interval, missing, chosen, allow_missing=allow_missing)
@@ -112,7 +115,8 @@ def sql(
     """Return the rows of an SQL query over all stored tables and days. Needs the extra ``cmsspark[sql]``.
 
     Each stored table is a view, as for ``cmsspark sql`` (``docs/sql.md``). ``parameters`` fill ``?`` or ``$name``.
-    ``max_rows`` keeps the first rows. Raises UsageError (2) for a wrong query, NotReady (75) after ``max_seconds``.
+    ``max_rows`` keeps the first rows. Raises UsageError (2) for a wrong query, InputMissing (66) for a missing store,
+    NotReady (75) after ``max_seconds``.
 
     Example:
         >>> top = cms.sql(
@@ -122,11 +126,12 @@ def sql(
         >>> list(top.columns), len(top) > 0
         (['stream', 'nacc'], True)
     """
-    from cmsspark.pipeline.stored_columns import files_of
+    from cmsspark.pipeline.stored_columns import existing_store
     from cmsspark.query.database import Database
 
-    store = store_of(fout, settings_of(settings_file))
-    with Database(store, files=files_of(store, "cmsspark notebook")) as database:
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    with Database(store, files=existing_store(_files(store, settings), store)) as database:
         result = database.query(query, parameters, max_rows=max_rows, max_seconds=max_seconds)
     return _converted(result.table, to)
 
@@ -138,10 +143,21 @@ def days(table: str = "data_aggregation", *, fout: str | None = None, settings_f
         >>> cms.days(fout="/data/results")
         [datetime.date(2026, 1, 15)]
     """
-    from cmsspark.pipeline.stored_columns import files_of, stored_days
+    from cmsspark.pipeline.stored_columns import stored_days
 
-    store = store_of(fout, settings_of(settings_file))
-    return stored_days(files_of(store, "cmsspark notebook"), store, job_of_table(table).name)
+    settings = settings_of(settings_file)
+    store = store_of(fout, settings)
+    return stored_days(_files(store, settings), store, job_of_table(table).name)
+
+
+def _files(store: str, settings: Settings) -> Files:
+    """The file system of a store. What a JVM that it takes prints goes where that of :func:`session` goes."""
+    from cmsspark.pipeline.stored_columns import files_of
+
+    if is_local(store) or has_session():
+        return files_of(store, "cmsspark notebook", settings)
+    with _stderr_in(settings.state_dir / SPARK_LOG):
+        return files_of(store, "cmsspark notebook", settings)
 
 
 def session(app: str = "cmsspark notebook", **conf: str) -> SparkSession:

@@ -18,7 +18,10 @@ from nbclient import NotebookClient
 import cmsspark as cms
 from cmsspark import notebook
 from cmsspark.errors import InputMissing, UsageError
+from cmsspark.pipeline import stored_columns
 from cmsspark.schemas import stored_table
+from cmsspark.settings import Settings
+from tests.query.far_files import FAR, FarFiles
 from tests.query.stores import FIRST, HISTORY, days, make_store
 
 TOP = Path(__file__).resolve().parents[1]
@@ -83,6 +86,32 @@ def test_a_query_gives_the_same_rows(store: str) -> None:
     read = cms.read("partials", "2026-01-06", fout=store).groupby("stream")["nacc"].sum()
     assert dict(zip(frame["stream"], frame["nacc"], strict=True)) == read.to_dict()
     assert cms.sql("from partials", max_rows=2, to="arrow", fout=store).num_rows == 2
+
+
+def test_a_query_of_a_store_that_is_not_there_fails(store: str) -> None:
+    with pytest.raises(InputMissing, match="a store is wanted"):
+        cms.sql("select 1 from partials", fout=store + "-of-another-name")
+
+
+def test_a_store_elsewhere_is_reached_by_the_options_of_the_named_settings(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = tmp_path / "named.yaml"
+    named.write_text(f"state_dir: {tmp_path}\nspark: {{spark.hadoop.fs.s3a.endpoint: 'http://127.0.0.1:9'}}\n")
+    endpoints = []
+
+    def files_of(fout: str, _app: str, settings: Settings) -> FarFiles:
+        assert fout == FAR
+        endpoints.append(settings.spark["spark.hadoop.fs.s3a.endpoint"])
+        return FarFiles(store)
+
+    monkeypatch.setattr(stored_columns, "files_of", files_of)
+    where = {"fout": FAR, "settings_file": str(named)}
+    assert cms.days("partials", **where) == days(3)
+    assert len(cms.read("partials", "2026-01-05", "2026-01-06", columns=["nacc"], **where)) == 600
+    assert cms.sql("select count(*) as n from partials", **where)["n"].tolist() == [900]
+    assert set(endpoints) == {"http://127.0.0.1:9"}
+    assert len(endpoints) == 4
 
 
 @pytest.fixture(scope="module")

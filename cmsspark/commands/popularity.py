@@ -198,8 +198,8 @@ def _scores(series: Series, number: int, model: str, label: Label, seed: int) ->
     from cmsspark.popularity.training import Weeks
 
     past = series.until(number)
-    if model not in MODELS and Path(model).is_dir():
-        loaded = saved.load(Path(model))
+    loaded = None if model in MODELS else saved.find(model)
+    if loaded is not None:
         click.echo(f"model {loaded.folder.name}: {loaded.card['about']}", err=True)
         return loaded.predict(Weeks(past, loaded.label), number)
     weeks = Weeks(past, label)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cmsspark.errors import InputMissing, UsageError
+from cmsspark.errors import UsageError
 from cmsspark.pipeline.options import settings_of, store_of, store_options
 from cmsspark.plurals import number_of
 from cmsspark.query import output
@@ -64,13 +64,10 @@ def command(
 
 
 def _open(store: str, memory: str | None, settings: Settings) -> Database:
-    from cmsspark.pipeline.stored_columns import files_of
+    from cmsspark.pipeline.stored_columns import existing_store, files_of
     from cmsspark.query.database import Database
 
-    files = files_of(store, "cmsspark sql", settings)
-    if files.stat(store) is None:
-        next_step = "check --fout, or make a first day: run_spark data_aggregation --date DAY"
-        raise InputMissing("a store is wanted", where=store, found="nothing of that name", next_step=next_step)
+    files = existing_store(files_of(store, "cmsspark sql", settings), store)
     return Database(store, files=files, memory=memory)
 
 

@@ -178,7 +178,7 @@ def _page(services: Services, page: str) -> Any:
     if download:
         return downloads.answer(content, download, asked.parameters.get("format", "csv"))
     rollups = asked.snapshot if services.keeper.is_loaded else None
-    content = replace(content, notes=[*content.notes, *asked.unread_notes(content.controls)])
+    content = replace(content, notes=[*content.notes, *asked.unread_notes(content)])
     return render_template("page.html", content=content, asked=asked, rollups=rollups, **_common(services, page))
 
 

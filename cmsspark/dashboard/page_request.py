@@ -136,13 +136,15 @@ class PageRequest:
             controls.append(Control(name, FILTERS[name], current, choices))
         return controls
 
-    def unread_notes(self, controls: Sequence[Control]) -> list[Note]:
+    def unread_notes(self, content: Content) -> list[Note]:
         """That the page has left out parameters, such as a filter that its form does not have."""
-        fields = {control.name for control in controls}
+        fields = {control.name for control in content.controls}
         unread = set(self.parameters.unread) if isinstance(self.parameters, Parameters) else set()
         # Every page with a period reads all filters, and some use only a few of them.
         unread |= {name for name in FILTERS if fields and self.parameters.get(name) and name not in fields}
         names = [name for name in self.parameters if name in unread - _WITHOUT_HARM]
+        if not content.sections:
+            return []  # nothing is stored yet that could be chosen from
         if not names:
             return []
         text = ", ".join(shown(name[:40]) for name in names[:8]) + (" …" if len(names) > 8 else "")

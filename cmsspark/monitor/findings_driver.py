@@ -141,7 +141,8 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
     """A worker that grows over the ends of tasks: what a task needs itself, it gives back or keeps once."""
     by_pid: dict[int, list[tuple[int, int]]] = {}
     for sample in metrics.samples:
-        if sample.largest_worker is not None and sample.largest_worker_rss is not None:
+        # A process that ends has given its pages back before it is gone.
+        if sample.largest_worker is not None and sample.largest_worker_rss:
             by_pid.setdefault(sample.largest_worker, []).append((sample.at_ms, sample.largest_worker_rss))
     for pid, sampled in by_pid.items():
         points = _without_rests(sampled, metrics.task_spans)

@@ -145,8 +145,8 @@ class TreeSampler:
 
     def _children(self, pid: int) -> list[int]:
         """The children of each thread of a process."""
-        seen, found = self._seen.get(pid), []
-        threads = [str(pid)]
+        seen, threads = self._seen.get(pid), [str(pid)]
+        found: list[int] = []
         if seen is not None and seen.threads > 1:
             with suppress(OSError):
                 threads = os.listdir(f"/proc/{pid}/task")

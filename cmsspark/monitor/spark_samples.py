@@ -101,7 +101,8 @@ class TreeReader:
             # Children that were waited for are in it: workers that ended count.
             self._cpu[pid] = sum(int(fields[number]) for number in (11, 12, 13, 14))
             self._virtual[pid] = int(fields[20])
-            return int(fields[21]) * _PAGE
+            # One without pages is ending: nothing of it is a figure any more.
+            return int(fields[21]) * _PAGE or None
         except (OSError, ValueError, IndexError):
             return None
 

@@ -33,6 +33,14 @@ def files_of(fout: str, app: str, settings: Settings | None = None) -> Files:
     return files_for(fout, small_session(app, settings))
 
 
+def existing_store(files: Files, store: str) -> Files:
+    """``files`` again. Raises InputMissing (66) where there is no such store: each of its tables would have no rows."""
+    if files.stat(store) is None:
+        next_step = "check --fout, or make a first day: run_spark data_aggregation --date DAY"
+        raise InputMissing("a store is wanted", where=store, found="nothing of that name", next_step=next_step)
+    return files
+
+
 def parts_of(files: Files, current: CurrentTable, table: str) -> list[str | CurrentTable]:
     """The parts that :func:`part_rows` takes: a table's part files, or a table in CSV itself."""
     if current.manifest.tables[table].format != "parquet":

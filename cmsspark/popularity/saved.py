@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -24,6 +25,7 @@ from cmsspark.popularity.features import BASE_COLUMNS, STORE_COLUMNS
 from cmsspark.popularity.fitting import Fitted, fit
 from cmsspark.popularity.models import ABOUT, make_model
 from cmsspark.popularity.training import Label, Training, Weeks
+from cmsspark.storage import Files, is_local, join, local_path
 
 Array = np.ndarray[Any, Any]
 
@@ -169,9 +171,7 @@ def load(folder: Path) -> Saved:
         try:
             folder = folder / (folder / "LATEST").read_text(encoding="utf-8").strip()
         except OSError:
-            raise InputMissing(
-                "there is no saved model", where=folder, next_step="cmsspark popularity train -o FOLDER makes one"
-            ) from None
+            raise _no_model(folder) from None
     try:
         text = (folder / "model.json").read_bytes()
         card = json.loads((folder / "card.json").read_bytes())
@@ -184,6 +184,43 @@ def load(folder: Path) -> Saved:
         raise DataError(
             "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
         ) from None
+
+
+def find(location: str) -> Saved | None:
+    """The saved model of a folder, which may be a URI of the local disk or of another file system; None where a plain
+    path is no folder. Raises as :func:`load`.
+    """
+    if is_local(location):
+        folder = Path(local_path(location))
+        return load(folder) if folder.is_dir() or location.startswith("file:") else None
+    from cmsspark.pipeline.stored_columns import files_of
+
+    with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
+        return load(fetch(files_of(location, "cmsspark popularity"), location, Path(aside)))
+
+
+def fetch(files: Files, location: str, folder: Path) -> Path:
+    """Copy a version, or the newest one of a folder of versions, from another file system into ``folder``.
+
+    Raises InputMissing (66) where there is none.
+    """
+    place = location.rstrip("/")
+    if files.stat(join(place, "card.json")) is None:
+        newest = join(place, "LATEST")
+        if files.stat(newest) is None:
+            raise _no_model(location)
+        place = join(place, files.read_bytes(newest).decode().strip())
+    copy = folder / place.rpartition("/")[2]
+    copy.mkdir()
+    for name in ("card.json", "model.json"):
+        (copy / name).write_bytes(files.read_bytes(join(place, name)))
+    return copy
+
+
+def _no_model(where: Path | str) -> InputMissing:
+    return InputMissing(
+        "there is no saved model", where=where, next_step="cmsspark popularity train -o FOLDER makes one"
+    )
 
 
 def _label(card: Mapping[str, Any]) -> Label:

@@ -105,6 +105,11 @@ class _StoredRun:
     manifest: Manifest
     tables: dict[str, StoredInterval]
 
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with its tables. Only such a run is read again: files may be put back."""
+        return [one.fault.text() for one in self.tables.values() if one.fault is not None]
+
 
 @dataclass
 class StoredParts:
@@ -127,7 +132,11 @@ class StoredParts:
             if run is None:
                 continue
             old = known.get(interval)
-            runs[interval] = old if old and old.run == run and run else self._read(job, interval, run)
+            runs[interval] = (
+                old if old and old.run == run and run and not old.faults else self._read(job, interval, run)
+            )
+            if old and old.faults and (old.run, old.faults) == (run, runs[interval].faults):
+                runs[interval] = old
         is_same = (
             before is not None and runs.keys() == before.keys() and all(runs[when] is known[when] for when in runs)
         )

@@ -139,6 +139,10 @@ def test_a_model_by_site_predicts_series_by_site_only(store: Path) -> None:
     shown = json.loads(ask(store, "predict", "--by-site", "--model", folder, "--json").stdout)
     direct = ask(store, "predict", "--by-site", "--model", "average", "--threshold", 20, "--json")
     assert shown == json.loads(direct.stdout) and {one["site"] for one in shown} == {HERE, THERE}
+    by_uri = ask(store, "predict", "--by-site", "--model", folder.as_uri(), "--json")
+    assert json.loads(by_uri.stdout) == shown
+    nothing = ask(store, "predict", "--model", (store / "nothing").as_uri()).exception
+    assert isinstance(nothing, errors.InputMissing) and "no saved model" in nothing.text()
     whole = ask(store, "predict", "--model", folder).exception
     assert isinstance(whole, errors.UsageError) and "the model is of datasets at sites" in whole.text()
     assert ask(store, "train", "--model", "average", "--last", 1, "-o", store / "whole").exit_code == 0

@@ -135,11 +135,12 @@ def leaking(run: RunMetrics) -> None:
 
 
 def leaking_with_rests(run: RunMetrics) -> None:
-    """The worker stays alive while no task runs: in the middle, and for a minute at the end."""
+    """The worker stays alive while no task runs: in the middle, and for a minute at the end, when it ends."""
     run.task_spans = [(1000, 10_500), (30_500, 40_500)]
     for second, sample in enumerate(run.samples):
         sample.largest_worker_rss = (80 + 20 * (min(second, 10) + min(max(second - 30, 0), 10))) * MB
     run.samples += [Sample(60_000 + 1000 * n, largest_worker=77, largest_worker_rss=480 * MB) for n in range(60)]
+    run.samples.append(Sample(120_000, largest_worker=77, largest_worker_rss=0))  # it ends
 
 
 def grown_once(run: RunMetrics) -> None:

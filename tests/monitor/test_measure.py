@@ -162,6 +162,15 @@ def test_a_tree_is_sampled_by_roles(tmp_path: Path) -> None:
     assert TreeReader(root.pid).sample() is None
 
 
+def test_a_process_without_pages_is_no_sample(tmp_path: Path) -> None:
+    """It ends: its memory is gone, its entry is not yet."""
+    stat = "7 (python) R 1 7 7 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 100 0 {} 0"
+    (tmp_path / "7").mkdir()
+    for pages, expected in ((3, 3 * os.sysconf("SC_PAGE_SIZE")), (0, None)):
+        (tmp_path / "7" / "stat").write_text(stat.format(pages))
+        assert TreeReader(7, tmp_path)._rss(7) == expected
+
+
 def test_of_many_samples_those_with_the_most_memory_stay() -> None:
     samples = [Sample(number, driver_jvm_rss=number % 7) for number in range(10)]
     assert [sample.at_ms for sample in thinned(samples)] == [1, 3, 5, 6, 9]

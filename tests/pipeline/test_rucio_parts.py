@@ -94,7 +94,7 @@ def plain(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
 def test_tables_of_other_writers_say_the_same(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    rows = corpus.hostile_rows(rng, rng.choice([3, 30, 90]), DAY_MS)
+    rows = corpus.hostile_rows(rng, rng.choice([30, 90]), DAY_MS)
     for table, of_table in rows.items():
         corpus.write_table_by_others(tmp_path / "dump", table, of_table, rng)
     check(tmp_path / "dump", tmp_path / "spill", rng.choice([1, 100, 100_000]))

@@ -17,6 +17,7 @@ from cmsspark.commands.popularity import command
 from cmsspark.periods import between
 from cmsspark.pipeline import stored_days
 from cmsspark.popularity import features as feature_code
+from cmsspark.popularity import saved
 from cmsspark.popularity import training as training_code
 from cmsspark.popularity.evaluate import evaluate, evaluated_days, strata
 from cmsspark.popularity.features import Names, features
@@ -381,6 +382,17 @@ def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged
     assert isinstance(ask("predict", "--accesses", file, "--model", place).exception, errors.DataError)
     (tmp_path / "empty").mkdir()
     assert isinstance(ask("predict", "--accesses", file, "--model", tmp_path / "empty").exception, errors.InputMissing)
+
+
+def test_a_saved_model_is_fetched_from_another_file_system(tmp_path: Path) -> None:
+    weeks = Weeks(made_series(), Label(10))
+    version = saved.save(tmp_path / "models", weeks, saved.train(weeks, "average"), [], 0)
+    for number, place in enumerate((tmp_path / "models", version)):
+        aside = tmp_path / f"aside{number}"
+        aside.mkdir()
+        assert saved.load(saved.fetch(LocalFiles(), f"{place}/", aside)).folder.name == version.name
+    with pytest.raises(errors.InputMissing, match="no saved model"):
+        saved.fetch(LocalFiles(), str(tmp_path), tmp_path)
 
 
 def test_many_rows_are_sampled_and_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

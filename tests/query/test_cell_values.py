@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,21 @@ def test_a_type_that_parquet_does_not_have_names_its_column_and_leaves_no_file(
 def test_names_that_come_again_never_take_a_name_that_is_there() -> None:
     assert distinct(["a", "a", "a_1", "a"]) == ["a", "a_2", "a_1", "a_3"]
     assert distinct(["a", "b"]) == ["a", "b"]
+
+
+def test_days_that_python_cannot_hold_are_texts_and_others_stay(database: Database, tmp_path: Path) -> None:
+    result = database.query(
+        "select * from (values ('infinity'::date, 1), ('-infinity'::date, 2), ('99999-01-01'::date, 3), "
+        "('2026-01-15'::date, 4), (null, 5)) as t(d, n) order by n"
+    )
+    values = [row[0] for row in result.rows]
+    assert values[:2] == ["infinity", "-infinity"] and "outside of the years" in values[2]
+    assert values[3:] == [date(2026, 1, 15), None]
+    assert csv_cells(result, tmp_path / "x.csv")[0] == "infinity"
+
+
+def test_a_result_has_at_most_so_many_bytes(database: Database) -> None:
+    sql = "select repeat('a', 1000) as a from range(100)"
+    assert database.query(sql, max_bytes=200_000).table.num_rows == 100
+    with pytest.raises(UsageError, match="at most"):
+        database.query(sql, max_bytes=50_000)

@@ -213,6 +213,22 @@ def test_a_damaged_day_fails_its_own_queries_only(tmp_path: Path, damage: str) -
         assert damaged == [(damage != "garbage",), (False,), (False,)]
 
 
+@pytest.mark.parametrize("name", ["part", "manifest"])
+def test_a_damaged_day_whose_files_were_put_back_is_whole_again(tmp_path: Path, name: str) -> None:
+    """The run is the same as before: what was known of it was kept until the end of the process."""
+    store = make_store(tmp_path, 2)
+    (part,) = part_files(store, FIRST)
+    gone = part if name == "part" else part.parent.parent / "manifest.json"
+    content = gone.read_bytes()
+    with Database(store) as database:
+        gone.unlink()
+        with pytest.raises(DataError):
+            database.query("select count(*), sum(nacc) from partials")
+        gone.write_bytes(content)
+        assert database.query("select count(*) from partials").rows == [(600,)]
+        assert database.query(f"select count(*) from {DAYS} where is_damaged").rows == [(0,)]
+
+
 def test_files_that_prune_removed_meanwhile_are_looked_up_again(tmp_path: Path) -> None:
     store = make_store(tmp_path, 1)
     with Database(store, max_age_s=3600) as database:

@@ -165,7 +165,7 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[Not
         else:
             empty = "No replicas are stored: run_spark dbs_phedex --date DAY"
     except CmssparkError as error:
-        notes.append(Note(f"The replicas cannot be read: {shown(error.text())}", "bad"))
+        notes.append(Note(f"The replicas cannot be read: {' '.join(error.text().split())}", "bad"))
     linked = [(Cell(row[0], request.link("sites", site=row[0])), *row[1:]) for row in rows]
     return Table("replicas", columns, linked, caption, empty=empty, bars=2)
 
@@ -181,7 +181,7 @@ def _facts(request: PageRequest, name: str, notes: list[Note]) -> dict[str, Any]
         )
         return found.dicts[0] if found.dicts else {}
     except CmssparkError as error:
-        notes.append(Note(f"The facts of DBS cannot be read: {shown(error.text())}", "bad"))
+        notes.append(Note(f"The facts of DBS cannot be read: {' '.join(error.text().split())}", "bad"))
         return {}
 
 

@@ -169,7 +169,7 @@ def _unused(request: PageRequest, site: str, weeks: int, kind: str, notes: list[
     try:
         day, held, count, rows = site_use.unused(request.snapshot, request.database, site, weeks, kind)
     except CmssparkError as error:
-        notes.append(Note(f"The replicas cannot be read: {shown(error.text())}", "bad"))
+        notes.append(Note(f"The replicas cannot be read: {' '.join(error.text().split())}", "bad"))
         return []
     if day is None:
         return [Note("No replicas are stored: run_spark dbs_phedex --date DAY")]
