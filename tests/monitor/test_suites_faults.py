@@ -30,6 +30,18 @@ A = "  - {name: a, command: [x]}\n"
 @pytest.mark.parametrize(
     ("steps", "more", "line", "message"),
     [
+        ("  - {name: a}\n", "", 4, "needs `command`"),
+        ("  - {name: a, command: [x], comand: y}\n", "", 4, "no setting 'comand'"),
+        ("  - {name: a b, command: [x]}\n", "", 4, "name"),
+        ("  - {name: a, command: [x]}\n  - {name: a, command: [x]}\n", "", 5, "a name of its own"),
+        ("  - {name: a, command: []}\n", "", 4, "command"),
+        ("  - {name: a, command: ['{sise}']}\n", "", 4, "a placeholder is one of"),
+        ("  - {name: a, command: ['{size}']}\n", "", 4, "{size} needs `sizes`"),
+        ("  - {name: a, command: [x], timeout_seconds: 0}\n", "", 4, "timeout_seconds"),
+        ("  - {name: a, command: [x]}\n", "limits:\n  - {step: b, rss_bytes: 1}\n", 6, "a limit names a step"),
+        ("  - {name: a, command: [x]}\n", "limits:\n  - {step: a, role: jvm, rss_bytes: 1}\n", 6, "names a role"),
+        ("  - {name: a, command: [x]}\n", "limits:\n  - {step: a}\n", 6, "a limit has one of"),
+        ("  - {name: a, command: [x]}\n", "nodes: {hosts: [h], start: ['{hots}'], token_file: t}\n", 5, "placeholder"),
         ("  []\n", "", 3, "steps is a list with at least 1 in it"),
         ("  - {name: a/b, command: [x]}\n", "", 4, "such as 'a_b'"),
         ("  - {name: 'a b', command: [x]}\n", "", 4, "such as 'a_b'"),
@@ -55,7 +67,7 @@ A = "  - {name: a, command: [x]}\n"
         ("  - {name: a, command: [x\n", "", 4, "plain YAML"),
     ],
 )
-def test_odd_suites_are_refused_with_file_line_and_a_next_step(
+def test_a_wrong_suite_is_refused_with_file_line_and_a_next_step(
     tmp_path: Path, steps: str, more: str, line: int, message: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
