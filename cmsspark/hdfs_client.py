@@ -29,6 +29,8 @@ MODULE: Final = "hdfs_native"
 CLIENT_KEY: Final = "spark.cmsspark.hdfsClient"
 #: Options of Hadoop that the client reads. None of them holds a secret.
 _PREFIXES: Final = ("fs.defaultFS", "fs.viewfs.", "dfs.", "hadoop.security.", "hadoop.rpc.protection")
+#: Bytes that :func:`open_whole` reads ahead: each read is a request to a DataNode.
+_READ_AHEAD: Final = 8_000_000
 _GZIP: Final = b"\x1f\x8b"
 _NEWLINE: Final = b"\n"
 
@@ -163,6 +165,41 @@ def open_range(files: RemoteFiles, wanted: LineRange) -> RangeStream:
         if is_packed:
             return RangeStream(wanted.path, iter(()) if start else _chunks(file, 0))
     return RangeStream(wanted.path, _lines(file, start, end))
+
+
+def open_whole(files: RemoteFiles, location: str) -> io.BufferedReader:
+    """Open a file for reading at any place. Raises what :func:`hdfs_errors` says, also while it is read."""
+    return io.BufferedReader(SeekableFile(location, files.open(location)), _READ_AHEAD)
+
+
+class SeekableFile(io.RawIOBase):
+    """A file whose bytes are fetched as they are read."""
+
+    def __init__(self, location: str, file: RemoteFile) -> None:
+        self._location = location
+        self._file = file
+        self._size = len(file)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, target: Any) -> int:
+        room = memoryview(target).cast("B")
+        count = min(len(room), max(0, self._size - self._position))
+        if count:
+            with hdfs_errors(self._location):
+                room[:count] = self._file.read_range(self._position, count)
+            self._position += count
+        return count
 
 
 def _chunks(file: RemoteFile, start: int) -> Iterator[bytes]:

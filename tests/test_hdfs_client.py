@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cmsspark import hdfs_client
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, SettingsError
-from cmsspark.hdfs_client import HdfsClient, LineRange, RangeStream, hdfs_errors, open_range
+from cmsspark.hdfs_client import HdfsClient, LineRange, RangeStream, hdfs_errors, open_range, open_whole
 
 
 @dataclass
@@ -159,3 +159,26 @@ def test_an_executor_without_the_client_is_told_what_to_install(monkeypatch: pyt
 def test_no_answer_is_no_damage() -> None:
     with pytest.raises(NotReady), hdfs_errors("hdfs://n/x"):
         raise OSError("Connection reset by peer")
+
+
+@given(
+    st.binary(max_size=200),
+    st.lists(st.tuples(st.integers(0, 250), st.integers(0, 250)), max_size=10),
+    st.integers(min_value=1, max_value=30),
+)
+def test_a_file_is_read_at_any_place(content: bytes, reads: list[tuple[int, int]], read_ahead: int) -> None:
+    opened = io.BufferedReader(hdfs_client.SeekableFile("hdfs://n/f", Stored(content)), read_ahead)
+    for place, count in reads:
+        assert opened.seek(place) == place
+        assert opened.read(count) == content[place : place + count]
+    assert opened.seek(0, io.SEEK_END) == len(content) and opened.read() == b""
+
+
+def test_an_error_while_a_file_is_read_keeps_its_code() -> None:
+    class Gone(Stored):
+        def read_range(self, offset: int, count: int) -> bytes:
+            raise RuntimeError("No available DataNode")
+
+    with open_whole(OneFile(Gone(b"abc")), "hdfs://n/f") as opened, pytest.raises(NotReady) as caught:
+        opened.read(1)
+    assert caught.value.where == "hdfs://n/f"

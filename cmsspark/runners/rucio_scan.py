@@ -1,7 +1,8 @@
 """A Rucio dump in Spark: tasks read ranges of its Avro files and keep the rows that count, and those of a file meet.
 
-Each table is read once and moves once. A worker opens the files that it can reach, in ranges. Spark reads all others,
-as on HDFS, a task for each file, and passes their bytes piece by piece.
+Each table is read once and moves once. A worker opens the files that it can reach, in ranges: on a disk, and on HDFS
+where the extra ``cmsspark[hdfs]`` is installed. Spark reads all others, a task for each file, and passes their bytes
+piece by piece.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import groupby
 from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Any, Final, cast
@@ -17,11 +18,13 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from cmsspark.errors import DataError, NotReady
+from cmsspark.hdfs_client import RemoteFiles, client_of, open_whole
 from cmsspark.kernel import rucio_rows
 from cmsspark.kernel.file_partitions import ACCESS_COLUMNS, REPLICA_COLUMNS, gathered
 from cmsspark.kernel.keyed_rows import KeyedRows
 from cmsspark.kernel.partitions import ROWS
 from cmsspark.runners.forward_stream import ForwardStream
+from cmsspark.runners.hdfs_scan import SCHEME
 from cmsspark.runners.keyed_batches import SCHEMA, MergeKinds, merged, packed_rows, partition_numbers
 from cmsspark.runners.read_exact_files import read_exact_files
 from cmsspark.sources.dumps import Dump
@@ -46,7 +49,8 @@ TABLES: Final = ("CONTENTS", "REPLICAS", "DIDS")
 @dataclass(frozen=True)
 class RucioScan:
     """A dump to read. ``day_ms``: the day in which replicas are new. ``feed``: ``direct`` (workers open the files),
-    ``spark`` (Spark passes bytes), or ``auto``.
+    ``spark`` (Spark passes bytes), or ``auto``. ``remote``: what opens files on HDFS in the workers; None: the client
+    that is installed, if there is one.
     """
 
     spark: SparkSession
@@ -55,6 +59,7 @@ class RucioScan:
     day_ms: tuple[int, int]
     feed: str = "auto"
     range_bytes: int = RANGE_BYTES
+    remote: RemoteFiles | None = None
 
     @property
     def weight(self) -> int:
@@ -69,10 +74,10 @@ class RucioScan:
         work = _ReadTable(self.rses, keys, partition_numbers(keys), self.range_bytes)
         step = self.range_bytes
         files = self._files()
-        if self._workers_open():
+        if self._workers_open:
             ranges = [(table, file.path, first) for table, file in files for first in range(0, file.size, step)]
             numbers = self.spark.range(0, len(ranges), 1, max(1, len(ranges)))
-            return numbers.mapInArrow(_ReadRanges(ranges, work), SCHEMA)
+            return numbers.mapInArrow(_ReadRanges(ranges, work, self._client), SCHEMA)
         parts = []
         for table in TABLES:
             if paths := [file.path for of_table, file in files if of_table == table]:
@@ -97,7 +102,7 @@ class RucioScan:
     @contextmanager
     def one_file_a_task(self) -> Iterator[None]:
         """Have Spark divide no file that it reads meanwhile: an Avro block may lie on both sides of any byte."""
-        if self._workers_open():
+        if self._workers_open:
             yield
             return
         largest = max(file.size for _, file in self._files())
@@ -111,13 +116,20 @@ class RucioScan:
             for name, value in before.items():
                 self.spark.conf.set(name, str(value))
 
+    @cached_property
     def _workers_open(self) -> bool:
         files = self._files()
-        return (
-            not files
-            or self.feed == "direct"
-            or (self.feed == "auto" and all(is_local(file.path) for _, file in files))
-        )
+        if self.feed == "spark" and files:
+            return False
+        return self.feed == "direct" or all(is_local(file.path) for _, file in files) or self._client is not None
+
+    @cached_property
+    def _client(self) -> RemoteFiles | None:
+        """What opens the files where all are on HDFS."""
+        files = self._files()
+        if not files or not all(file.path.startswith(SCHEME) for _, file in files):
+            return None
+        return self.remote or client_of(self.spark)
 
     def _files(self) -> list[tuple[str, InputFile]]:
         """The files that have content, the largest first, with their tables."""
@@ -207,21 +219,31 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class _ReadRanges:
-    """Reads the ranges of files whose numbers the input rows hold."""
+    """Reads the ranges of files whose numbers the input rows hold; those of HDFS are opened with ``remote``."""
 
     ranges: list[tuple[str, str, int]]
     work: _ReadTable
+    remote: RemoteFiles | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 table, path, first = self.ranges[number]
-                try:
-                    with open(local_path(path), "rb") as stream:
-                        yield from self.work(table, stream, path, first, None)
-                except OSError as error:
-                    kind = NotReady if error.errno in AWAY else DataError
-                    raise kind("a file of a dump cannot be read", where=path, found=error.strerror) from None
+                with self._opened(path) as stream:
+                    yield from self.work(table, stream, path, first, None)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[IO[bytes]]:
+        if self.remote is not None:
+            with open_whole(self.remote, path) as remote:
+                yield cast("IO[bytes]", remote)
+            return
+        try:
+            with open(local_path(path), "rb") as stream:
+                yield stream
+        except OSError as error:
+            kind = NotReady if error.errno in AWAY else DataError
+            raise kind("a file of a dump cannot be read", where=path, found=error.strerror) from None
 
 
 @dataclass(frozen=True)

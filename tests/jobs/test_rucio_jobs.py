@@ -40,6 +40,7 @@ from tests.corpus import rucio as corpus
 from tests.corpus import tables
 from tests.corpus.tree import AWG
 from tests.oracle import rucio as oracle
+from tests.runners.test_hdfs_scan import Disk
 
 DAY = date(2026, 1, 15)
 DAY_MS = 1_768_435_200_000
@@ -352,7 +353,7 @@ def rucio_of_manifest(out: Path, job: str) -> Any:
     return json.loads(manifest.read_text())["rucio"]
 
 
-@pytest.mark.parametrize("feed", ["direct", "spark"])
+@pytest.mark.parametrize("feed", ["direct", "spark", "client of HDFS"])
 @pytest.mark.parametrize(
     "module", [dataset_last_access, catalogue_check, dbs_rucio], ids=lambda module: module.JOB.name
 )
@@ -367,7 +368,11 @@ def test_spark_makes_the_same_rows_with_many_keys_ranges_and_feeds(
 ) -> None:
     wanted = stored(module.JOB, world, settings, tmp_path / "processes")
     monkeypatch.setattr(dump_scan, "key_count", lambda _: 4)
-    monkeypatch.setattr(dump_spark, "RucioScan", partial(rucio_scan.RucioScan, feed=feed, range_bytes=20_000))
+    options: dict[str, Any] = {"feed": feed}
+    if feed == "client of HDFS":
+        monkeypatch.setattr(rucio_scan, "SCHEME", "file:")
+        options = {"remote": Disk()}
+    monkeypatch.setattr(dump_spark, "RucioScan", partial(rucio_scan.RucioScan, range_bytes=20_000, **options))
     found = stored(module.JOB, world, settings, tmp_path / "spark", "spark")
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
     name = module.JOB.name
