@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import socket
 import threading
@@ -26,6 +27,8 @@ from cmsspark.query.database import Database
 _IDLE_S: Final = 60
 #: Seconds between two looks at the store.
 _EVERY_S: Final = 5.0
+#: Bytes of data that the server may take. DuckDB's own limit leaves out long texts: ``repeat('a', 2000000000)``.
+_MEMORY: Final = 3 << 30
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
 def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
     """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
     logging.getLogger("waitress").setLevel(logging.ERROR)
+    limit_memory(_MEMORY)
     lock = threading.Lock()
 
     def log(text: str) -> None:
@@ -123,6 +127,15 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
     finally:
         server.close()
     echo("ended")
+
+
+def limit_memory(most: int) -> None:
+    """Have this process take so many bytes for its data at most, or fewer where a limit is set: what asks for more
+    fails, and the rest goes on.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    set_ones = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *set_ones]), limits[1]))
 
 
 def _end(*_: Any) -> None:
