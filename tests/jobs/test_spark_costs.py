@@ -70,7 +70,8 @@ def jobs_of(spark: Any, work: Callable[[], object]) -> Jobs:
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     found = Jobs()
     for job in sorted(set(tracker.getJobIdsForGroup()) - before):
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getJobInfo(job).stageIds]
+        # The stages of a job come from a hash set: in another order where their ids cross a multiple of its size.
+        stages = [tracker.getStageInfo(stage) for stage in sorted(tracker.getJobInfo(job).stageIds)]
         found.jobs.append([info.numCompletedTasks if info else 0 for info in stages])
     return found
 
