@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import sys
 import time
@@ -26,9 +27,19 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
+
 # A machine that many share is slow now and then; that is no finding.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+
+@pytest.fixture(autouse=True)
+def _limits_of_this_process_stay() -> Iterator[None]:
+    """A limit that a test leaves behind fails others later, far from its cause."""
+    before = [resource.getrlimit(kind) for kind in _LIMITS]
+    yield
+    assert [resource.getrlimit(kind) for kind in _LIMITS] == before, "this test changed a limit of the process"
 
 
 @pytest.fixture(scope="session")

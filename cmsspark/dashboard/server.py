@@ -7,7 +7,8 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -106,7 +107,6 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
 def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
     """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
     logging.getLogger("waitress").setLevel(logging.ERROR)
-    limit_memory(_MEMORY)
     lock = threading.Lock()
 
     def log(text: str) -> None:
@@ -121,7 +121,8 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
     echo("Ctrl-C ends it.")
     signal.signal(signal.SIGTERM, _end)
     try:
-        server.run()
+        with memory_limit(_MEMORY):
+            server.run()
     except (KeyboardInterrupt, SystemExit):
         pass
     finally:
@@ -129,13 +130,18 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
     echo("ended")
 
 
-def limit_memory(most: int) -> None:
-    """Have this process take so many bytes for its data at most, or fewer where a limit is set: what asks for more
-    fails, and the rest goes on.
+@contextmanager
+def memory_limit(most: int) -> Iterator[None]:
+    """Within it, this process takes so many bytes for its data at most, or fewer where a limit is set: what asks for
+    more fails, and the rest goes on.
     """
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     set_ones = [limit for limit in limits if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min([most, *set_ones]), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
 def _end(*_: Any) -> None:
