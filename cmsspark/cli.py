@@ -90,13 +90,23 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            hint = suggestion(args[0], COMMANDS) or "cmsspark --help lists all commands."
+            hint = _job_hint(args[0]) or suggestion(args[0], COMMANDS) or "cmsspark --help lists all commands."
             ctx.fail(f"No such command {args[0]!r}. {hint[0].upper()}{hint[1:]}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+def _job_hint(name: str) -> str:
+    """How to start the job of that name; an empty text where there is none."""
+    # Not at import: only an error needs it.
+    from cmsspark.pipeline.job_index import JOBS
+
+    plain = name.removesuffix(".py")
+    is_job = any(plain in (job.name, *job.aliases) for job in JOBS.values())
+    return f"it is a job: run_spark {plain}" if is_job else ""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

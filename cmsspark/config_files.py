@@ -33,7 +33,8 @@ _EXPECTED: Final = re.compile(r"Expected `([^`]+)`(.*?)(?:, got `.*)?")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _LENGTH: Final = re.compile(r" of length >= (\d+)")
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
+#: A step of msgspec's path: a field, the number of an element, or a key of a mapping, which it does not name.
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]|(\[\.\.\.\])")
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,13 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     what, _, path = message.partition(" - at `$")
     in_list = False
     names = key
-    for name, number in _STEP.findall(path.rstrip("`")):
+    for name, number, is_entry in _STEP.findall(path.rstrip("`")):
         in_list = bool(number)
+        if is_entry:
+            kind = _value_of(kind)
+            name = _wrong_entry(values, kind)
+            key, names, values = (*key, name), (*names, name), values[name]
+            continue
         values = values[int(number)] if number else values[name]
         kind = _element(kind) if number else _field_of(kind, name)
         key, names = (*key, number or name), names if number else (*names, name)
@@ -132,6 +138,21 @@ def _field_of(kind: Any, name: str) -> Any:
 def _element(kind: Any) -> Any:
     lists = [member for member in _members(kind) if get_origin(member) in (list, tuple)]
     return get_args(lists[0])[0] if lists else None
+
+
+def _value_of(kind: Any) -> Any:
+    mappings = [member for member in _members(kind) if get_origin(member) is dict]
+    return get_args(mappings[0])[1] if mappings else None
+
+
+def _wrong_entry(values: Mapping[str, Any], kind: Any) -> str:
+    """The first key of a mapping whose value is not of the kind."""
+    for name, value in values.items():
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            return name
+    return next(iter(values))
 
 
 def _choices(kind: Any) -> list[str]:

@@ -190,6 +190,8 @@ _USUAL_STEPS: Final = {
 }
 
 _SHORT_WRITE: Final = re.compile(r"\d+ requested and \d+ written")
+#: How libraries in Rust, such as polars, end the text of such an error.
+_RUST_ERROR: Final = re.compile(r"\(os error (\d{1,4})\)$")
 #: Errors of disks and permissions, which are not bugs wherever they occur.
 _OS_ERRORS: dict[int, type[CmssparkError]] = {
     errno.ENOSPC: OutputError,
@@ -239,10 +241,10 @@ def as_ours(error: BaseException) -> CmssparkError | None:
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
         return UsageError("the working folder was deleted", next_step="cd to a folder that exists, then run it again")
     number = os_error_number(error)
-    if isinstance(error, OSError) and number in _OS_ERRORS:
+    if number in _OS_ERRORS and (isinstance(error, OSError) or _RUST_ERROR.search(str(error))):
         return _OS_ERRORS[number](
             "a file cannot be written or read",
-            where=error.filename,
+            where=getattr(error, "filename", None),
             found=os.strerror(number),
             next_step="make room or get permission there, then run it again",
         )
@@ -250,9 +252,11 @@ def as_ours(error: BaseException) -> CmssparkError | None:
 
 
 def os_error_number(error: BaseException) -> int:
-    """The number of an error of the system, or 0; numpy reports a full disk without one."""
+    """The number of an error of the system, or 0; numpy reports a full disk without one, polars in its text."""
     if isinstance(error, OSError) and error.errno is None and _SHORT_WRITE.search(str(error)):
         return errno.ENOSPC
+    if (rust := _RUST_ERROR.search(str(error))) is not None:
+        return int(rust[1])
     return getattr(error, "errno", None) or 0
 
 

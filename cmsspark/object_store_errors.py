@@ -24,10 +24,14 @@ _ENDPOINT: Final = (
 _AWAY: Final = ("Unable to execute HTTP request", "Connection refused", "UnknownHostException", "connect timed out")
 
 
+class BucketMissing(InputMissing):
+    """There is no bucket of that name: what is missing is more than one file."""
+
+
 def error_of(path: str, name: str, reason: str) -> CmssparkError | None:
     """The error for an exception at a location in S3: of its class ``name``, with the first line of its message.
 
-    SettingsError (78) without the client, NotAllowed (77) without or with wrong credentials, InputMissing (66) for a
+    SettingsError (78) without the client, NotAllowed (77) without or with wrong credentials, BucketMissing (66) for a
     bucket that is not there, NotReady (75) where no server answers; None for all others, and for other locations.
     """
     parts = urlsplit(path)
@@ -47,7 +51,7 @@ def error_of(path: str, name: str, reason: str) -> CmssparkError | None:
             "S3 refuses these credentials, or this bucket to them", where=path, found=reason, next_step=_KEYS
         )
     if "UnknownStoreException" in text or "NoSuchBucket" in text:
-        return InputMissing(
+        return BucketMissing(
             "a bucket is wanted",
             where=path,
             found=f"no bucket {parts.netloc}",

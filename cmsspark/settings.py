@@ -192,7 +192,12 @@ def _find(path: str | None, env: Mapping[str, str]) -> Path | None:
             file = Path(name).expanduser().absolute()
             if not file.is_file():
                 actual = "a folder" if file.is_dir() else "no file of that name"
-                raise SettingsError(f"the settings file that {option} names is wanted", where=file, found=actual)
+                raise SettingsError(
+                    f"the settings file that {option} names is wanted",
+                    where=file,
+                    found=actual,
+                    next_step=f"correct the path, or leave {option} out: etc/cmsspark.example.yaml is an example",
+                )
             return file
     home = _home(env)
     for file in (*_in_working_folder(), _xdg(env, "XDG_CONFIG_HOME", home / ".config") / "cmsspark" / FILE_NAME):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def closest(name: str, names: Iterable[str]) -> str | None:
-    """The existing name that is most like ``name``; None where none is close.
+def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The existing name that is most like ``name``; None where none is close. The dashes of options do not count.
+
+    ``cutoff`` is the least likeness, between 0 and 1.
 
     Example:
         >>> closest("data_agregation", ["data_aggregation", "dbs_aaa"])
@@ -15,12 +17,16 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     # Not at import: only an error needs it.
     import difflib
 
-    by_folded = {existing.lower().replace("-", "_"): existing for existing in names}
-    matches = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
+    by_folded = {_folded(existing): existing for existing in names}
+    matches = difflib.get_close_matches(_folded(name), by_folded, n=1, cutoff=cutoff)
     return by_folded[matches[0]] if matches else None
 
 
-def suggestion(name: str, names: Iterable[str]) -> str:
+def suggestion(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
     """``did you mean data_aggregation?``, or an empty text."""
-    found = closest(name, names)
+    found = closest(name, names, cutoff)
     return f"did you mean {found}?" if found else ""
+
+
+def _folded(name: str) -> str:
+    return name.lower().lstrip("-").replace("-", "_")

@@ -47,6 +47,37 @@ def test_a_command_of_no_known_name_ends_in_2() -> None:
     assert "nothing" in result.output
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("sttus",), "Did you mean status?"),
+        (("dbs_aaa.py", "--date", "20260115"), "It is a job: run_spark dbs_aaa"),
+        (("dbs_jm",), "It is a job: run_spark dbs_jm"),
+    ],
+)
+def test_an_unknown_command_names_the_nearest_one_or_the_job_that_was_meant(words: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(command, words)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("help", "exit-code"), "did you mean exit-codes?"),
+        (("help", "ask", "who-read"), "did you mean who-reads?"),
+        (("help", "nothing"), "cmsspark help lists the topics and commands"),
+        (("path", "data_agregation", "--date", "20260115"), "did you mean data_aggregation?"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        CliRunner().invoke(command, words, catch_exceptions=False)
+    assert error.value.next_step == said
+    names = str(error.value.found).split(", ")
+    assert len(names) == len(set(names))
+
+
 def test_help_imports_neither_pyspark_nor_any_job() -> None:
     check = "sys.exit(any(m.startswith(('pyspark', 'cmsspark.jobs.', 'cmsspark.commands.')) for m in sys.modules))"
     code = f"import sys; from cmsspark.cli import command; command.main(['--help'], standalone_mode=False); {check}"
@@ -106,3 +137,16 @@ def test_help_loads_no_other_command_and_no_spark() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert ended.stderr.strip() == "['cmsspark.commands.help']"
+
+
+def test_groups_show_the_whole_first_sentence_of_each_command_in_80_columns() -> None:
+    context = click.Context(command, terminal_width=80)
+    groups = {name: one for name in COMMANDS if isinstance(one := command.get_command(context, name), click.Group)}
+    assert len(groups) > 10
+    for name, group in groups.items():
+        inner = click.Context(group, info_name=name, parent=context, terminal_width=80)
+        _, _, listed = group.get_help(inner).partition("Commands:\n")
+        assert listed and "..." not in listed
+        assert max(map(len, listed.splitlines())) <= 80
+        for one in group.commands.values():
+            assert one.get_short_help_str(10_000) in " ".join(listed.split())

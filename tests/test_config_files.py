@@ -24,6 +24,8 @@ class Daily(msgspec.Struct, forbid_unknown_fields=True):
     publish: bool | None = None
     jobs: list[str] | None = None
     mail: Mail | None = None
+    env: dict[str, str] | None = None
+    limits: dict[str, Annotated[int, msgspec.Meta(ge=1)]] = {}
 
 
 class File(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +45,7 @@ MAIL = "daily:\n  mail:\n    to: [a@b]\n    from: c@d\n"
         ("store: [a]\n", 1, "store is a text", "['a']", None),
         ("daily: 3\n", 1, "daily has `key: value` lines below it", "3", None),
         ("daily:\n  dais: 3\n", 2, "there is no setting 'dais' under daily", None, "did you mean 'days'? use one of: "
-         "days, patience, publish, jobs, mail"),
+         "days, patience, publish, jobs, mail, env, limits"),
         ("daily:\n  days: 0\n", 2, "daily.days is a whole number >= 1", "0", None),
         ("daily:\n  days: true\n", 2, "daily.days is a whole number", "True", None),
         ("daily:\n  days: 1.5\n", 2, "daily.days is a whole number", "1.5", None),
@@ -52,6 +54,9 @@ MAIL = "daily:\n  mail:\n    to: [a@b]\n    from: c@d\n"
         ("daily:\n  jobs: x\n", 2, "daily.jobs is a list", "'x'", "write it as [VALUE, …], or one `- VALUE` a line"),
         ("daily:\n  jobs: [a, 2]\n", 2, "each of daily.jobs is a text", "2", "put it in quotes"),
         ("daily:\n  mail:\n    to: [a]\n", 2, "daily.mail needs `from`", None, None),
+        ("daily:\n  env:\n    A: a\n    B: 2\n", 4, "daily.env.B is a text", "2", "put it in quotes"),
+        ("daily:\n  env: {A: a, B: }\n", 2, "daily.env.B is a text", None, None),
+        ("daily:\n  limits:\n    x: 1\n    y: 0\n", 4, "daily.limits.y is a whole number >= 1", "0", None),
         (MAIL + "    security: startls\n", 5, "daily.mail.security is one of none, starttls, tls", "'startls'",
          "did you mean 'starttls'? use one of: none, starttls, tls"),
         (MAIL + "    sender: x\n", 5, "there is no setting 'sender' under daily.mail", None,

@@ -8,7 +8,7 @@ import pytest
 
 from cmsspark.errors import CmssparkError, InputMissing, NotAllowed, NotReady, SettingsError
 from cmsspark.hadoop import HadoopFiles
-from cmsspark.object_store_errors import error_of
+from cmsspark.object_store_errors import BucketMissing, error_of
 from cmsspark.runners import session
 
 STORE = "s3a://popularity/store"
@@ -39,7 +39,7 @@ STORE = "s3a://popularity/store"
         (
             "org.apache.hadoop.fs.s3a.UnknownStoreException",
             "`s3a://popularity/store': getFileStatus on s3a://popularity/store: NoSuchBucketException: (404)",
-            InputMissing,
+            BucketMissing,
             "check its name",
         ),
         (
@@ -57,6 +57,26 @@ def test_an_error_names_what_to_do(name: str, reason: str, kind: type[CmssparkEr
     assert (error.where, next_step in str(error.next_step)) == (STORE, True)
     assert error_of("hdfs://namenode/store", name, reason) is None
     assert error_of(STORE, "java.io.IOException", "something else") is None
+
+
+def test_a_bucket_that_is_missing_is_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    class System:
+        """A file system whose client raises, as the conversion of its errors has it."""
+
+        def __init__(self, error: CmssparkError) -> None:
+            self.error = error
+
+        def getFileStatus(self, path: object) -> object:
+            raise self.error
+
+    files = HadoopFiles.__new__(HadoopFiles)
+    monkeypatch.setattr(files, "_open", lambda path: (System(InputMissing("a file is wanted", where=path)), path))
+    assert files.stat(STORE) is None
+    missing = error_of(STORE, "org.apache.hadoop.fs.s3a.UnknownStoreException", "NoSuchBucketException: (404)")
+    assert isinstance(missing, InputMissing)
+    monkeypatch.setattr(files, "_open", lambda path: (System(missing), path))
+    with pytest.raises(BucketMissing, match="a bucket is wanted"):
+        files.stat(STORE)
 
 
 def test_the_scheme_s3_is_written_s3a() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from cmsspark.command_group import CommandGroup
 from cmsspark.commands import ask_deletion, ask_forecast, ask_places, ask_use
 from cmsspark.commands.ask_use import Answer
 from cmsspark.errors import UsageError
@@ -26,7 +27,7 @@ from cmsspark.storage import Files
 WEEKS: Final = 4
 
 
-@click.group("ask")
+@click.group("ask", cls=CommandGroup)
 def command() -> None:
     """Show who reads a dataset, what a site holds or serves, and what nobody reads. Needs stored days, and no JVM."""
 

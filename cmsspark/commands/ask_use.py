@@ -204,7 +204,7 @@ def window_dict(days: StoredDays) -> dict[str, Any]:
 
 
 def _people(count: int) -> str:
-    return f"{count:,} {'person' if count == 1 else 'people'}" if count else "no known user"
+    return number_of(count, "person", "people") if count else "no known user"
 
 
 def _remote(whole: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import clock, days, errors
+from cmsspark.command_group import CommandGroup
 from cmsspark.errors import CmssparkError, UsageError, as_ours
 from cmsspark.file_systems import files_for
 from cmsspark.pipeline.job_index import find_job
@@ -43,7 +44,7 @@ class DaysOrLatest(DaysType):
         return _LATEST if value == "latest" else super().convert(value, param, ctx)
 
 
-@click.group("daily", invoke_without_command=True)
+@click.group("daily", cls=CommandGroup, invoke_without_command=True)
 @click.option(
     "--from", "first", type=DayType(), help="First day. [default: daily.days of the settings back from the last day]"
 )

@@ -73,7 +73,7 @@ class DemoPaths:
     " from 61 days on they are as large as in production.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random numbers.")
-@click.option("--keep", is_flag=True, help="Reuse the logs and dumps of the same options although they were changed.")
+@click.option("--keep", is_flag=True, help="Reuse the logs and dumps of the same options, even if they were changed.")
 @quiet_option
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def command(out: Path, day: date, records: int, days: int, seed: int, keep: bool, debug: bool) -> int:

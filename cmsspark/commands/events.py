@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from cmsspark.command_group import CommandGroup
 from cmsspark.errors import UsageError
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
 from cmsspark.plurals import number_of
@@ -15,7 +16,7 @@ from cmsspark.progress_line import log
 from cmsspark.reports.terminal import echo_table
 
 
-@click.group("events")
+@click.group("events", cls=CommandGroup)
 def command() -> None:
     """Score events of ROOT files, judge models, show cutflows. Needs cmsspark[events].
 

@@ -7,14 +7,17 @@ from collections.abc import Callable
 import click
 
 from cmsspark.errors import Exit, UsageError
+from cmsspark.reports.terminal import hanging, terminal_width
+from cmsspark.spelling import suggestion
 
 
 def exit_codes() -> str:
     """The text of ``cmsspark help exit-codes``: the meaning and the next step of every exit code."""
     lines = ["Exit codes of run_spark and cmsspark:", ""]
+    width = terminal_width()
     for code in Exit:
-        lines.append(f"  {int(code):>2}  {code.meaning}")
-        lines.append(f"      next: {code.next_step}")
+        lines.append(hanging(f"  {int(code):>2}  ", code.meaning, 6, width))
+        lines.append(hanging("      next: ", code.next_step, 12, width))
     return "\n".join(lines)
 
 
@@ -57,7 +60,7 @@ def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Co
             raise UsageError(
                 f"there is no help on {' '.join(names)!r}",
                 found=", ".join([*topics, *commands]) or f"{context.command_path} has no subcommands",
-                next_step="cmsspark help lists the topics and commands",
+                next_step=suggestion(name, [*topics, *commands]) or "cmsspark help lists the topics and commands",
             )
         context = click.Context(subcommand, info_name=name, parent=context)
     return context

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cmsspark.command_group import CommandGroup
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.pipeline.options import SETTINGS_HELP, DayType, settings_of
 from cmsspark.publish.destinations import OutboxLocation, locations
@@ -46,7 +47,7 @@ def _chosen(settings_file: str | None, day: date | None, table: str | None, to: 
     return chosen
 
 
-@click.group("outbox")
+@click.group("outbox", cls=CommandGroup)
 def command() -> None:
     """Show and manage the documents that wait to be published."""
 

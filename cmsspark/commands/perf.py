@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import __version__, clock
+from cmsspark.command_group import CommandGroup
 from cmsspark.errors import DataError, Exit, InputMissing, OutputError, UsageError
 from cmsspark.pipeline.options import settings_of
 from cmsspark.readable import json_text
@@ -36,7 +37,7 @@ def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return out(_SETTINGS(_DEBUG(function)))
 
 
-@click.group("perf")
+@click.group("perf", cls=CommandGroup)
 def command() -> None:
     """Run a suite of steps and watch their processes; compare releases and input sizes. Needs cmsspark[monitor]."""
 

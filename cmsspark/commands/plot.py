@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from cmsspark.periods import Interval, Period
 from cmsspark.pipeline import use_pictures
 from cmsspark.pipeline.job_index import job_of_table
 from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.output_files import write_file
 from cmsspark.pipeline.period_options import when_options
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.reports import charts
@@ -69,7 +71,7 @@ def _written(picture: Picture, when: Interval, folder: Path, fmt: str) -> list[P
         folder.mkdir(parents=True, exist_ok=True)
         for ending, content in contents.items():
             path = folder / f"{when.isoformat()}-{picture.name}.{ending}"
-            path.write_bytes(content)
+            write_file(path, partial(Path.write_bytes, data=content), "the picture")
             paths.append(path)
     except OSError as error:
         raise OutputError("the picture cannot be written", where=folder, found=error.strerror) from None

@@ -54,7 +54,7 @@ def _prune_rest(files: Files, fout: str, settings: Settings, before_ms: int, *, 
             click.echo(f"kept: the lease of {old_lease.what}: {error.wanted}")
     if leases:
         count = len(leases) - held
-        text = "1 old lease" if count == 1 else f"{count:,} old leases"
+        text = number_of(count, "old lease")
         click.echo(f"{'removed' if remove else 'would remove'}: {text}")
     histories = leftovers.damaged_histories(settings.state_dir, before_ms)
     for path in histories:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cmsspark import days, pseudonyms
+from cmsspark.command_group import CommandGroup
 from cmsspark.errors import InputMissing, UsageError
 from cmsspark.periods import spans
 from cmsspark.pipeline.options import SETTINGS_HELP, DayType, settings_of, store_options
@@ -31,7 +32,7 @@ class _AnyDay(DayType):
             return super().convert(value, param, ctx)
 
 
-@click.group("pseudonyms")
+@click.group("pseudonyms", cls=CommandGroup)
 def command() -> None:
     """Show, rotate and forget the keys that names of people are replaced with."""
 

@@ -16,6 +16,7 @@ from cmsspark.periods import Interval, Period, first_day
 from cmsspark.pipeline import use_pictures
 from cmsspark.pipeline.job_index import JOBS, Job
 from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.output_files import write_file
 from cmsspark.pipeline.run_report import page_of_run
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.readable import encodable
@@ -101,10 +102,8 @@ def _is_made(path: Path, marker: str) -> bool:
 
 
 def _write(path: Path, content: str) -> None:
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(encodable(content), encoding="utf-8")
-        part.replace(path)
     except OSError as error:
         raise OutputError("a page cannot be written", where=path, found=error.strerror) from None
+    write_file(path, lambda part: part.write_text(encodable(content), encoding="utf-8"), "a page")

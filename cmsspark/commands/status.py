@@ -18,6 +18,7 @@ from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
 from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import Coloured, echo_table, printable
+from cmsspark.storage import is_local, local_path
 from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, cell, is_lost, table
 from cmsspark.store.run_history import Run, State
 
@@ -37,8 +38,8 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
         runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
         published = history.published(span[0], until)
         stored = history.stored_days()
-    if not runs and not (fout or settings.store):
-        click.echo("no store is named: give --fout URI, or `store: URI` in cmsspark.yaml", err=True)
+    if (note := _store_note(fout or settings.store, has_runs=bool(runs))) is not None:
+        click.echo(note, err=True)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
     records = DailyState(settings.state_dir, fout or settings.store).read().days
     jobs += [job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)]
@@ -53,6 +54,15 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     _print(span, jobs, cells)
     for line in (*failures(runs, cells, settings.state_dir), *outside(stored, span), *remarks(records, span)):
         click.echo(line)
+
+
+def _store_note(store: str | None, *, has_runs: bool) -> str | None:
+    """What there is to say where no store is named, or where none is at that place."""
+    if not store:
+        return None if has_runs else "no store is named: give --fout URI, or `store: URI` in cmsspark.yaml"
+    if is_local(store) and not Path(local_path(store)).is_dir():
+        return f"there is no store in {store}; what follows is this host's run history, of all stores"
+    return None
 
 
 def outside(stored: Mapping[str, Sequence[date]], span: Sequence[date]) -> list[str]:

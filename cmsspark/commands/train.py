@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from cmsspark import clock
+from cmsspark.command_group import CommandGroup
 from cmsspark.errors import InputMissing, NotReady, OutputError, UsageError
 from cmsspark.pipeline.options import settings_of
 from cmsspark.plurals import number_of
@@ -31,7 +32,7 @@ _STOP_SECONDS: Final = 60
 _settings = click.option("--settings", "settings_file", metavar="FILE", help="Settings file.")
 
 
-@click.group("train")
+@click.group("train", cls=CommandGroup)
 def command() -> None:
     """Start a training script on several workers of this host, of Spark or of Kubernetes.
 

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark import days
-from cmsspark.errors import InputMissing, NotReady, OutputError, UsageError
+from cmsspark.errors import InputMissing, NotReady, UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline import stored_days
 from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.output_files import write_file
 from cmsspark.pipeline.period_options import period_options
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
 from cmsspark.pipeline.view_definitions import View, load_views
 from cmsspark.pipeline.view_rows import rows_of
 from cmsspark.plurals import number_of
-from cmsspark.reports.terminal import echo_table, volume
+from cmsspark.reports.terminal import echo_table, hanging, terminal_width, volume
+from cmsspark.spelling import suggestion
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,7 +57,8 @@ def command(
     views = load_views(views_file or settings.views)
     if name is None:
         for listed in views.values():
-            click.echo(f"{listed.name:<14} by {', '.join(listed.rollup.keys)}: {listed.about}")
+            about = f"by {', '.join(listed.rollup.keys)}: {listed.about}"
+            click.echo(hanging(f"{listed.name:<14} ", about, 15, terminal_width()))
         return
     view = _named(views, name)
     if out and Path(out).suffix not in _WRITERS:
@@ -105,19 +108,14 @@ def _count(day: date, fout: str, settings_file: str | None, root: str | None) ->
 
 def _named(views: dict[str, View], name: str) -> View:
     if name not in views:
-        raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step="add it to a file of views")
+        hint = suggestion(name, views) or "cmsspark view lists the views; docs/periods.md says how to add one"
+        raise UsageError(f"there is no view {name!r}", found=", ".join(views), next_step=hint)
     return views[name]
 
 
 def _write(rows: pl.DataFrame, out: str) -> None:
     path = Path(out)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        getattr(rows, _WRITERS[path.suffix])(part)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise OutputError("the view cannot be written", where=out, found=error.strerror or str(error)) from None
+    write_file(path, getattr(rows, _WRITERS[path.suffix]), "the view")
 
 
 def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:

@@ -129,6 +129,8 @@ def next_lines(first: date, day: date, story: Story) -> list[str]:
 
 
 def aligned(lines: Sequence[tuple[str, str]]) -> list[str]:
-    """Commands with what each shows as comments in one column; a command of 70 characters or more has its own."""
+    """Commands, with what each shows as a comment. The comments stand in one column, except after commands of 70
+    characters or more.
+    """
     width = max(len(command) for command, _ in lines if len(command) < 70)
     return [f"  {command:<{width}}  # {about}" for command, about in lines]

@@ -122,7 +122,7 @@ def _check_not_empty(request: DayRequest, inputs: Inputs, bins: Mapping[str, Str
                 f"{source.stream} of {request.day} is there but has no data",
                 where=source.folder,
                 found=f"{number_of(len(source.files), 'file')} without any record",
-                next_step="run again when the day is written, or leave the stream out with --streams",
+                next_step="run again when the day is written; a job on several streams can leave it out with --streams",
             )
 
 

@@ -160,7 +160,7 @@ def job_of_table(table: str) -> Job:
     for job in JOBS.values():
         if table in (*job.tables, *job.aliases):
             return job
-    tables = sorted(table for job in JOBS.values() for table in job.tables)
+    tables = sorted({table for job in JOBS.values() for table in job.tables})
     hint = suggestion(table, tables)
     raise UsageError(f"there is no table {table!r}", found=", ".join(tables), next_step=hint or None)
 

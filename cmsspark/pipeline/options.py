@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -48,6 +49,16 @@ class DayType(click.ParamType):  # type: ignore[type-arg]  # generic from click 
             return days.parse_day(text, latest=days.today())
         except UsageError as error:
             self.fail(f"{error.wanted}; {error.next_step}", param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A number within a range, which click's own type takes ``nan`` for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
 
 
 class DaysType(click.ParamType):  # type: ignore[type-arg]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cmsspark.errors import OutputError, UsageError
+from cmsspark.errors import OutputError, UsageError, os_error_number
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,22 +29,31 @@ def check_table_path(path: Path | None) -> None:
 def write_table(rows: pl.DataFrame, path: Path) -> None:
     """Write rows as CSV or Parquet, by the ending. Raises UsageError (2) for another ending, OutputError (73)."""
     check_table_path(path)
-    _write(path, rows.write_parquet if path.suffix == ".parquet" else rows.write_csv)
+    write_file(path, rows.write_parquet if path.suffix == ".parquet" else rows.write_csv)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text. Raises OutputError (73)."""
-    _write(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_file(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def _write(path: Path, write: Callable[[Path], object]) -> None:
+def write_file(path: Path, write: Callable[[Path], object], what: str = "the file") -> None:
+    """Have ``write`` write a file aside, which then takes its name: there is never a part of it, also on a full disk.
+
+    Raises OutputError (73) that names ``what`` and the path.
+    """
     part = path.with_name(f".{path.name}.part")
     try:
         write(part)
         part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
+    except Exception as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        # polars reports errors of the system as its own.
+        number = os_error_number(error)
+        if not number and not isinstance(error, OSError):
+            raise
         raise OutputError(
-            "the file cannot be written", where=path, found=error.strerror or str(error),
-            next_step="give another --output",
+            f"{what} cannot be written", where=path, found=os.strerror(number) if number else str(error),
+            next_step="make room or get permission there, or name another place",
         ) from None  # fmt: skip

@@ -34,7 +34,7 @@ def files_of(fout: str, app: str, settings: Settings | None = None) -> Files:
 
 
 def existing_store(files: Files, store: str) -> Files:
-    """``files`` again. Raises InputMissing (66) where there is no such store: each of its tables would have no rows."""
+    """Return ``files``. Raises InputMissing (66) where there is no such store, whose tables would all be empty."""
     if files.stat(store) is None:
         next_step = "check --fout, or make a first day: run_spark data_aggregation --date DAY"
         raise InputMissing("a store is wanted", where=store, found="nothing of that name", next_step=next_step)

@@ -18,7 +18,7 @@ _YEARS: Final = (1990, 2100)
 #: Of whole numbers that are times: from which value on they are ms, µs and ns since 1970; seconds below.
 _UNITS: Final[tuple[tuple[int, Literal["ns", "us", "ms"]], ...]] = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))
 _FLAGS: Final = {"true": True, "false": False, "y": True, "n": False, "yes": True, "no": False, "1": True, "0": False}
-#: Numbers above are mistakes: no 64-bit counter has them, and sums of their squares have no end.
+#: Larger numbers are mistakes: no 64-bit counter holds them, and the sum of their squares overflows.
 _MOST: Final = 2.0**63
 #: Columns that an error names.
 _MOST_NAMES: Final = 12
@@ -111,7 +111,7 @@ def _renamed(
 
 
 def _columns_of(table: pl.DataFrame) -> str:
-    """The names of columns in words, as far as they are few."""
+    """The names of the columns; of many the first ones, and how many more there are."""
     more = len(table.columns) - _MOST_NAMES
     return f"columns {', '.join(table.columns[:_MOST_NAMES])}" + (f" and {more:,} more" if more > 0 else "")
 
@@ -170,14 +170,23 @@ def _day(column: pl.Expr, kind: pl.DataType, *, is_text: bool) -> pl.Expr:
         time = column.str.replace(" ", "T").str.replace(r"Z$", "+00:00")
         zoned = time.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%:z", time_zone="UTC", time_unit="us", strict=False).dt.date()
         plain = time.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False).dt.date()
-        return pl.coalesce(*(column.str.to_date(form, strict=False) for form in _DAYS), zoned, plain)
+        whole = column.cast(pl.Int64, strict=False)
+        seconds = column.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
+        days = (column.str.to_date(form, strict=False) for form in _DAYS)
+        return pl.coalesce(*days, zoned, plain, _day_of_number(pl.coalesce(whole, seconds)))
     if kind == pl.Date or kind == pl.Null:
         return column.cast(pl.Date)
     if isinstance(kind, pl.Datetime):
         return (column.dt.convert_time_zone("UTC") if kind.time_zone else column).dt.date()
     if not kind.is_numeric():
         raise TypeError(f"{kind}")
-    number = column.cast(pl.Int64, strict=False)
+    return _day_of_number(column.cast(pl.Int64, strict=False))
+
+
+def _day_of_number(number: pl.Expr) -> pl.Expr:
+    """The date of 20260115, or of seconds, ms, µs or ns since 1970."""
+    import polars as pl
+
     as_day = number.cast(pl.String).str.to_date("%Y%m%d", strict=False)
     time = pl.from_epoch(number.clip(-(10**11), 10**11), "s").dt.date()
     for least, unit in reversed(_UNITS):

@@ -48,7 +48,12 @@ def read_credentials_file(path: Path, kind: type[_T], example: str) -> tuple[_T,
     try:
         content = read_private(path)
     except FileNotFoundError:
-        raise SettingsError("the credentials file does not exist", where=path, found="no file of that name") from None
+        raise SettingsError(
+            "the credentials file does not exist",
+            where=path,
+            found="no file of that name",
+            next_step=f"correct the path; {example} shows the form of a credentials file",
+        ) from None
     except OSError as error:
         raise NotAllowed("the credentials file cannot be read", where=path, found=error.strerror) from None
     source = CredentialsSource(path, content, example)

@@ -243,9 +243,10 @@ def _locked(path: Path) -> Iterator[None]:
                 found=holder,
                 next_step="wait for it to end, then run the same command again",
             ) from None
-        os.ftruncate(handle, 0)
-        now = clock.iso()
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode(), 0)
+        with disk_errors(path):
+            os.ftruncate(handle, 0)
+            now = clock.iso()
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode(), 0)
         yield
     finally:
         os.close(handle)

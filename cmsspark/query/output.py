@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cmsspark.errors import OutputError, UsageError
+from cmsspark.plurals import number_of
 from cmsspark.query.cell_values import cell_of, json_of, text_of
 from cmsspark.readable import readable
 from cmsspark.reports.terminal import echo_table
@@ -41,7 +42,7 @@ def echo_result(result: QueryResult) -> None:
 def summary(result: QueryResult) -> str:
     """``12 rows in 0.05 s``, and whether there are more."""
     count = result.table.num_rows
-    rows = f"{'the first ' if result.is_truncated else ''}{count:,} row{'s' if count != 1 else ''}"
+    rows = f"{'the first ' if result.is_truncated else ''}{number_of(count, 'row')}"
     more = "; --rows, --csv or -o FILE gives more" if result.is_truncated else ""
     return f"{rows} in {result.seconds:.2f} s{more}"
 

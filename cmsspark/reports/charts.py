@@ -279,14 +279,14 @@ def _total(values: Sequence[float | None]) -> float | None:
 
 
 def _width(text: str) -> float:
-    """About how wide a label is."""
+    """The approximate width of a label, in units of the picture."""
     wide = sum(letter.isupper() or ord(letter) > 0x2000 or letter in "mw@%" for letter in text)
     narrow = sum(letter in "ijlrtfI/|.,:;'!()[] -" for letter in text)
     return _FONT * (_WIDE * wide + _NARROW * narrow + _OTHER * (len(text) - wide - narrow))
 
 
 def _fitting(name: str, room: float) -> str:
-    """A name that is at most so wide, without its middle where it is wider."""
+    """A name of at most the width ``room``; a wider one loses its middle."""
     text = printable(name)
     count = len(text)
     while _width(text) > room and count > 3:

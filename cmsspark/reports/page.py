@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from cmsspark.plurals import number_of
 from cmsspark.reports.day_report import BINS, by_prefix
 from cmsspark.reports.pictures import Picture
 from cmsspark.reports.terminal import percent, printable, volume
@@ -137,10 +138,10 @@ def _verdicts(report: Mapping[str, Any]) -> str:
     if report.get("partial"):
         badges.append(_badge("warn", "partial"))
     if wrong := [join for join in report["joins"] if not join["is_right"]]:
-        badges.append(_badge("bad", "1 wrong join" if len(wrong) == 1 else f"{len(wrong)} wrong joins"))
+        badges.append(_badge("bad", number_of(len(wrong), "wrong join")))
     warnings = len(report.get("warnings") or ())
     if warnings:
-        badges.append(_badge("warn", "1 warning" if warnings == 1 else f"{warnings} warnings"))
+        badges.append(_badge("warn", number_of(warnings, "warning")))
     return " ".join(badges or [_badge("good", "complete, nothing unusual")])
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from cmsspark.plurals import number_of
 from cmsspark.reports import charts
 from cmsspark.reports.charts import Chart
 from cmsspark.reports.terminal import volume
@@ -121,13 +122,13 @@ def pictures(use: Use, about: str) -> list[Picture]:
         Picture(
             "datasets",
             "Most read datasets",
-            f"{unit} {about}, of {use.dataset_count:,} dataset{'' if use.dataset_count == 1 else 's'}",
+            f"{unit} {about}, of {number_of(use.dataset_count, 'dataset')}",
             charts.bars(use.datasets, what=f"most read datasets, {unit}"),
         ),
         Picture(
             "sites",
             "Sites that serve most",
-            f"{unit} {about}, of {use.site_count:,} site{'' if use.site_count == 1 else 's'}",
+            f"{unit} {about}, of {number_of(use.site_count, 'site')}",
             charts.bars(use.sites, what=f"sites, {unit}"),
         ),
         Picture(

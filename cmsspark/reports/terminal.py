@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, overload
 
 import click
@@ -112,7 +113,28 @@ def echo_table(
     for line in lines:
         click.echo(line)
     if left_out := [name for i, name in enumerate(headings) if i not in kept]:
-        click.echo(f"{indent}columns hidden in this width: {', '.join(left_out)}")
+        click.echo(hanging(f"{indent}columns hidden in this width: ", ", ".join(left_out), len(indent) + 2, width))
+
+
+def echo_list(headings: tuple[str, str], items: Mapping[str, str]) -> None:
+    """Print names with a text beside each, which continues below itself where the terminal is too narrow for it."""
+    rows, width = [headings, *items.items()], terminal_width()
+    names = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        click.echo(hanging(f"{name:<{names}}{_GAP}", text, names + len(_GAP), width))
+
+
+def hanging(lead: str, text: str, indent: int, width: int | None) -> str:
+    """``lead`` and ``text`` in lines that fit ``width``, those after the first with ``indent`` blanks before them.
+
+    In a pipe (``width`` None), and where little room is left beside the indent, it is one line.
+    """
+    if width is None or len(lead + text) <= width or width - indent < _READABLE:
+        return lead + text
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.fill(lead + text)
 
 
 def _least_width(

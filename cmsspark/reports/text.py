@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cmsspark.plurals import number_of
 from cmsspark.reports.day_report import by_prefix
 from cmsspark.reports.reconciliation_table import table
 from cmsspark.reports.terminal import percent, printable, volume
@@ -80,7 +81,7 @@ def _inputs(streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{stream['stream']:<6} {'left out' if stream['is_missing'] else 'none'}"
             continue
         formats = ", ".join(f"{name} {count:,}" for name, count in sorted(stream["generations"].items()))
-        files = "1 file" if read["files"] == 1 else f"{read['files']:,} files"
+        files = number_of(read["files"], "file")
         size = f"{files}, {volume(read['bytes'])}" + (", .tmp" if read["is_tmp"] else "")
         yield f"{stream['stream']:<6} {size}{f' ({formats})' if formats else ''}: {read['folder']}"
 
@@ -109,7 +110,7 @@ def _other_days(stream: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _stored(name: str, table: Mapping[str, Any]) -> str:
-    rows = "1 row" if table["rows"] == 1 else f"{table['rows']:,} rows"
+    rows = number_of(table["rows"], "row")
     return f"{name}: {rows}, {volume(table.get('bytes', 0))}"
 
 

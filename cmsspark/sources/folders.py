@@ -12,6 +12,7 @@ from datetime import date
 from itertools import groupby
 
 from cmsspark.errors import InputMissing, NotReady
+from cmsspark.plurals import number_of
 from cmsspark.sources.dumps import Dump, choose_dbs_dump, choose_phedex_dump, choose_replica_dump, dump_at
 from cmsspark.sources.epochs import setting
 from cmsspark.sources.layout import InputLocation, Layout, days_near, shown
@@ -121,19 +122,19 @@ def _day_input(files: Files, location: InputLocation, day: date, ending: str) ->
         raise NotReady(
             f"{source} of {day} is still being copied",
             where=copying[0],
-            found=f"{len(copying)} files that end in {COPYING}",
+            found=f"{number_of(len(copying), 'file')} with the ending {COPYING}",
             next_step="run again when the copy is complete; remove the files if it was aborted",
         )
     if not hold_data(files, listed):
         content = "no data files"
         if listed:
             size = max(file.size for file in listed)
-            content = f"{len(listed)} files " + ("without any record" if size else "of 0 bytes")
+            content = f"{number_of(len(listed), 'file')} " + ("without any record" if size else "of 0 bytes")
         raise NotReady(
             f"{source} of {day} is there but has no data",
             where=shown(folder),
             found=content,
-            next_step="run again when the day is written, or select other streams with --streams",
+            next_step="run again when the day is written; a job on several streams can leave it out with --streams",
         )
     return DayInput(source, location.format_name, folder, listed, bool(ending), tuple(warnings))
 
@@ -141,7 +142,7 @@ def _day_input(files: Files, location: InputLocation, day: date, ending: str) ->
 def _no_day(files: Files, locations: Sequence[InputLocation], stream: str, day: date, allow_tmp: bool) -> InputMissing:
     searched = []
     available = []
-    next_step = "give another day, another --root, or fewer --streams"
+    next_step = "give another day or another --root; a job on several streams can leave it out with --streams"
     for location in locations:
         folder = location.day_folder(day)
         searched.append(shown(folder) + (" (a file, not a folder)" if files.stat(folder) is not None else ""))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cmsspark.errors import UsageError
+from cmsspark.reports.terminal import hanging, terminal_width
 from cmsspark.spelling import suggestion
 
 
@@ -141,7 +142,8 @@ def split(words: Sequence[str], signature_of: Callable[[str], Signature | None])
             name = word.split("=")[0]
             raise UsageError(
                 f"run_spark has no option {name!r}",
-                found=suggestion(name, _BY_NAME) or None,
+                # `--date` of a job is not like `--master`.
+                found=suggestion(name, _BY_NAME, cutoff=0.7) or None,
                 next_step="a job's own options come after its name: run_spark JOB …; run_spark --help lists ours",
             )
         else:
@@ -188,11 +190,12 @@ def _to_job(word: str, rest: list[str], request: Request, signature: Signature |
 def help_text() -> str:
     """The wrapper's options, as ``--help`` prints them."""
     lines: list[str] = []
+    width = terminal_width()
     for heading, options in GROUPS.items():
         lines += ["", f"{heading}:"]
         for option in options:
             left = ", ".join(filter(None, (option.short, option.name))) + (
                 f" {option.metavar}" if option.metavar else ""
             )
-            lines.append(f"  {left:<24} {option.about}")
+            lines.append(hanging(f"  {left:<24} ", option.about, 27, width))
     return "\n".join(lines)

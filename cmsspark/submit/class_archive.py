@@ -160,7 +160,9 @@ def make(host: Host, java: Java, cache_dir: Path) -> ClassArchive:
         raise OutputError(
             "the JVM's class archive was not made", where=cache_dir / "jvm", found=str(error), next_step=_CACHE_NEXT
         ) from None
-    _forget_old(archive)
+    # Another process may remove the same files, or finish one, at the same time.
+    with suppress(OSError):
+        _forget_old(archive)
     return archive
 
 
@@ -244,13 +246,18 @@ def _command(host: Host, archive: ClassArchive, aside: Path) -> list[str]:
 
 
 def _forget_old(newest: ClassArchive) -> None:
-    """Remove archives that nothing used for a month, beyond the newest, and copies of Spark that belong to none."""
+    """Remove archives that nothing used for a month, beyond the newest, copies of Spark that belong to none, and
+    archives that killed runs left half made.
+    """
     folder, now = newest.path.parent, time.time()
     used = sorted(folder.glob("spark-*.jsa"), key=_last_use, reverse=True)
     for path in used[_KEPT:]:
         if now - _last_use(path) > _UNUSED_S:
             path.unlink(missing_ok=True)
             path.with_suffix(".json").unlink(missing_ok=True)
+    for path in folder.glob("spark-*.part"):
+        if path.is_file() and now - path.stat().st_mtime > _DEADLINE_S:
+            path.unlink(missing_ok=True)
     for path in folder.glob("spark-*"):
         # A running job may still load classes from a copy of Spark.
         if path.is_dir() and path != newest.spark_home and now - path.stat().st_mtime > _UNUSED_S and not _serves(path):

@@ -15,7 +15,7 @@ Mode = Literal["python", "client", "cluster"]
 
 
 def add_driver_environment(options: Options, request: Request, settings: Settings, host: Host, master: str) -> None:
-    """What the environment says here must reach a driver that starts elsewhere; its folder holds the shipped files."""
+    """Add what a driver that starts elsewhere takes from its environment. The shipped files are in its folder."""
     start = "spark.kubernetes.driverEnv." if master.startswith("k8s:") else "spark.yarn.appMasterEnv."
     values = {
         "CMSSPARK_ROOT": host.environ.get("CMSSPARK_ROOT"),
@@ -34,6 +34,7 @@ def same_everywhere(host: Host) -> dict[str, str | None]:
 
 
 def add_environment(options: Options, start: str, values: Mapping[str, str | None]) -> None:
+    """Set the options ``start`` + name of all values that there are; options that are set already stay."""
     for name, value in values.items():
         if value and options.get(start + name) is None:
             options.set_option(start + name, value, BUILT_IN)

@@ -111,7 +111,7 @@ def run(
 
 
 def _measured(command: Command, environ: Mapping[str, str], measure: RunMeasure) -> Command:
-    """The command with what names its measurement."""
+    """The command with the environment, and in cluster mode the option, that name its measurement."""
     command = with_env(command, **measure.environment({**environ, **command.env}))
     if command.mode != "cluster":
         return command

@@ -18,6 +18,7 @@ from cmsspark.compiled import OFF, STALE, unavailable_reason
 from cmsspark.errors import SettingsError, UsageError
 from cmsspark.pipeline.job_index import JOBS, Job, find_job, load_command
 from cmsspark.pipeline.options import store_of
+from cmsspark.reports.terminal import hanging, terminal_width
 from cmsspark.resources import resource
 from cmsspark.settings import Settings, load_settings
 from cmsspark.submit import (
@@ -279,10 +280,10 @@ def warm_up(settings: Settings, environ: Mapping[str, str]) -> int:
 
 def job_list() -> str:
     """Built-in jobs, a line each."""
-    lines = ["Built-in jobs:"]
+    lines, width = ["Built-in jobs:"], terminal_width()
     for job in sorted(JOBS.values(), key=lambda job: job.name):
         aliases = f" (also {', '.join(job.aliases)})" if job.aliases else ""
-        lines.append(f"  {job.name:<24} {job.about}{aliases}")
+        lines.append(hanging(f"  {job.name:<24} ", f"{job.about}{aliases}", 27, width))
     return "\n".join(lines)
 
 

@@ -140,15 +140,28 @@ def test_a_number_of_malformed_records_is_tolerated_whatever_the_share() -> None
         check(bins(malformed=51, matched=10**6), Tolerance(None, 50))
 
 
-def test_a_reconciliation_prints_one_line_for_each_stream() -> None:
+def test_a_reconciliation_prints_one_line_for_each_bin_that_a_stream_has() -> None:
     lines = reconciliation_table.table({"aaa": bins(matched=1234567).as_dict(), "eos": bins().as_dict()}).splitlines()
-    assert len(lines) == 3
-    assert lines[0].split() == [
-        "stream", "read", "matched", "no_lfn", "user_file", "temporary", "not_in_dbs", "malformed", "out_of_day",
-        "write_only",
-    ]  # fmt: skip
-    assert lines[1].split()[:3] == ["aaa", "1,234,567", "1,234,567"]
-    assert lines[2].split() == ["eos"] + ["0"] * 9
+    assert [line.split() for line in lines] == [
+        ["bin", "aaa", "eos"],
+        ["read", "1,234,567", "0"],
+        ["matched", "1,234,567", "0"],
+        *([name, "0", "0"] for name in ("no_lfn", "user_file", "temporary", "not_in_dbs")),
+        *([name, "0", "0"] for name in ("malformed", "out_of_day", "write_only")),
+    ]
+    assert reconciliation_table.table({}) == ""
+
+
+def test_a_reconciliation_of_all_streams_fits_80_columns_with_the_bins_of_jobs_once() -> None:
+    most = bins(matched=9_999_999_999).as_dict()
+    jobs = StreamBins.of_jobs().as_dict()
+    streams = {stream: most for stream in ("aaa", "eos", "cmssw", "crab")}
+    lines = reconciliation_table.table({**streams, "condor": jobs}).splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines[1:]]
+    assert len(names) == len(set(names)) == 14
+    assert next(line.split() for line in lines if line.startswith("repeated")) == ["repeated", "0"]
+    assert next(line.split() for line in lines if line.startswith("user_file")) == ["user_file", *["0"] * 5]
 
 
 def test_a_stream_without_a_record_fails_where_the_days_before_had_some() -> None:

@@ -336,3 +336,13 @@ def test_replicas_come_from_rucio_where_its_table_is_newer(place: Path) -> None:
     store_table(place, "dbs_rucio", "dbs_rucio", newer["day"], [newer])
     found = json_of(place, "what-lies-at", "--site", "T2_CH_CERN")
     assert (found["table"], found["total_bytes"]) == ("dbs_rucio", 77)
+
+
+@pytest.mark.parametrize("newest", [253_402_300_800_000, 2**63 - 1])
+def test_replicas_from_after_the_year_9999_have_its_last_day(place: Path, newest: int) -> None:
+    rows = [lying("/nobody/reads/MINIAOD", "T2_X", newest_replica_ms=newest)]
+    store_table(place, "dbs_phedex", "dbs_phedex", WEEK.last, rows, run="r2")
+    candidates = [used("/nobody/reads/MINIAOD", None, is_candidate=True)]
+    store_table(place, "dataset_last_access", "dataset_last_access", WEEK.last, candidates)
+    for question in (("could-go", "T2_X"), ("unused", "--weeks", "1")):
+        assert [row["newest_replica"] for row in json_of(place, *question)["rows"]] == ["9999-12-31"], question

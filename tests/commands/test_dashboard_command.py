@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import cmsspark
 from cmsspark import errors
 from cmsspark.cli import command
 from tests.dashboard import stores
@@ -51,6 +53,8 @@ def test_a_port_in_use_and_a_token_for_all_to_read_are_refused(tmp_path: Path) -
 
 
 def test_without_its_packages_it_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The command imports the package again: both of its names are put back afterwards.
+    monkeypatch.setattr(cmsspark, "dashboard", importlib.import_module("cmsspark.dashboard"))
     for name in [name for name in sys.modules if name.startswith("cmsspark.dashboard")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "waitress", None)
@@ -86,3 +90,27 @@ def test_it_serves_with_a_token_where_others_reach_it_and_ends_at_sigterm(tmp_pa
         rest = list(lines)
         assert process.wait(timeout=60) == 0
         assert rest[-1] == "ended\n", rest
+
+
+#: Serves until a thread of its own sends SIGTERM, which it does as soon as the server handles that signal.
+SERVES = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from cmsspark.dashboard.server import Options, serve
+
+def end():
+    while signal.getsignal(signal.SIGTERM) is before:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+before = signal.getsignal(signal.SIGTERM)
+threading.Thread(target=end, daemon=True).start()
+folder = Path(sys.argv[1])
+serve(str(folder), (folder / "state", folder / "cache"), Options(port=0), print, False)
+print(signal.getsignal(signal.SIGTERM) is before)
+"""
+
+
+def test_a_server_that_has_ended_leaves_the_handler_of_sigterm_as_it_was(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SERVES, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-2:] == ["ended", "True"], done.stderr

@@ -165,6 +165,13 @@ def test_refused_documents_are_counted_beside_the_word() -> None:
     assert (found.word, found.refused) == ("published", 2)
 
 
+def test_status_says_that_there_is_no_store_where_it_was_asked_for_one(place: Place) -> None:
+    place.work()
+    assert "no store" not in place.cmsspark("status").stderr
+    shutil.rmtree(place.fout)
+    assert f"there is no store in {place.fout}" in place.cmsspark("status").stderr
+
+
 def test_every_word_of_status_is_explained_below_it(place: Place) -> None:
     place.work()
     told = place.cmsspark("status", "--to", "2026-01-15").stdout

@@ -179,6 +179,7 @@ def test_what_is_wrong_is_named_with_file_and_line(text: str, line: int, told: s
 
 def test_what_cannot_be_made_is_reported() -> None:
     assert "datasets, sites" in fails(UsageError, "nothing")
+    assert "did you mean datasets?" in fails(UsageError, "datsets")
     assert ".parquet" in fails(UsageError, "sites", "--out", "x.xlsx")
     assert "no-such.yaml" in fails(SettingsError, "sites", "--views", "no-such.yaml")
     assert "2026-01-05" in fails(InputMissing, "sites", "--from", "20260104", "--to", "20260105")

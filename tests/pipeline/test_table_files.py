@@ -54,8 +54,10 @@ def written(folder: Path, content: bytes | str | pl.DataFrame, name: str = "a.cs
         PLAIN.replace(",3", ',"3.0"'),
         "extra,accesses,dataset,day\nx,3,/a/b/C,2026-01-05\n,4,/a/b/C,2026-01-06\n",
         gzip.compress(PLAIN.encode(), mtime=0),
-        "day,dataset,accesses\n1767571200,/a/b/C,3\n1767657600,/a/b/C,4\n".replace("1767571200", "2026-01-05")
-        .replace("1767657600", "2026-01-06"),
+        PLAIN.replace("2026-01-05", "1767571200").replace("2026-01-06", "1767743999.75"),
+        PLAIN.replace("2026-01-05", "1767657599999").replace("2026-01-06", "1767657600000"),
+        PLAIN.replace("2026-01-05", "1767571200000000").replace("2026-01-06", "1767657600000000000"),
+        PLAIN.replace("2026-01-05", "1.7675712e9").replace("2026-01-06", "20260106"),
     ],
 )  # fmt: skip
 def test_a_csv_is_read_however_it_is_written(content: bytes | str, tmp_path: Path) -> None:

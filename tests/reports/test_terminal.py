@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.reports import terminal
-from cmsspark.reports.terminal import Coloured, middle, number, percent, printable, table, terminal_width, volume
+from cmsspark.reports.terminal import (
+    Coloured,
+    hanging,
+    middle,
+    number,
+    percent,
+    printable,
+    table,
+    terminal_width,
+    volume,
+)
 
 LONG = "/ZMM" + "x" * 200 + "/AOD"
 PRINTS = """
@@ -80,6 +90,32 @@ def test_columns_that_people_can_do_without_give_way_to_names(
     assert lines[2:] == ([below] if below else [])
     assert max(map(len, lines)) <= (width or 100)
     assert ("data_aggregation_of_a_day" in lines[1]) == (width != 40)
+
+
+@pytest.mark.parametrize("width", [40, 57, 80])
+def test_a_text_beside_a_name_continues_below_itself(width: int) -> None:
+    about = "Features and labels of each dataset at each site and week, from the stored days before a day"
+    first, *others = hanging(f"  {'popularity_site':<16} ", about, 19, width).splitlines()
+    assert first.startswith("  popularity_site  Features and")
+    assert others and all(line[:19].isspace() and not line[19].isspace() for line in others)
+    assert max(map(len, (first, *others))) <= width
+    assert " ".join([first, *others]).split() == ["popularity_site", *about.split()]
+    assert hanging("  a  ", about, 19, None) == f"  a  {about}" == hanging("  a  ", about, 19, 30)
+
+
+def test_a_list_of_names_with_texts_shows_all_of_each_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = {"sieve": "the oldest object that was not used since the hand passed", "lru": "what was used first"}
+    for width in (40, None):
+        monkeypatch.setattr(terminal, "terminal_width", lambda width=width: width)
+        terminal.echo_list(("policy", "evicts"), items)
+        lines = capsys.readouterr().out.splitlines()
+        assert " ".join(" ".join(lines).split()) == "policy evicts " + " ".join(
+            f"{name} {text}" for name, text in items.items()
+        )
+        assert (len(lines) > 3) == (width == 40)
+        assert max(map(len, lines)) <= (width or 100)
 
 
 def test_colours_do_not_count_as_width() -> None:

@@ -134,7 +134,7 @@ def test_a_day_s_folder_that_is_a_loop_of_links_is_missing_and_named(tmp_path: P
 
 def test_files_of_0_bytes_are_listed_but_a_day_of_nothing_is_not_ready(tmp_path: Path) -> None:
     put(tmp_path, f"{ENR}/2026/01/15/part-0", b"")
-    with pytest.raises(NotReady, match="1 files of 0 bytes"):
+    with pytest.raises(NotReady, match="1 file of 0 bytes"):
         resolve_day(FILES, layout(tmp_path), "aaa", DAY)
     put(tmp_path, f"{ENR}/2026/01/15/part-1")
     assert [file.size for file in resolve_day(FILES, layout(tmp_path), "aaa", DAY).files] == [0, 2]

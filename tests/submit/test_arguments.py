@@ -13,6 +13,13 @@ from tests.submit.hosts import OF_A_JOB, requested
 pytestmark = pytest.mark.smoke
 
 
+def test_an_option_of_a_job_before_its_name_suggests_no_other_option() -> None:
+    with pytest.raises(UsageError) as error:
+        split(["--date", "20260115", "dbs_aaa"], lambda job: None)
+    assert error.value.found is None
+    assert "come after its name" in str(error.value.next_step)
+
+
 def test_the_wrappers_options_stand_anywhere_for_a_built_in_job() -> None:
     request = requested("--name", "n", "dbs_aaa.py", "--date", "20260115", "--yarn", "--fout", "hdfs:///x")
     assert request.job == "dbs_aaa.py"

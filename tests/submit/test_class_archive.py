@@ -167,7 +167,7 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-def test_archives_that_nothing_used_for_a_month_go_and_so_do_their_jars(tmp_path: Path) -> None:
+def test_archives_that_nothing_used_for_a_month_go_with_their_jars_and_what_killed_runs_left(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     made = [make(host(tmp_path / jar, jar=jar), JAVA, cache) for jar in "abcd"]
     assert len(names(cache, ".jsa")) == 4, "all were used today"
@@ -175,8 +175,13 @@ def test_archives_that_nothing_used_for_a_month_go_and_so_do_their_jars(tmp_path
     for archive in made[:3]:
         for path in (archive.path, archive.description, archive.spark_home):
             os.utime(path, (old, old))
+    killed, running = (cache / "jvm" / f"spark-4.3.0-java-17-abc.{pid}.part" for pid in (1, 2))
+    killed.touch()
+    os.utime(killed, (old, old))
+    running.touch()
     make(host(tmp_path / "e", jar="e"), JAVA, cache)
     assert len(names(cache, ".jsa")) == 2
+    assert names(cache, ".part") == [running.name]
     assert [archive.spark_home.exists() for archive in made] == [False, False, False, True]
 
 
