@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.cache.trace import Trace, make_trace
+from cmsspark.cache.trace import Trace, check_bytes, make_trace
 from cmsspark.errors import InputMissing
 from cmsspark.pipeline.stored_columns import newest, table_rows
 from cmsspark.pipeline.stored_days import StoredDays
@@ -42,20 +42,21 @@ class SiteTraces:
         """The trace of one site; of all sites together, as if they shared a cache, without one.
 
         Datasets without a size in DBS are dropped and counted as ``no_size``. Raises InputMissing (66) for a site
-        without requests.
+        without requests, DataError (65) for bytes beyond 64 bits.
         """
         is_here = np.ones(len(self.days), bool) if site is None else self.sites == site
         if not is_here.any():
             raise InputMissing(
-                f"the stored days have no access at {site}",
+                f"the stored days have no access{'' if site is None else f' at {site}'}",
                 found=f"accesses at {', '.join(self.site_names)}" if len(self.sites) else "no accesses",
-                next_step="give one of these sites, or no --site",
+                next_step="give one of these sites, or no --site" if len(self.sites) else "give other days",
             )
         days, datasets = self.days[is_here], self.datasets[is_here]
         pairs = np.unique(np.stack([days, np.unique(datasets, return_inverse=True)[1]], axis=1), axis=0)
         names = np.unique(datasets)[pairs[:, 1]]
         order = np.random.default_rng(seed).permutation(len(pairs))
         sizes = np.array([self.bytes_of.get(name, 0) for name in names.tolist()], np.int64)
+        check_bytes(sizes)
         times = (pairs[:, 0] - _EPOCH_DAY) * 86_400_000
         return make_trace(times[order].astype(np.int64), names[order], sizes[order])
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from cmsspark.cache.trace_columns import COLUMNS, FIRST_S, LAST_S, columns_of, hashes, require_columns
 from cmsspark.errors import DataError, InputMissing, UsageError
 
 if TYPE_CHECKING:
@@ -18,11 +19,8 @@ Array = np.ndarray[Any, Any]
 
 #: A request of libCacheSim's oracleGeneral files: seconds, object, bytes, and the number of the next request.
 _ORACLE: Final = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
-_COLUMNS: Final = ("time", "object", "size")
-#: Bytes of all requests of a trace, and of a cache, are whole numbers of 64 bits.
-_MOST_BYTES: Final = 2.0**62
-#: Times outside of these seconds since 1970 are no seconds: a century before and 130 years after.
-_FIRST_S, _LAST_S = -(10**9) * 3, 4 * 10**9 + 10**8
+#: Bytes of all requests of a trace, and of a cache, at most: policies count twice as many in 64 bits.
+MOST_BYTES: Final = 2**61
 _BATCH_BYTES: Final = 64 << 20
 #: Objects are sampled by 24 bits of a hash of their names.
 _HASH_BITS: Final = 24
@@ -74,17 +72,24 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
     """A trace from a file: CSV or Parquet with the columns time, object and size, or libCacheSim's oracleGeneral
     (``.oracleGeneral`` or ``.bin``, plain or ``.zst``).
 
-    ``time``: seconds since 1970, or a timestamp; ``size``: bytes. With ``sample`` < 1 only that share of the objects is
-    kept, chosen by a hash of their names, while the file is read. Raises InputMissing (66), DataError (65) for damaged
-    files and columns, UsageError (2) for other kinds of files.
+    ``time``: seconds since 1970, or a timestamp; ``size``: bytes. Objects of a CSV are texts: 1 and 01 are two. With
+    ``sample`` < 1 only that share of the objects is kept, chosen by a hash of their names, while the file is read.
+    Raises InputMissing (66), DataError (65) for damaged files and columns, UsageError (2) for other kinds of files.
     """
     if not path.is_file():
-        raise InputMissing("there is no such trace", where=path, next_step="give a CSV, Parquet or oracleGeneral file")
-    try:
-        columns, nulls = _chosen(path, sample)
-    except _MixedNamesError:
-        # The first names are numbers, and later ones are not.
-        columns, nulls = _chosen(path, sample, names_as_text=True)
+        raise InputMissing(
+            "there is no such trace",
+            where=path,
+            next_step="give a CSV, Parquet or oracleGeneral file, or no file and --site SITE with a period",
+        )
+    as_text: set[str] = set()
+    while True:
+        try:
+            columns, nulls = _chosen(path, sample, as_text)
+            break
+        except _MixedColumnError as error:
+            # The first values have a type that later ones have not.
+            as_text.add(error.column)
     if not columns or not sum(len(times) for times, _, _ in columns):
         if sample < 1 and columns:
             raise DataError("no object of the trace is in the sample", where=path, next_step="give a larger --sample")
@@ -99,17 +104,26 @@ def read_trace(path: Path, *, sample: float = 1.0) -> Trace:
     return trace
 
 
-class _MixedNamesError(Exception):
-    """A CSV whose first objects are numbers, and later ones are not."""
+class _MixedColumnError(Exception):
+    """A column of a CSV whose first values are numbers, and later ones are others."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.column = column
 
 
-def _chosen(path: Path, sample: float, *, names_as_text: bool = False) -> tuple[list[tuple[Array, Array, Array]], int]:
+def _chosen(path: Path, sample: float, as_text: Set[str]) -> tuple[list[tuple[Array, Array, Array]], int]:
     """(times in ms, names, sizes) of each part of the file, of the sampled objects, and how many rows have a null."""
-    columns, nulls = [], 0
-    for times, names, sizes, null_count in _batches(path, names_as_text=names_as_text):
+    columns: list[tuple[Array, Array, Array]] = []
+    nulls = 0
+    for times, names, sizes, null_count in _batches(path, as_text):
         nulls += null_count
+        if not len(names):
+            continue
+        if columns and names.dtype != columns[0][1].dtype:
+            raise _MixedColumnError("object")
         if sample < 1:
-            is_chosen = (_hashes(names) >> (64 - _HASH_BITS)) < int(sample * (1 << _HASH_BITS))
+            is_chosen = (hashes(names) >> (64 - _HASH_BITS)) < int(sample * (1 << _HASH_BITS))
             times, names, sizes = times[is_chosen], names[is_chosen], sizes[is_chosen]
         columns.append((times, names, sizes))
     return columns, nulls
@@ -118,31 +132,38 @@ def _chosen(path: Path, sample: float, *, names_as_text: bool = False) -> tuple[
 def _check_ranges(times_ms: Array, sizes: Array, path: Path) -> None:
     """Raises DataError (65) for times that are no seconds, and for bytes beyond 64 bits."""
     first, last = int(times_ms.min()) // 1000, int(times_ms.max()) // 1000
-    if first < _FIRST_S or last > _LAST_S:
+    if first < FIRST_S or last > LAST_S:
         raise DataError(
             "times of the trace are no seconds since 1970", where=path,
             found=f"{first:,} to {last:,}", next_step="write whole or fractional seconds, or timestamps",
         )  # fmt: skip
+    check_bytes(sizes, path)
+
+
+def check_bytes(sizes: Array, where: Path | None = None) -> None:
+    """Raises DataError (65) where the bytes of all requests are beyond 64 bits. ``sizes``: of each request."""
     total = float(np.maximum(sizes, 0).astype(float).sum())
-    if total > _MOST_BYTES:
+    if total > MOST_BYTES:
         raise DataError(
-            "the bytes of all requests do not fit into 64 bits", where=path,
+            "the bytes of all requests do not fit into 64 bits", where=where,
             found=f"{total:.3g} bytes", next_step="write sizes in bytes",
         )  # fmt: skip
 
 
-def _batches(path: Path, *, names_as_text: bool = False) -> Iterator[tuple[Array, Array, Array, int]]:
+def _batches(path: Path, as_text: Set[str]) -> Iterator[tuple[Array, Array, Array, int]]:
     """(times in ms, names, sizes, rows with a null) of parts of the file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = suffixes[-1] if suffixes else ""
-    if kind == ".zst" or kind in (".oraclegeneral", ".bin"):
+    is_packed_table = kind == ".zst" and suffixes[-2:-1] in ([".csv"], [".parquet"])
+    if (kind == ".zst" and not is_packed_table) or kind in (".oraclegeneral", ".bin"):
         yield from _oracle_batches(path, is_packed=kind == ".zst")
     elif kind in (".csv", ".parquet") or suffixes[-2:] == [".csv", ".gz"]:
-        yield from (_columns_of(batch, path) for batch in _arrow_batches(path, kind, names_as_text))
+        batches = _arrow_batches(path, kind, as_text)
+        yield from (columns_of(batch, path, numbers_too="object" not in as_text) for batch in batches)
     else:
         raise UsageError(
             f"the kind of {path.name} is not known",
-            found=kind or "no ending",
+            found="".join(suffixes[-2:]) if is_packed_table else kind or "no ending",
             next_step="name it .csv, .csv.gz, .parquet, .oracleGeneral or .oracleGeneral.zst",
         )
 
@@ -171,7 +192,7 @@ def _oracle_batches(path: Path, *, is_packed: bool) -> Iterator[tuple[Array, Arr
         )
 
 
-def _arrow_batches(path: Path, kind: str, names_as_text: bool) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -179,81 +200,16 @@ def _arrow_batches(path: Path, kind: str, names_as_text: bool) -> Iterator[pa.Re
     try:
         if kind == ".parquet":
             with parquet.ParquetFile(path) as file:
-                _require(path, file.schema_arrow.names)
-                yield from file.iter_batches(columns=list(_COLUMNS))
+                require_columns(path, file.schema_arrow.names)
+                yield from file.iter_batches(columns=list(COLUMNS))
             return
-        # Packed by the ending.
-        options = csv.ConvertOptions(column_types={"object": pa.string()} if names_as_text else None)
+        # Packed by the ending. Names that look like numbers, days or flags are names.
+        options = csv.ConvertOptions(column_types=dict.fromkeys(("object", *as_text), pa.string()))
         with csv.open_csv(path, csv.ReadOptions(block_size=_BATCH_BYTES // 4), None, options) as reader:
-            number = reader.schema.get_field_index("object")
+            number = reader.schema.get_field_index("time")
             yield from reader
     except (pa.ArrowException, OSError) as error:
         text = str(error).splitlines()[0]
-        if kind != ".parquet" and not names_as_text and f"In CSV column #{number}:" in text:
-            raise _MixedNamesError from None
+        if kind != ".parquet" and "time" not in as_text and f"In CSV column #{number}:" in text:
+            raise _MixedColumnError("time") from None
         raise DataError("the trace cannot be read", where=path, found=text, next_step="fetch it again") from None
-
-
-def _require(path: Path, names: list[str]) -> None:
-    missing = [name for name in _COLUMNS if name not in names]
-    if missing:
-        raise DataError(
-            f"the trace has no column {', '.join(missing)}",
-            where=path,
-            found=f"columns {', '.join(names)}",
-            next_step="name the columns time, object and size",
-        )
-
-
-def _columns_of(batch: pa.RecordBatch, path: Path) -> tuple[Array, Array, Array, int]:
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
-    _require(path, batch.schema.names)
-    time, name, size = (batch.column(column) for column in _COLUMNS)
-    is_there = pc.and_(pc.and_(pc.is_valid(time), pc.is_valid(name)), pc.is_valid(size))
-    nulls = len(batch) - int(pc.sum(is_there).as_py() or 0)
-    time, name, size = time.filter(is_there), name.filter(is_there), size.filter(is_there)
-    try:
-        if pa.types.is_temporal(time.type) or pa.types.is_string(time.type) or pa.types.is_large_string(time.type):
-            times = _instants(time).cast(pa.int64()).to_numpy(zero_copy_only=False)
-        else:
-            seconds = time.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            # What is beyond is refused by its value.
-            limit = 4 * max(-_FIRST_S, _LAST_S)
-            times = np.rint(np.clip(np.nan_to_num(seconds, nan=limit), -limit, limit) * 1000).astype(np.int64)
-        sizes = size.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowException as error:
-        raise DataError(
-            "times or sizes of the trace are not numbers",
-            where=path,
-            found=str(error).splitlines()[0],
-            next_step="time: seconds since 1970 or timestamps; size: whole bytes",
-        ) from None
-    return times, name.to_numpy(zero_copy_only=False), sizes, nulls
-
-
-def _instants(time: pa.Array) -> pa.Array:
-    """Timestamps in ms; texts without a zone are UTC. Raises ArrowInvalid."""
-    import pyarrow as pa
-
-    if pa.types.is_temporal(time.type):
-        return time.cast(pa.timestamp("ms"))
-    try:
-        return time.cast(pa.timestamp("ms"))
-    except pa.ArrowInvalid:
-        return time.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("ms"))
-
-
-def _hashes(names: Array) -> Array:
-    """uint64 of each name; equal names, equal hashes, on every machine."""
-    if names.dtype.kind in "iu":
-        mixed = names.astype(np.uint64)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        return mixed ^ (mixed >> np.uint64(31))
-    from xxhash import xxh3_64_intdigest
-
-    different, numbers = np.unique(names.astype(str), return_inverse=True)
-    digests = np.array([xxh3_64_intdigest(name.encode()) for name in different.tolist()], np.uint64)
-    return digests[numbers]

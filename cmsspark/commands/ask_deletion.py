@@ -38,6 +38,8 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
     """
     import polars as pl
 
+    from cmsspark.kernel.dump_frames import date_of_ms
+
     used_on, of_use = newest(files, fout, _TABLE, day)
     as_of, stored, table = newest_replicas(files, fout, day)
     replicas = _frame(files, stored, table, ["dataset_name", "site_name", "kind", "present_bytes", "newest_replica_ms"])
@@ -56,7 +58,7 @@ def could_go(files: Files, fout: str, site: str, kind: str, day: date | None) ->
         candidates = kept
     rows = (
         there.join(candidates, "dataset_name")
-        .with_columns(pl.from_epoch("newest_replica_ms", "ms").dt.date().alias("newest_replica"))
+        .with_columns(date_of_ms("newest_replica_ms").alias("newest_replica"))
         .sort("present_bytes", "last_access", "dataset_name", "site_name", descending=[True, False, False, False])
     )
     total, whole = (int(frame["present_bytes"].cast(pl.Int128).sum()) for frame in (rows, there))

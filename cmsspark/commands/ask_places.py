@@ -114,6 +114,8 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     """
     import polars as pl
 
+    from cmsspark.kernel.dump_frames import date_of_ms
+
     as_of, stored, table = newest_replicas(days.files, days.fout, day)
     columns = ["dataset_name", "site_name", "kind", "site_tier", "data_tier", "present_bytes", "newest_replica_ms"]
     replicas = choice.filter(_frame(days.files, stored, table, columns)).filter(pl.col("present_bytes") > 0)
@@ -129,20 +131,11 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
         )
         .with_columns(
             pl.col("nacc_elsewhere", "jobs_elsewhere").fill_null(0),
-            pl.from_epoch("newest_replica_ms", "ms").dt.date().alias("newest_replica"),
+            date_of_ms("newest_replica_ms").alias("newest_replica"),
         )
         .sort("present_bytes", "dataset_name", "site_name", "kind", descending=[True, False, False, False])
     )
-    by_site = (
-        rows.group_by("site_name")
-        .agg(
-            pl.col("present_bytes").cast(pl.Int128).sum(),
-            pl.len().cast(pl.Int64).alias("replica_count"),
-            _is_unread().sum().cast(pl.Int64).alias("unread_everywhere"),
-        )
-        .sort("present_bytes", "site_name", descending=[True, False])
-        .select("present_bytes", "replica_count", "unread_everywhere", "site_name")
-    )
+    by_site = _unused_by_site(rows)
     used = last_use(days.files, days.fout, day)
     named = ["present_bytes", "newest_replica", "nacc_elsewhere", "jobs_elsewhere", "site_name", "dataset_name"]
     if used is not None:
@@ -166,6 +159,22 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
     }
     parts = [Part.of("by site", "by_site", by_site), Part.of("the largest", "rows", shown)]
     return Answer(f"{choice.headline()} as of {as_of}, {window}", facts, parts, summary, days.warnings)
+
+
+def _unused_by_site(rows: pl.DataFrame) -> pl.DataFrame:
+    """Bytes and number of the unused replicas of each site, the largest first."""
+    import polars as pl
+
+    return (
+        rows.group_by("site_name")
+        .agg(
+            pl.col("present_bytes").cast(pl.Int128).sum(),
+            pl.len().cast(pl.Int64).alias("replica_count"),
+            _is_unread().sum().cast(pl.Int64).alias("unread_everywhere"),
+        )
+        .sort("present_bytes", "site_name", descending=[True, False])
+        .select("present_bytes", "replica_count", "unread_everywhere", "site_name")
+    )
 
 
 def _bytes(rows: pl.DataFrame) -> str | None:

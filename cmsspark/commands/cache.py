@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.errors import UsageError
+from cmsspark.command_group import CommandGroup
+from cmsspark.errors import InputMissing, UsageError
 from cmsspark.periods import Period
-from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.options import FiniteRange, settings_of, store_of, store_options
 from cmsspark.pipeline.output_files import write_text
 from cmsspark.pipeline.period_options import needed, period_options
-from cmsspark.reports.terminal import echo_table, percent, volume
+from cmsspark.reports.terminal import echo_list, echo_table, percent, volume
 
 if TYPE_CHECKING:
     from cmsspark.cache.replay import Comparison
@@ -26,7 +27,7 @@ _SHARES: Final = ("5%", "10%", "20%", "30%", "50%")
 _POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "learned")
 
 
-@click.group("cache")
+@click.group("cache", cls=CommandGroup)
 def command() -> None:
     """Replay traces through caches of given sizes: policies, bounds, and the size that a site needs. Needs
     cmsspark[cache].
@@ -42,7 +43,7 @@ def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--site", help="Requests at this site. [default: all sites, as if they shared one cache]"),
         click.option(
             "--sample",
-            type=click.FloatRange(0, 1, min_open=True),
+            type=FiniteRange(0, 1, min_open=True),
             default=1.0,
             help="Share of a file's objects to replay, for traces larger than memory. Sizes are scaled.",
         ),
@@ -92,7 +93,11 @@ def _stored_trace(site: str | None, seed: int, period: Period, store: str) -> Tr
     stored.check(allow_missing=True)
     for warning in stored.warnings:
         click.echo(f"warning: {warning}", err=True)
-    return site_traces(files, store, stored).of(site, seed=seed)
+    trace = site_traces(files, store, stored).of(site, seed=seed)
+    if not len(trace.objects):
+        where = f" at {site}" if site else ""
+        raise InputMissing(f"no request{where} has a size in dbs_events", next_step="run_spark dbs_events")
+    return trace
 
 
 @command.command("replay")
@@ -176,7 +181,7 @@ def report_command(policies: tuple[str, ...], output: Path, **source: Any) -> No
 
 @command.command("size")
 @_trace_options
-@click.option("--target", type=click.FloatRange(0, 1), required=True, help="Byte misses to reach, such as 0.2.")
+@click.option("--target", type=FiniteRange(0, 1), required=True, help="Byte misses to reach, such as 0.2.")
 @click.option("--policy", default="lru", show_default=True, help="Policy; cmsspark cache policies lists them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def size_command(target: float, policy: str, as_json: bool, **source: Any) -> None:
@@ -205,4 +210,4 @@ def policies_command() -> None:
     """List the policies with a line each."""
     from cmsspark.cache.replay import ABOUT
 
-    echo_table(("policy", "evicts"), list(ABOUT.items()), left=(0, 1))
+    echo_list(("policy", "evicts"), ABOUT)

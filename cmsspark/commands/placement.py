@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cmsspark.command_group import CommandGroup
 from cmsspark.commands import placement_inputs
 from cmsspark.commands.placement_inputs import PlacementInputs
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
-from cmsspark.pipeline.options import store_options
+from cmsspark.pipeline.options import FiniteRange, settings_of, store_options
 from cmsspark.pipeline.output_files import check_table_path, write_table
 from cmsspark.pipeline.period_options import period_options
-from cmsspark.reports.terminal import echo_table, percent, volume
+from cmsspark.reports.terminal import echo_list, echo_table, percent, volume
 
 if TYPE_CHECKING:
     from cmsspark.placement.replay import Forecast
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _COMPARED: Final = ("as-is", "tier", "recent", "predicted", "oracle")
 
 
-@click.group("placement")
+@click.group("placement", cls=CommandGroup)
 def command() -> None:
     """Plan copies of datasets for next week: which to make, where, which can go. Nothing is copied or removed.
 
@@ -36,12 +37,14 @@ def command() -> None:
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of models."),
-        click.option("--threshold", type=float, default=10, show_default=True, help="Popular: more accesses a week."),
+        click.option(
+            "--threshold", type=FiniteRange(0), default=10, show_default=True, help="Popular: more accesses a week."
+        ),
         click.option(
             "--model", default="blend", show_default=True, help="Model of the forecast; cmsspark popularity models."
         ),
         click.option(
-            "--free", type=click.FloatRange(0, 0.9), default=0.0, show_default=True, help="Share of space kept free."
+            "--free", type=FiniteRange(0, 0.9), default=0.0, show_default=True, help="Share of space kept free."
         ),
         click.option(
             "--min-copies", type=click.IntRange(1), default=1, show_default=True,
@@ -88,7 +91,7 @@ def _inputs(
     else:
         made = placement_inputs.stored_inputs(fout, settings_file, period, given, weekly, locked, all_weeks=all_weeks)
     if locks is not None:
-        made = replace(made, locks=read_locks(locks))
+        made = replace(made, locks=read_locks(locks, settings_of(settings_file).rses))
         click.echo(f"{len(made.locks):,} datasets at sites are locked", err=True)
     if made.reads.dropped:
         click.echo(f"{made.reads.dropped:,} accesses name no site and are left out", err=True)
@@ -253,4 +256,4 @@ def rules_command() -> None:
     """List the rules that a replay compares, with a line each."""
     from cmsspark.placement.replay import ABOUT
 
-    echo_table(("rule", "places copies by"), list(ABOUT.items()), left=(0, 1))
+    echo_list(("rule", "places copies by"), ABOUT)

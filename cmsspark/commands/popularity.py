@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cmsspark.command_group import CommandGroup
 from cmsspark.errors import UsageError
 from cmsspark.periods import Period
 from cmsspark.pipeline.options import DayType, settings_of, store_of, store_options
@@ -17,7 +18,7 @@ from cmsspark.pipeline.output_files import check_table_path, write_table, write_
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.plurals import number_of
 from cmsspark.popularity.label_options import label_of, label_options
-from cmsspark.reports.terminal import echo_table, percent
+from cmsspark.reports.terminal import echo_list, echo_table, percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _COMPARED: Final = ("persistence", "average", "blend")
 
 
-@click.group("popularity")
+@click.group("popularity", cls=CommandGroup)
 def command() -> None:
     """Predict which datasets will be popular, from stored days or from a file of daily accesses. Needs
     cmsspark[popularity].
@@ -53,7 +54,7 @@ def _series_options(function: Callable[..., Any]) -> Callable[..., Any]:
 _model = click.option(
     "--model", default="blend", show_default=True, help="Model; cmsspark popularity models lists them."
 )
-_by_site = click.option("--by-site", is_flag=True, help="Of each dataset at each site; needs stored days.")
+_by_site = click.option("--by-site", is_flag=True, help="Count each dataset at each site by itself; needs stored days.")
 _seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of models and intervals.")
 
 
@@ -347,7 +348,7 @@ def columns_command() -> None:
     """List the features with a line each."""
     from cmsspark.popularity.column_texts import TEXTS
 
-    echo_table(("feature", "what it is"), list(TEXTS.items()), left=(0, 1))
+    echo_list(("feature", "what it is"), TEXTS)
 
 
 @command.command("models")
@@ -355,4 +356,4 @@ def models_command() -> None:
     """List the models with a line each."""
     from cmsspark.popularity.models import ABOUT
 
-    echo_table(("model", "what it is"), list(ABOUT.items()), left=(0, 1))
+    echo_list(("model", "what it is"), ABOUT)

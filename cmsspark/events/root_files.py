@@ -154,7 +154,7 @@ def _remote_paths(scheme: str, url: str) -> list[str]:
         if not found:
             # A glob is silent where a server is away or a folder is not there; a listing is not.
             system.ls(path.partition("*")[0].partition("[")[0].rpartition("/")[0] or "/", detail=False)
-    except OSError as error:
+    except Exception as error:  # clients of servers have errors of their own, such as botocore's without credentials
         why = reason_of(error)
     if not found:
         raise InputMissing(

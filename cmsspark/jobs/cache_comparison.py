@@ -12,12 +12,13 @@ from cmsspark.periods import Period, start_ms
 from cmsspark.pipeline import stored_days as stored
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.job_output import output_options, print_outcome
-from cmsspark.pipeline.options import settings_of, store_of, store_options
+from cmsspark.pipeline.options import FiniteRange, settings_of, store_of, store_options
 from cmsspark.pipeline.period_options import needed, period_options
 from cmsspark.pipeline.provenance import versions
 from cmsspark.pipeline.run_context import running
 from cmsspark.pipeline.stored_columns import files_of
 from cmsspark.pipeline.stored_days import StoredDays
+from cmsspark.plurals import number_of
 from cmsspark.schemas import stored_table
 from cmsspark.storage import Files
 from cmsspark.store import results
@@ -38,7 +39,7 @@ _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 @click.option("--site", "sites", multiple=True, help="Only this site, or `all` together; repeatable. [default: each]")
 @click.option("--policy", "policies", multiple=True, help=f"Policy; repeatable. [default: {', '.join(_POLICIES)}]")
 @click.option(
-    "--share", "shares", multiple=True, type=click.FloatRange(0, 1, min_open=True),
+    "--share", "shares", multiple=True, type=FiniteRange(0, 1, min_open=True),
     help="Size of the cache as a share of all bytes; repeatable. [default: 0.05, 0.1, 0.2, 0.3, 0.5]",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day.")
@@ -86,7 +87,8 @@ def run(
             done = staged.commit(_manifest(days, run_context.seconds()))
         for text in days.warnings:
             run_context.log(f"warning: {text}")
-        run_context.log(f"{NAME} {period}: {count:,} rows stored in {done.path} after {run_context.seconds():.1f} s")
+        seconds = run_context.seconds()
+        run_context.log(f"{NAME} {period}: {number_of(count, 'row')} stored in {done.path} after {seconds:.1f} s")
         run_context.manifest = done.manifest
         return done
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cmsspark.storage import Files
 
 MONTHS: Final = 12
-_LAST_MS: Final = days.start_ms(date.max)
 
 
 def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
@@ -42,8 +41,7 @@ def build(frames: Frames, day: date, months: int = MONTHS) -> pl.DataFrame:
         .join(frames["log_last_access"], "dataset_name", "left")
         .sort("dataset_name")
     )
-    # Times after the year 9999 have no date.
-    of_rucio = pl.from_epoch(pl.col("rucio_last_access_ms").clip(upper_bound=_LAST_MS), "ms").dt.date()
+    of_rucio = dump_frames.date_of_ms("rucio_last_access_ms")
     dated = rows.with_columns(last_access=pl.max_horizontal(of_rucio, "log_last_access"))
     last, newest = pl.col("last_access"), pl.col("newest_replica_ms")
     state = pl.when(last.is_null()).then(pl.lit("never")).when(last < cutoff).then(pl.lit("unread"))

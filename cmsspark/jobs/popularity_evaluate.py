@@ -11,6 +11,7 @@ import click
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
+from cmsspark.plurals import number_of
 from cmsspark.popularity.label_options import label_of, label_options
 from cmsspark.popularity.stored_run import stored_run
 from cmsspark.storage import join
@@ -80,7 +81,7 @@ def run(
 
         text = label.text_of(by_site=by_site)
         options = {"label": text, "models": list(models), "last": last, "seed": seed}
-        return stored.store({table: rows}, options, f"{rows.height:,} rows and {PAGE}", write)
+        return stored.store({table: rows}, options, f"{number_of(rows.height, 'row')} and {PAGE}", write)
 
 
 def build(

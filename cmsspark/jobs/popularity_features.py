@@ -11,6 +11,7 @@ import click
 from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.job_output import output_options, print_outcome
 from cmsspark.pipeline.options import date_option, settings_of, store_of, store_options
+from cmsspark.plurals import number_of
 from cmsspark.popularity.label_options import label_of, label_options
 from cmsspark.popularity.stored_run import stored_run
 from cmsspark.store import results
@@ -58,7 +59,7 @@ def run(
     with stored_run(name, day, fout, settings, log) as stored:
         rows = week_rows(stored.series(by_site=by_site), day, label, last)
         return stored.store(
-            {name: rows}, {"label": label.text_of(by_site=by_site), "last": last}, f"{rows.height:,} rows"
+            {name: rows}, {"label": label.text_of(by_site=by_site), "last": last}, number_of(rows.height, "row")
         )
 
 

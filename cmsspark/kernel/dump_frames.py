@@ -35,6 +35,8 @@ REPLICAS: Final = "block_replicas"
 _LARGE: Final = ("FILES", "BLOCKS", REPLICAS)
 #: The first and the last Unix second of the years from 1 to 9999.
 TIMES: Final = (-62_135_596_800, 253_402_300_799)
+#: The start of the last day that is a date.
+_LAST_MS: Final = days.start_ms(date.max)
 #: Rows that are handed over to Arrow at once: texts of one array must stay below 2 GB.
 _SLICE: Final = 1_000_000
 
@@ -255,6 +257,11 @@ def month(column: str) -> pl.Expr:
     is_time = seconds.is_between(*TIMES)
     whole = pl.when(is_time).then(seconds).floor().cast(pl.Int64)
     return pl.from_epoch(whole, "s").dt.strftime("%Y-%m")
+
+
+def date_of_ms(column: str) -> pl.Expr:
+    """The date (UTC) of milliseconds since 1970; of times after the year 9999, which have none, its last day."""
+    return pl.from_epoch(pl.col(column).clip(upper_bound=_LAST_MS), "ms").dt.date()
 
 
 def with_derived(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, Final
 
 import numpy as np
 
@@ -13,33 +13,34 @@ from cmsspark.errors import DataError, InputMissing
 from cmsspark.names import site_and_kind
 from cmsspark.pipeline.table_files import read_table
 from cmsspark.placement.replicas import Replicas
+from cmsspark.sources.formats.avro_table import CODE, ID, TablePiece, TableReader
 from cmsspark.sources.rses import Rses, load_sites, rse_of
-
-if TYPE_CHECKING:
-    from cmsspark.sources.rses import Rse
+from cmsspark.sources.rucio import SCOPE, RucioReader, TableCounts
 
 #: Columns of a file: name → other names that are taken for it.
 COLUMNS: Final = {
     "dataset": ("dataset_name", "name", "block", "block_name"),
     "site": ("site_name", "rse", "node", "node_name"),
 }
-_TABLES: Final = ("DATASET_LOCKS", "RSES")
+#: The columns of DATASET_LOCKS that are read.
+_COLUMNS: Final = {"RSE_ID": ID, "SCOPE": CODE, "NAME": CODE}
 #: (dataset, site); the site is None where the dataset is locked everywhere.
 Lock = tuple[str, "str | None"]
 
 
-def read_locks(path: Path) -> frozenset[Lock]:
+def read_locks(path: Path, rses_file: str | None = None) -> frozenset[Lock]:
     """The locks of a table or a dump; those on tape are left out, and a lock counts whatever its state is.
 
     A table is CSV or Parquet with ``dataset`` (or the name of a block) and ``site`` (or an RSE or node; null: at all
-    sites). A dump is a folder with Rucio's Avro tables DATASET_LOCKS and RSES. Raises InputMissing (66), UsageError (2)
-    for other kinds of files, DataError (65) for damaged ones.
+    sites). A dump is a folder with Rucio's Avro tables DATASET_LOCKS and RSES, read by rules 22 and 23; ``rses_file``:
+    the exceptions of the settings. Raises InputMissing (66), UsageError (2) for other kinds of files, DataError (65)
+    for damaged ones.
     """
     if path.is_dir():
-        return frozenset(_of_dump(path))
+        return frozenset(_of_dump(path, rses_file))
     table = read_table(path, "locks", COLUMNS, ("dataset",), may_be_null=("site",))
     sites = table["site"].to_list() if "site" in table.columns else [None] * len(table)
-    exceptions = load_sites()
+    exceptions = load_sites(rses_file)
     found: set[Lock] = set()
     for name, site in zip(table["dataset"].to_list(), sites, strict=True):
         dataset = name.partition("#")[0]
@@ -59,35 +60,38 @@ def locked(replicas: Replicas, locks: frozenset[Lock]) -> Replicas:
     return replace(replicas, is_fixed=replicas.is_fixed | np.array(is_locked, bool))
 
 
-def _of_dump(folder: Path) -> Iterator[Lock]:
-    rows = {table: _avro_rows(folder, table) for table in _TABLES}
-    elements = ((_hex(row["ID"]), row["RSE"], row.get("RSE_TYPE"), row.get("DELETED_AT")) for row in rows["RSES"])
-    rses = Rses.of(elements, load_sites())
-    for row in rows["DATASET_LOCKS"]:
-        number = rses.numbers.get(_hex(row["RSE_ID"]), -1)
-        rse: Rse | None = rses.rses[number] if number >= 0 else None
-        if rse is not None and rse.kind == "disk" and row["NAME"]:
-            yield row["NAME"].partition("#")[0], rse.site
+def _of_dump(folder: Path, rses_file: str | None) -> Iterator[Lock]:
+    of_rses = RucioReader("RSES")
+    elements = [row for path in _files(folder, "RSES") for row in of_rses.rse_rows(_pieces(of_rses.pieces, path))]
+    of_rses.counts.check("RSES")
+    rses = Rses.of(elements, load_sites(rses_file))
+    reader, counts = TableReader(_COLUMNS), TableCounts()
+    for path in _files(folder, "DATASET_LOCKS"):
+        for piece in _pieces(reader.read, path):
+            counts.take(piece)
+            ids, scopes, names = (list(reader.texts[name]) for name in _COLUMNS)
+            rows = np.stack([piece.numbers(name, -1) for name in _COLUMNS], axis=1)
+            for rse_id, scope, name in np.unique(rows[(rows >= 0).all(1)], axis=0).tolist():
+                number = rses.numbers.get(ids[rse_id], -1)
+                if number >= 0 and rses.rses[number].kind == "disk" and scopes[scope] == SCOPE:
+                    yield names[name].partition("#")[0], rses.rses[number].site
+    counts.check("DATASET_LOCKS")
 
 
-def _avro_rows(folder: Path, table: str) -> Iterator[dict[str, Any]]:
-    import fastavro
-
+def _files(folder: Path, table: str) -> list[Path]:
     places = [place for place in (folder / table, folder / table.lower()) if place.is_dir()]
-    files = sorted(places[0].glob("*.avro")) if places else []
-    if not files:
+    files = sorted(path for path in places[0].iterdir() if path.name[0] not in "._") if places else []
+    if not any(path.is_file() and path.stat().st_size for path in files):
         raise InputMissing(
-            f"the table {table} of Rucio's dump is wanted", where=folder, found="no folder of it with *.avro files",
+            f"the table {table} of Rucio's dump is wanted", where=folder, found="no folder of it with Avro files",
             next_step="give the folder of a day's dump, or a CSV or Parquet file of locks",
         )  # fmt: skip
-    for path in files:
-        try:
-            with path.open("rb") as file:
-                yield from (row for row in fastavro.reader(file) if isinstance(row, dict))
-        except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
-            found = str(error) or type(error).__name__
-            raise DataError("the dump cannot be read", where=path, found=found, next_step="copy it again") from None
+    return files
 
 
-def _hex(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value).lower()
+def _pieces(read: Callable[[IO[bytes], str], Iterator[TablePiece]], path: Path) -> Iterator[TablePiece]:
+    try:
+        with path.open("rb") as stream:
+            yield from read(stream, str(path))
+    except OSError as error:
+        raise DataError("a dump's file cannot be read", where=path, found=error.strerror) from None

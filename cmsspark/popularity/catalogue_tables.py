@@ -34,7 +34,7 @@ _MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class _StoredTable:
-    """A stored table of a day and the day of the newest that it was made from: its own, or that of a later dump."""
+    """A stored table. ``day``: the one it is stored under. ``known``: that of its newest input, maybe a later dump."""
 
     name: str
     day: date

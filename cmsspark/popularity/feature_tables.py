@@ -31,7 +31,8 @@ def file_rows(series: Series, number: int, label: Label, last: int = 0) -> pl.Da
 
     if last:
         label.check(series)
-    names = Names(series.datasets, sites=series.sites)
+    # Datasets that only later days have make no tier or campaign common.
+    names = Names(series.datasets, series.until(number).is_known, series.sites)
     sites = {} if series.sites is None else {"site": series.sites}
     frames = []
     for start in sorted(start for start in range(number, number - 7 * last - 1, -7) if start > 0):

@@ -100,6 +100,8 @@ def check_columns(weeks: Weeks, days: Sequence[int]) -> None:
     if is_used.sum() < 20:
         return
     wanted = _ranks(week[is_used])
+    if not wanted.std():
+        return
     for number, name in enumerate(weeks.columns):
         ranks = _ranks(rows[is_used, number])
         if ranks.std() and abs(np.corrcoef(wanted, ranks)[0, 1]) > _LEAK:

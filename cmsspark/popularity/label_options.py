@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cmsspark.pipeline.options import FiniteRange
+
 if TYPE_CHECKING:
     from cmsspark.popularity.training import Label
 
@@ -18,9 +20,9 @@ _OPTIONS = (
         "--top-bytes", type=click.IntRange(1), metavar="K",
         help="Popular: among the K datasets with the most bytes read. Excludes --threshold and --users.",
     ),
-    click.option("--users", type=click.FloatRange(0), help="Popular also needs more than this many users."),
+    click.option("--users", type=FiniteRange(0), help="Popular also needs more than this many users."),
     click.option(
-        "--threshold", type=click.FloatRange(0), default=10, show_default=True, help="Popular: more accesses than this."
+        "--threshold", type=FiniteRange(0), default=10, show_default=True, help="Popular: more accesses than this."
     ),
 )  # fmt: skip
 

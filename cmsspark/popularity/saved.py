@@ -36,11 +36,14 @@ _FLAGS: Final = ("is_tier_", "is_campaign_")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved model: its card, and the model ready to predict. ``folder``: of its version."""
+    """A saved model: its card, and the model ready to predict. ``folder``: of its version. ``location``: what errors
+    name; None: the folder.
+    """
 
     folder: Path
     card: dict[str, Any]
     fitted: Fitted
+    location: str | None = None
 
     @property
     def by_site(self) -> bool:
@@ -61,7 +64,8 @@ class Saved:
         if self.by_site != weeks.series.by_site:
             kinds = ("datasets", "datasets at sites")
             raise UsageError(
-                f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}", found=self.folder,
+                f"the model is of {kinds[self.by_site]}, the series of {kinds[not self.by_site]}",
+                found=self.location or self.folder,
                 next_step="leave out --by-site, or choose a model that was trained with it"
                 if not self.by_site else "give --by-site, or choose a model that was trained without it",
             )  # fmt: skip
@@ -70,7 +74,7 @@ class Saved:
         if (learned - first).days >= day:
             raise DataError(
                 f"the model knows days of the week that it is to predict: it learned up to {learned}",
-                where=self.folder,
+                where=self.location or self.folder,
                 next_step="choose a later --date, or an older version of the model",
             )
         raw = self.fitted.raw(aligned(weeks.rows(day), weeks.columns, self.card["columns"]))
@@ -162,8 +166,9 @@ def save(folder: Path, weeks: Weeks, fitted: Fitted, metrics: Sequence[Mapping[s
     return place
 
 
-def load(folder: Path) -> Saved:
-    """The model of a version's folder, or the newest of a folder of versions.
+def load(folder: Path, location: str | None = None) -> Saved:
+    """The model of a version's folder, or the newest of a folder of versions. ``location``: where a copy came from,
+    which errors name.
 
     Raises InputMissing (66) where there is none, DataError (65) where it is damaged or of another version of cmsspark.
     """
@@ -179,10 +184,10 @@ def load(folder: Path) -> Saved:
             raise ValueError("model.json is not the one of card.json")
         if columns_digest(card["columns"]) != card["columns_sha256"]:
             raise ValueError("the columns are not those of their digest")
-        return Saved(folder, card, _fitted(json.loads(text), card))
+        return Saved(folder, card, _fitted(json.loads(text), card), location)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            "the saved model cannot be read", where=folder, found=str(error), next_step="train it again"
+            "the saved model cannot be read", where=location or folder, found=str(error), next_step="train it again"
         ) from None
 
 
@@ -196,7 +201,7 @@ def find(location: str) -> Saved | None:
     from cmsspark.pipeline.stored_columns import files_of
 
     with tempfile.TemporaryDirectory(prefix="cmsspark-") as aside:
-        return load(fetch(files_of(location, "cmsspark popularity"), location, Path(aside)))
+        return load(fetch(files_of(location, "cmsspark popularity"), location, Path(aside)), location)
 
 
 def fetch(files: Files, location: str, folder: Path) -> Path:

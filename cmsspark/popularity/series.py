@@ -36,7 +36,7 @@ COLUMNS: Final = {
     "bytes": ("read_bytes",),
     "cpus": ("cpu_time", "cpu_seconds"),
 }
-#: Between a dataset and a site while rows are added up; no name has it.
+#: Between a dataset and a site while rows are added up; no name of a dataset has it.
 _AT: Final = "\t"
 #: Days times datasets of a series: four measures of so many take 6 GB.
 _MOST_CELLS: Final = 200_000_000
@@ -120,7 +120,7 @@ def read_series(path: Path) -> Series:
     assert isinstance(first, date) and isinstance(last, date)
     count = table["dataset"].n_unique()
     _check_cells((last - first).days + 1, count, f"{first} to {last}, {count:,} datasets", path)
-    series = make_series(table.group_by("day", "dataset").sum())
+    series = make_series(table)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return replace(series, inputs={"file": {"name": path.name, "sha256": digest}})
@@ -136,22 +136,26 @@ def _check_cells(days: int, count: int, found: str, path: Path | None = None) ->
 
 
 def make_series(table: pl.DataFrame) -> Series:
-    """A series of rows (day, dataset, measures); one row for each day and dataset."""
+    """A series of rows (day, dataset, measures). Rows of one day and dataset are added up in their order: the sum of
+    fractions does not depend on other rows.
+    """
+    import polars as pl
+
     first, last = table["day"].min(), table["day"].max()
     assert isinstance(first, date) and isinstance(last, date)
     days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
-    names = np.asarray(table["dataset"].to_numpy(), str)
-    datasets, column = np.unique(names, return_inverse=True)
+    datasets = table["dataset"].unique().sort()
+    column = table["dataset"].cast(pl.Enum(datasets)).to_physical().to_numpy()
     row = (table["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
     values = np.zeros((len(MEASURES), len(days), len(datasets)))
     for number, name in enumerate(MEASURES):
         if name in table.columns:
-            values[number, row, column] = table[name].fill_null(0).to_numpy()
+            np.add.at(values[number], (row, column), table[name].fill_null(0).to_numpy())
     present = set(row.tolist())
     missing = tuple(day for number, day in enumerate(days) if number not in present)
     first_rows = np.full(len(datasets), len(days))
     np.minimum.at(first_rows, column, row)
-    return Series(days, tuple(datasets.tolist()), values, missing, first_rows)
+    return Series(days, tuple(datasets.to_list()), values, missing, first_rows)
 
 
 def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
@@ -190,7 +194,8 @@ def stored_series(stored: StoredDays, *, by_site: bool = False) -> Series:
     series = make_series(table)
     series = replace(series, reads=reads.build(series.days, series.datasets))
     if by_site:
-        datasets, sites = zip(*(name.split(_AT) for name in series.datasets), strict=True)
+        # Sites are as logged, with any tabs.
+        datasets, sites = zip(*(name.split(_AT, 1) for name in series.datasets), strict=True)
         series = replace(series, datasets=datasets, sites=sites)
     catalogue = stored_catalogue(stored.files, stored.fout, series.days, series.datasets)
     days = {day.isoformat(): table.manifest.rows_run for day, table in sorted(stored.partials.items())}

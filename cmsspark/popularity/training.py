@@ -53,7 +53,7 @@ class Label:
 
     def text_of(self, *, by_site: bool) -> str:
         """What it is, in a few words; ``by_site``: for datasets at sites."""
-        during = "1 week" if self.weeks == 1 else f"{self.weeks} weeks"
+        during = number_of(self.weeks, "week")
         if self.top_bytes is not None:
             what = "pairs of dataset and site" if by_site else "datasets"
             return f"among the {self.top_bytes:,} {what} with the most bytes read in {during}"

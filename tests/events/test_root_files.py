@@ -85,6 +85,11 @@ class FolderOverXrootd(LocalFileSystem):
         return f"root://host.example/{name.removeprefix(self.folder)}"
 
 
+def failing(*_: object) -> list[str]:
+    """An error that is none of the operating system's, as botocore's are."""
+    raise RuntimeError("Unable to locate credentials")
+
+
 def test_globs_and_folders_over_xrootd_name_their_files(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +109,11 @@ def test_globs_and_folders_over_xrootd_name_their_files(
     with pytest.raises(InputMissing) as caught:
         paths_of("root://host.example//nowhere/*.root")
     assert caught.value.found == "No such file or directory"
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderOverXrootd, "glob", failing)
+        with pytest.raises(InputMissing) as caught:
+            paths_of(f"{host}/*.root")
+    assert caught.value.found == "Unable to locate credentials"
     whole = inspect(EventFile(f"{host}/qcd_000.root", 0), TREE)
     size = (made / "qcd_000.root").stat().st_size
     assert (whole.reason, whole.size) == ("", size) and whole.events > 0

@@ -36,7 +36,8 @@ def test_a_lock_keeps_the_copy_at_its_site_and_without_a_site_all(tmp_path: Path
 
 def write_dump(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> Path:
     for table, records in rows.items():
-        fields = [{"name": name, "type": ["null", "bytes" if name.endswith("ID") else "string"]} for name in records[0]]
+        kinds = {"ID": "bytes", "RSE_ID": "bytes", "RULE_ID": "bytes", "DELETED_AT": "long"}
+        fields = [{"name": name, "type": ["null", kinds.get(name, "string")]} for name in records[0]]
         place = folder / table.lower()
         place.mkdir(parents=True)
         with (place / "part-m-00000.avro").open("wb") as file:
@@ -52,8 +53,8 @@ def test_locks_of_the_dump_of_rucio_name_sites_by_their_rses(tmp_path: Path) -> 
         tmp_path / "dump",
         {
             "RSES": [
-                {"ID": disk, "RSE": f"{A}_Disk", "RSE_TYPE": "DISK"},
-                {"ID": tape, "RSE": f"{B}_Tape", "RSE_TYPE": "TAPE"},
+                {"ID": disk, "RSE": f"{A}_Disk", "RSE_TYPE": "DISK", "DELETED_AT": None},
+                {"ID": tape, "RSE": f"{B}_Tape", "RSE_TYPE": "TAPE", "DELETED_AT": None},
             ],
             "DATASET_LOCKS": [
                 lock, {**lock, "RSE_ID": tape}, {**lock, "RSE_ID": unknown}, {**lock, "NAME": None},
@@ -64,11 +65,63 @@ def test_locks_of_the_dump_of_rucio_name_sites_by_their_rses(tmp_path: Path) -> 
     assert read_locks(dump) == {(COLD, A), ("/Stuck/x/AOD", A)}
     part = dump / "dataset_locks" / "part-m-00000.avro"
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(errors.DataError, match="dump cannot be read"):
+    with pytest.raises(errors.DataError, match="Avro file of a dump cannot be read"):
         read_locks(dump)
     part.unlink()
     with pytest.raises(errors.InputMissing, match="DATASET_LOCKS"):
         read_locks(dump)
+
+
+_ANY: list[str] = ["null", "string", "bytes", "long", "double"]
+
+
+def write_hostile(folder: Path, name: str, fields: list[str], rows: list[dict[str, Any]]) -> None:
+    place = folder / name
+    place.mkdir(parents=True)
+    schema = fastavro.parse_schema(
+        {"type": "record", "name": name, "fields": [{"name": each, "type": _ANY} for each in fields]}
+    )
+    with (place / "part-m-00000.avro").open("wb") as file:
+        fastavro.writer(file, schema, rows)
+
+
+def hostile_locks(
+    folder: Path, damaged: int = 0, fields: tuple[str, ...] = ("rse_id", "Scope", "NAME", "STATE")
+) -> Path:
+    """A dump with fields in any case, ids in any form, other scopes, odd states, RSEs that are deleted or for tests."""
+    ids = {name: bytes([number]) * 16 for number, name in enumerate((f"{A}_Disk", "T2_X_Test", "T2_Gone", "T2_Odd"))}
+    rses = [{"Id": value, "Rse": name, "RSE_TYPE": None, "deleted_at": 0 if name == "T2_Gone" else None}
+            for name, value in ids.items()]  # fmt: skip
+    write_hostile(folder, "rses", ["Id", "Rse", "RSE_TYPE", "deleted_at"], rses)
+    disk = ids[f"{A}_Disk"].hex()
+    dashed = f"{disk[:8]}-{disk[8:12]}-{disk[12:16]}-{disk[16:20]}-{disk[20:]}"
+    values: list[tuple[Any, Any, Any, Any]] = [
+        (dashed.upper(), "cms", "/Dashed/é/AOD#1", "O"), (disk, "cms", "/Hex/x/AOD#1#2", "?"),
+        (ids[f"{A}_Disk"], "cms", "/Container/x/AOD", None), (disk, "user.me", "/Theirs/x/AOD#1", "O"),
+        (disk, "CMS", "/Upper/x/AOD#1", "O"), (disk, None, "/None/x/AOD#1", "O"), (None, "cms", "/NoRse/x/AOD#1", "O"),
+        (ids["T2_X_Test"], "cms", "/Test/x/AOD#1", "O"), (ids["T2_Gone"], "cms", "/Gone/x/AOD#1", "O"),
+        (ids["T2_Odd"], "cms", "/Odd/x/AOD#1", "S"), (b"short", "cms", "/Damaged/x/AOD#1", "O"),
+        *[(1.5, "cms", "/Damaged/x/AOD#1", "O")] * damaged,
+    ]  # fmt: skip
+    write_hostile(folder, "dataset_locks", list(fields), [dict(zip(fields, row, strict=True)) for row in values])
+    return folder
+
+
+def test_locks_of_a_dump_are_read_by_the_rules_of_its_other_tables(tmp_path: Path) -> None:
+    dump = hostile_locks(tmp_path / "dump")
+    locks = {("/Dashed/é/AOD", A), ("/Hex/x/AOD", A), ("/Container/x/AOD", A)}
+    assert read_locks(dump) == locks | {("/Odd/x/AOD", "T2_Odd")}
+    exceptions = tmp_path / "rses.yaml"
+    exceptions.write_text("sites:\n  T2_Odd: T2_XX_Even\n")
+    assert read_locks(dump, str(exceptions)) == locks | {("/Odd/x/AOD", "T2_XX_Even")}
+
+
+def test_locks_with_many_damaged_rows_or_without_a_field_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.DataError, match="DATASET_LOCKS has more damaged rows"):
+        read_locks(hostile_locks(tmp_path / "damaged", damaged=10))
+    with pytest.raises(errors.DataError) as caught:
+        read_locks(hostile_locks(tmp_path / "other", fields=("RSE_ID", "SCOPE", "DID", "STATE")))
+    assert "NAME is missing" in caught.value.text()
 
 
 def test_a_plan_never_removes_what_is_locked(files: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from cmsspark.popularity.spark_models import SparkModel
 from cmsspark.popularity.training import Label, Weeks
 from cmsspark.popularity.tuning import configurations, parse_grid, tune
 from cmsspark.runners.parallel_tasks import run_pieces
-from tests.popularity.test_popularity import made_series
+from tests.popularity.example_series import made_series
 
 
 @pytest.mark.parametrize("kind", ["logistic", "forest"])

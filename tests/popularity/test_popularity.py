@@ -1,23 +1,16 @@
-"""Predictions of popularity: labels, features, guards that fail, metrics by hand, commands."""
+"""Predictions of popularity: labels, features, guards that fail, metrics by hand."""
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from cmsspark import errors
-from cmsspark.commands.popularity import command
-from cmsspark.periods import between
-from cmsspark.pipeline import stored_days
 from cmsspark.popularity import features as feature_code
-from cmsspark.popularity import saved
 from cmsspark.popularity import training as training_code
 from cmsspark.popularity.evaluate import evaluate, evaluated_days, strata
 from cmsspark.popularity.features import Names, features
@@ -25,33 +18,10 @@ from cmsspark.popularity.fitting import calibration, fit, predict
 from cmsspark.popularity.guards import check_guards, check_later_days, shuffles
 from cmsspark.popularity.models import ABOUT, MODELS
 from cmsspark.popularity.scores import area_under_curve, average_precision, metrics
-from cmsspark.popularity.series import MEASURES, Series, read_series, stored_series
+from cmsspark.popularity.series import MEASURES, Series
 from cmsspark.popularity.training import Label, Weeks
 from cmsspark.popularity.tuning import tune
-from cmsspark.storage import LocalFiles
-from tests.pipeline.partial_days import partial, store_partials, user
-
-FIRST = date(2026, 1, 1)  # a Thursday
-
-
-def made_series(days: int = 45, datasets: int = 60, seed: int = 1) -> Series:
-    """Datasets of different popularity, which changes slowly, with quiet weekends."""
-    generator = np.random.default_rng(seed)
-    level = generator.normal(0, 2, datasets) + np.cumsum(generator.normal(0, 0.25, (days, datasets)), axis=0)
-    values = np.zeros((len(MEASURES), days, datasets))
-    values[0] = generator.poisson(np.exp(level))
-    values[1] = np.minimum(values[0], generator.poisson(3, (days, datasets)))
-    names = tuple(sorted(f"/P{i % 7}/C{i % 3}-v{i}/{'AOD' if i % 2 else 'RAW'}" for i in range(datasets)))
-    return Series(tuple(FIRST + timedelta(days=i) for i in range(days)), names, values)
-
-
-def write(series: Series, path: Path) -> Path:
-    lines = ["day,dataset,accesses,users"]
-    for number, day in enumerate(series.days):
-        for item, name in enumerate(series.datasets):
-            lines.append(f"{day},{name},{int(series.values[0, number, item])},{int(series.values[1, number, item])}")
-    path.write_text("\n".join(lines) + "\n")
-    return path
+from tests.popularity.example_series import FIRST, made_series
 
 
 def test_average_precision_and_area_by_hand() -> None:
@@ -233,9 +203,6 @@ def test_a_feature_that_changes_with_later_days_fails_the_run() -> None:
         def rows(self, day: int) -> Any:
             return super().rows(day) + self.series.accesses.mean()
 
-    class Cut(Careless):
-        pass
-
     weeks = Careless(series, Label(10))
     with pytest.raises(errors.DataError, match="later days are deleted"):
         check_guards(weeks, series.mondays()[-1:])
@@ -274,125 +241,6 @@ def test_a_short_series_says_how_many_days_it_needs_and_they_are_enough(first: d
         with pytest.raises(errors.InputMissing, match="too few weeks to tune on") as caught:
             tune(series.until(count), label, "logistic", {"ridge": [1.0]})
         assert f"give {needed + 7} days" in str(caught.value.next_step)
-
-
-def ask(*arguments: object) -> Result:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
-
-
-def test_commands_on_a_file(tmp_path: Path) -> None:
-    file = write(made_series(), tmp_path / "a.csv")
-    assert read_series(file).datasets == made_series().datasets
-    rows = json.loads(ask("predict", "--accesses", file, "--model", "logistic", "--json").stdout)
-    assert [row["rank"] for row in rows] == list(range(1, 61)) and rows[0]["probability"] >= rows[-1]["probability"]
-    table = ask("evaluate", "--accesses", file, "--model", "persistence", "--last", "1").stdout
-    assert "mean" in table and "average precision" in table
-    assert ask("features", "--accesses", file, "-o", tmp_path / "f.parquet").exit_code == 0
-    page = tmp_path / "r.html"
-    assert ask("report", "--accesses", file, "--model", "logistic", "--last", "1", "-o", page).exit_code == 0
-    assert page.read_text().count("<svg") == 2 and "<script" not in page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("day,dataset\n2026-01-01,a\n", "no column accesses"),
-        ("day,dataset,accesses\n2026-01-01,a,-3\n", "negative"),
-        ("day,dataset,accesses\n2026-01-01,,3\n", "nulls"),
-        ("day,dataset,accesses\nnever,a,3\n", "row 2"),
-        ("day,dataset,accesses\n", "no rows"),
-    ],
-)
-def test_bad_series_are_refused(text: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "a.csv"
-    file.write_text(text)
-    with pytest.raises(errors.DataError) as caught:
-        read_series(file)
-    assert message in caught.value.text()
-
-
-def test_wrong_words_end_in_2(tmp_path: Path) -> None:
-    file = write(made_series(days=20, datasets=3), tmp_path / "a.csv")
-    for arguments in (
-        ("predict", "--accesses", file, "--model", "oracle"),
-        ("predict",),
-        ("predict", "--accesses", file, "--date", "2025-01-01"),
-    ):
-        assert isinstance(ask(*arguments).exception, errors.UsageError), arguments
-
-
-def test_stored_series_are_of_accesses_without_jobs(tmp_path: Path) -> None:
-    for number in range(3):
-        day = date(2026, 1, 5) + timedelta(days=number)
-        rows = [
-            partial(day, nacc=3 + number, user=user(1)),
-            partial(day, stream="condor", nacc=90_000, user=user(2), read_bytes=10**15, cpu_time=5.0),
-            partial(day, stream="condor", nacc=70_000, dataset_name="/only/jobs/AOD", user=user(3)),
-        ]
-        store_partials(tmp_path, day, rows)
-    stored = stored_days.find_days(LocalFiles(), str(tmp_path), between(date(2026, 1, 5), date(2026, 1, 7)))
-    series = stored_series(stored)
-    assert list(series.datasets) == ["/ZMM/Run2026A-v1/AOD"]
-    assert series.accesses.tolist() == [[3.0], [4.0], [5.0]]
-    assert series.values[1].tolist() == [[1.0]] * 3 and series.values[2].tolist() == [[100.0]] * 3
-
-
-def test_rows_of_a_dataset_in_several_part_files_of_a_day_are_added_up(tmp_path: Path) -> None:
-    day = date(2026, 1, 5)
-    rows = [partial(day, nacc=number, user=user(number % 3), site_name=f"T2_DE_{number}") for number in range(1, 6)]
-    store_partials(tmp_path, day, rows)
-    assert len(list(tmp_path.rglob("part-*.parquet"))) == 2
-    series = stored_series(stored_days.find_days(LocalFiles(), str(tmp_path), between(day, day)))
-    assert series.values[:3, 0, 0].tolist() == [15, 3, 500]
-
-
-def test_a_saved_model_predicts_the_same_bits_and_says_what_it_is(tmp_path: Path) -> None:
-    file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
-    for name in ("blend", "logistic", "persistence"):
-        place = Path(ask("train", "--accesses", file, "--model", name, "--last", "1", "-o", folder).stdout.strip())
-        direct = ask("predict", "--accesses", file, "--model", name, "--json").stdout
-        assert ask("predict", "--accesses", file, "--model", folder, "--json").stdout == direct, name
-        card = json.loads((place / "card.json").read_text())
-        assert card["model"] == name and card["learned_until"] == "2026-02-14" and card["label"]["threshold"] == 10
-        assert [row["model"] for row in card["weeks"]] == list(dict.fromkeys(["persistence", name]))
-    assert len([path for path in folder.iterdir() if path.is_dir()]) == 3
-    again = ask("train", "--accesses", file, "--model", "logistic", "--last", "1", "-o", folder).stdout.strip()
-    assert Path(again).name in {path.name for path in folder.iterdir()}, "the same data and seed: the same version"
-
-
-def test_a_saved_model_is_not_asked_about_days_that_it_knows(tmp_path: Path) -> None:
-    file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
-    assert ask("train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder).exit_code == 0
-    error = ask("predict", "--accesses", file, "--model", folder, "--date", "2026-02-10").exception
-    assert isinstance(error, errors.DataError) and "knows days" in error.text()
-
-
-def test_a_saved_model_takes_series_with_other_tiers_and_refuses_what_is_damaged(tmp_path: Path) -> None:
-    file, folder = write(made_series(), tmp_path / "a.csv"), tmp_path / "models"
-    place = Path(ask("train", "--accesses", file, "--model", "average", "--last", "1", "-o", folder).stdout.strip())
-    other = made_series(days=60)
-    names = tuple(sorted(f"/Q/{name.split('/')[2]}/NANO" for name in other.datasets))
-    renamed = write(Series(other.days, names, other.values), tmp_path / "b.csv")
-    assert ask("predict", "--accesses", renamed, "--model", folder, "--json").exit_code == 0
-    card = json.loads((place / "card.json").read_text())
-    (place / "card.json").write_text(json.dumps({**card, "columns": card["columns"][1:]}))
-    damaged = ask("predict", "--accesses", file, "--model", folder).exception
-    assert isinstance(damaged, errors.DataError) and "digest" in damaged.text()
-    (place / "model.json").write_text("{}")
-    assert isinstance(ask("predict", "--accesses", file, "--model", place).exception, errors.DataError)
-    (tmp_path / "empty").mkdir()
-    assert isinstance(ask("predict", "--accesses", file, "--model", tmp_path / "empty").exception, errors.InputMissing)
-
-
-def test_a_saved_model_is_fetched_from_another_file_system(tmp_path: Path) -> None:
-    weeks = Weeks(made_series(), Label(10))
-    version = saved.save(tmp_path / "models", weeks, saved.train(weeks, "average"), [], 0)
-    for number, place in enumerate((tmp_path / "models", version)):
-        aside = tmp_path / f"aside{number}"
-        aside.mkdir()
-        assert saved.load(saved.fetch(LocalFiles(), f"{place}/", aside)).folder.name == version.name
-    with pytest.raises(errors.InputMissing, match="no saved model"):
-        saved.fetch(LocalFiles(), str(tmp_path), tmp_path)
 
 
 def test_many_rows_are_sampled_and_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
