@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -12,14 +12,21 @@ class Application:
     """Counts and sums of an application. Stages that were skipped do not count; times are seconds."""
 
     jobs: int = 0
-    stages: int = 0
+    #: Tasks of each stage, in the order of their ends.
+    stage_tasks: list[int] = field(default_factory=list)
     tasks: int = 0
     failed_tasks: int = 0
     shuffle_bytes: int = 0
     spilled_bytes: int = 0
+    #: What Spark's JVM read of files.
+    input_bytes: int = 0
     #: From its start to its end, and how much of that at least one task was at work.
     seconds: float = 0.0
     task_seconds: float = 0.0
+    #: From RUNNING (YARN has accepted and started it) to its end, and how much of that was the driver's own work: no
+    #: task was at work, and no job waited for the first executor.
+    running_s: float = 0.0
+    driver_s: float = 0.0
     #: Of the longest task, and of all of them.
     longest_s: float = 0.0
     run_s: float = 0.0
@@ -29,33 +36,39 @@ class Application:
     python_peak_bytes: int = 0
 
     @property
-    def driver_s(self) -> float:
-        """Seconds after the first task in which none was at work: the driver's own."""
-        return self.seconds - self.first_task_s - self.task_seconds
+    def stages(self) -> int:
+        """How many stages have ended."""
+        return len(self.stage_tasks)
 
 
 def read(lines: Iterable[str]) -> Application:
     """The application that an event log describes."""
     found = Application()
-    began = ended = 0
+    times: dict[str, int] = {}
     spans: list[tuple[int, int]] = []
     for line in lines:
         event = json.loads(line)
-        kind = event["Event"]
-        if kind == "SparkListenerApplicationStart":
-            began = event["Timestamp"]
-        elif kind == "SparkListenerApplicationEnd":
-            ended = event["Timestamp"]
-        elif kind == "SparkListenerJobStart":
+        kind = event["Event"].removeprefix("SparkListener")
+        if kind == "BlockManagerAdded" and event["Block Manager ID"]["Executor ID"] != "driver":
+            continue
+        if (at := event.get("Timestamp", event.get("Submission Time"))) is not None:
+            times.setdefault(kind, at)
+        if kind == "JobStart":
             found.jobs += 1
-        elif kind == "SparkListenerStageCompleted":
-            found.stages += 1
-        elif kind == "SparkListenerTaskEnd":
+        elif kind == "StageCompleted":
+            found.stage_tasks.append(event["Stage Info"]["Number of Tasks"])
+        elif kind == "TaskEnd":
             spans.append(_task(event, found))
+    began = times.get("ApplicationStart", 0)
+    ended = times.get("ApplicationEnd", max((last for _, last in spans), default=began))
+    # The driver's block manager is the first that Spark makes once YARN says RUNNING.
+    running = times.get("BlockManagerAdded", began)
+    waiting = [(times["JobStart"], times["ExecutorAdded"])] if {"JobStart", "ExecutorAdded"} <= times.keys() else []
     if spans:
         found.first_task_s = (min(first for first, _ in spans) - began) / 1000
         found.task_seconds = _covered(spans) / 1000
-    found.seconds = ((ended or max((last for _, last in spans), default=began)) - began) / 1000
+    found.seconds, found.running_s = (ended - began) / 1000, (ended - running) / 1000
+    found.driver_s = (ended - running - _covered([*spans, *waiting])) / 1000
     return found
 
 
@@ -67,6 +80,7 @@ def _task(event: dict[str, object], found: Application) -> tuple[int, int]:
     found.failed_tasks += bool(info["Failed"])
     found.shuffle_bytes += int((metrics.get("Shuffle Write Metrics") or {}).get("Shuffle Bytes Written", 0))
     found.spilled_bytes += int(metrics.get("Disk Bytes Spilled", 0))
+    found.input_bytes += int((metrics.get("Input Metrics") or {}).get("Bytes Read", 0))
     first, last = int(info["Launch Time"]), int(info["Finish Time"])
     found.longest_s = max(found.longest_s, (last - first) / 1000)
     found.run_s += (last - first) / 1000

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cmsspark.errors import DataError, Exit, InputMissing, NotAllowed
+from cmsspark.errors import CmssparkError, DataError, Exit, InputMissing, NotAllowed
 from cmsspark.readable import json_text, readable
 
 if TYPE_CHECKING:
-    from cmsspark.monitor.lint import Problem
+    from cmsspark.monitor.lint_rules import Problem
 
     PlaceOf = Callable[[int], tuple[int, int]]
 
@@ -25,11 +25,18 @@ def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
     """Find in scripts for Spark what makes them slow or large: the line, why, and the cure.
 
     SCRIPT is a file, a notebook, or a folder with *.py and *.ipynb files. Nothing is run. `# noqa` or `# noqa: SPK101`
-    silences a line. Ends with 0 where nothing was found, 65 where something was, 66 for a file that does not exist.
+    silences a line. Ends with 0 where nothing was found, 65 where something was, 66 for a file that does not exist, or
+    a folder without any.
     """
     count = 0
+    refused: list[CmssparkError] = []
     for path in _files(scripts):
-        problems, place_of = _lint(path)
+        try:
+            problems, place_of = _lint(path)
+        except CmssparkError as error:
+            # One file that is no Python does not hide what the others have.
+            refused.append(error)
+            continue
         count += len(problems)
         for problem in problems:
             rule = problem.rule
@@ -43,6 +50,10 @@ def command(scripts: tuple[str, ...], as_json: bool, debug: bool) -> int:
             line = _line(place_of(problem.line))
             click.echo(readable(f"{path}:{line}:{problem.column}: {problem.code} {rule.what}{detail}"))
             click.echo(f"    why:  {rule.why}\n    cure: {rule.cure}")
+    for other in refused[:-1]:
+        click.echo(f"cmsspark: {other}", err=True)
+    if refused:
+        raise refused[-1]
     return int(Exit.DATA) if count else 0
 
 
@@ -83,7 +94,15 @@ def _files(scripts: tuple[str, ...]) -> list[Path]:
         path = Path(name)
         if path.is_dir():
             files = [*path.rglob("*.py"), *path.rglob("*.ipynb")]
-            found += sorted(file for file in files if ".ipynb_checkpoints" not in file.parts)
+            inside = sorted(file for file in files if ".ipynb_checkpoints" not in file.parts)
+            if not inside:
+                raise InputMissing(
+                    "a folder with scripts is wanted",
+                    where=name,
+                    found="no *.py and no *.ipynb file",
+                    next_step="name a *.py file or another folder",
+                )
+            found += inside
         elif path.exists():
             found.append(path)
         else:

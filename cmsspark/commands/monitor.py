@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from cmsspark.clock import to_second
+from cmsspark.command_group import CommandGroup
 from cmsspark.commands.monitor_events import events_command
 from cmsspark.errors import UsageError
 from cmsspark.pipeline.options import settings_of
@@ -31,7 +32,7 @@ _TOKEN: Final = click.option(
 )
 
 
-@click.group("monitor")
+@click.group("monitor", cls=CommandGroup)
 def command() -> None:
     """Watch the processes of runs: on this host, and on the nodes of a cluster. Needs cmsspark[monitor].
 
@@ -66,8 +67,8 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None, debug: bo
         ("run", "job", "started (UTC)", "seconds", "status", "exit", "host"),
         rows,
         left=(0, 1, 2, 4, 6),
-        whole=(0,),
-        optional=(6, 5),
+        whole=(0, 2, 4),
+        optional=(5, 6, 3),
     )
 
 

@@ -24,7 +24,10 @@ def events_command(location: str, as_json: bool, debug: bool) -> None:
     from cmsspark.monitor.event_log_files import find_log
     from cmsspark.monitor.run_report import report
 
-    metrics = read_event_log(find_log(location, event_files(location))).metrics()
+    reader = read_event_log(find_log(location, event_files(location)))
+    metrics = reader.metrics()
+    # A log has no exit code; one without an end may be of an application that was killed.
+    metrics.state = "ENDED" if reader.ended else "UNKNOWN"
     metrics.findings = findings.find(metrics)
     if as_json:
         click.echo(json_text(msgspec.to_builtins(metrics), indent=1))

@@ -106,13 +106,15 @@ def _heap(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
         if holds
     ]
     if reasons:
-        goal = min(max(need, int(GROW_BY * now)), int((1 + MOST_STEP) * now))
-        return _sized(subject, f"spark.{role}.memory", now, goal, " and ".join(reasons), inputs, formula, confidence)
+        goal = max(need, int(GROW_BY * now))
+        most = int((1 + MOST_STEP) * now)
+        why = " and ".join(reasons)
+        return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence, most)
     if not worst.has_succeeded:
         text = f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
         return Advice(subject, text, None, inputs, formula, confidence)
-    if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and need < now:
-        goal = max(need, int((1 - MOST_STEP) * now), LEAST_HEAP)
+    goal = max(need, LEAST_HEAP)
+    if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
         why = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
         # The garbage of a large heap is collected late: its peak is above what is needed.
         return _sized(subject, f"spark.{role}.memory", now, goal, why, inputs, formula, confidence)
@@ -145,14 +147,29 @@ def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> 
 
 
 def _sized(
-    subject: str, option: str, now: int, goal: int, why: str, inputs: str, formula: str, confidence: str
+    subject: str, option: str, now: int, goal: int, why: str, inputs: str, formula: str, confidence: str, most: int = 0
 ) -> Advice:
-    value = sizes.as_option(goal)
-    if abs((sizes.size(value) or 0) - now) < 0.05 * now:
+    """Advice on a size that goes from ``now`` to ``goal``, but not beyond ``most``. One that shrinks does so by at
+    most :data:`MOST_STEP`."""
+    value = _rounded(now, max(goal, int((1 - MOST_STEP) * now)), most)
+    size = sizes.size(value) or 0
+    if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
         return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
-    step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
+    if most or goal < now:
+        formula += f"; a step is at most {MOST_STEP:.0%}, measure again after it"
     text = f"{_written(now)} → {value}: {why}"
-    return Advice(subject, text, f"{option}={value}", inputs, formula + step, confidence)
+    return Advice(subject, text, f"{option}={value}", inputs, formula, confidence)
+
+
+def _rounded(now: int, goal: int, most: int) -> str:
+    """The goal in steps of 256 MiB; of 1 MiB where those would go beyond ``most``, or not below what it is now."""
+    goal = min(goal, most or goal)
+    value = sizes.as_option(goal)
+    size = sizes.size(value) or 0
+    if (most and size > most) or (goal < now <= size):
+        # Down for a goal that is the most, up for what is needed.
+        value = sizes.as_option(goal - goal % MIB if goal == most else goal, MIB)
+    return value
 
 
 def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advice:
@@ -171,9 +188,8 @@ def _overhead(worst: Worst, run: RunMetrics, role: str, confidence: str) -> Advi
         need, formula = max(need, int(_KILLED_FACTOR * now)), f"max({formula}, 1.5 × {volume(now)}: it was killed)"
     inputs = f"JVM RSS {volume(worst.jvm_rss)}, Python {volume(worst.python)}, other {volume(worst.other)}"
     if need > now or (need < SHRINK_BELOW * now and worst.has_succeeded):
-        goal = max(need, int((1 - MOST_STEP) * now))
         option = f"spark.{role}.memoryOverhead"
-        return _sized(subject, option, now, goal, "what is outside of the heap", inputs, formula, confidence)
+        return _sized(subject, option, now, need, "what is outside of the heap", inputs, formula, confidence)
     return Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
 
 

@@ -19,11 +19,13 @@ from cmsspark.monitor import event_records as records
 from cmsspark.monitor import memory_sizes as sizes
 from cmsspark.monitor.event_log_files import LogLines
 from cmsspark.monitor.event_plans import Plans, Rdds
-from cmsspark.monitor.event_stages import OpenStage, add_task, merge_peaks
+from cmsspark.monitor.event_stages import OpenStage, TaskSums, merge_peaks
 from cmsspark.monitor.spread import Spans
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
 
 MOST_STAGES: Final = 1000
+#: Stages that ended whose tasks may still end: killed copies of tasks do so later.
+_MOST_ENDED: Final = 200
 _MOST_FAILURES: Final = 50
 _NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
 
@@ -44,8 +46,11 @@ class EventLogReader:
     measured_run: str | None = None
     _last_was_damaged: bool = False
     _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
+    _ended: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
     _kept: list[tuple[int, int, StageEntry]] = field(default_factory=list)
     _executors: dict[str, ExecutorEntry] = field(default_factory=dict)
+    #: By executor; None for those of the run.
+    _sums: dict[str | None, TaskSums] = field(default_factory=dict)
     _users: dict[int, str] = field(default_factory=dict)
     _job_stages: dict[int, list[int]] = field(default_factory=dict)
     _plans: Plans = field(default_factory=Plans)
@@ -86,6 +91,8 @@ class EventLogReader:
         for stage in self._stages.values():
             self._keep(stage)
         self._stages.clear()
+        for stage in self._ended.values():
+            stage.closed()
         run.stages = sorted((entry for _, _, entry in self._kept), key=lambda entry: (entry.stage, entry.attempt))
         run.executors = list(self._executors.values())
         run.queries, run.rdd_hints = self._plans.queries(), self._rdds.hints()
@@ -141,6 +148,9 @@ class EventLogReader:
 
     def _stage_submitted(self, event: records.StageEvent) -> None:
         info = event.info
+        # The ids of a second context in one log begin again.
+        if (ended := self._ended.pop((info.stage, info.attempt), None)) is not None:
+            ended.closed()
         self._stage(info.stage, info.attempt).describe(info)
 
     def _stage_completed(self, event: records.StageEvent) -> None:
@@ -152,11 +162,16 @@ class EventLogReader:
         user = self._users.get(info.stage, f"stage {info.stage}")
         self._rdds.completed(info, user, stage.entry.totals.shuffle_write_bytes)
         self._keep(stage)
+        self._ended[info.stage, info.attempt] = stage
+        if len(self._ended) > _MOST_ENDED:
+            self._ended.pop(next(iter(self._ended))).closed()
 
     def _stage(self, stage: int, attempt: int) -> OpenStage:
-        if (stage, attempt) not in self._stages:
-            self._stages[stage, attempt] = OpenStage(stage, attempt)
-        return self._stages[stage, attempt]
+        """The stage, also one that has ended, or of which the log has no begin."""
+        key = (stage, attempt)
+        if (found := self._stages.get(key) or self._ended.get(key)) is None:
+            found = self._stages[key] = OpenStage(stage, attempt)
+        return found
 
     def _keep(self, stage: OpenStage) -> None:
         entry = stage.closed()
@@ -170,16 +185,17 @@ class EventLogReader:
 
     def _task_end(self, event: records.TaskEnd) -> None:
         info = event.info
+        records.complete_flags(event)
         if event.metrics is not None:
             records.without_negatives(event.metrics)
         self.last_ms = max(self.last_ms, info.finish)
         executor = self._executor(info.executor)
         executor.host = executor.host or info.host
-        add_task(self.run.totals, event)
-        add_task(executor.totals, event)
-        # A task that ends after its stage is of no open stage any more; it counts in the sums.
-        if (stage := self._stages.get((event.stage, event.attempt))) is not None:
-            stage.add(event)
+        for name, totals in ((None, self.run.totals), (executor.executor, executor.totals)):
+            if name not in self._sums:
+                self._sums[name] = TaskSums(totals)
+            self._sums[name].add(event)
+        self._stage(event.stage, event.attempt).add(event)
         merge_peaks(executor.peaks, event.peaks)
         if info.launch and info.finish:
             self._spans.add(info.launch, info.finish)
@@ -187,15 +203,15 @@ class EventLogReader:
             self._failure(event.reason)
 
     def _failure(self, reason: records.EndReason) -> None:
-        first = f"{reason.reason}: {reason.class_name} {_first_line(reason.description or reason.loss)}"
-        first = " ".join(first.split())[:300]
+        first = records.reason_text(reason)
         failures = self.run.failures
         if first in failures or len(failures) < _MOST_FAILURES:
             failures[first] = failures.get(first, 0) + 1
 
     def _stage_metrics(self, event: records.StageExecutorMetrics) -> None:
         merge_peaks(self._executor(event.executor).peaks, event.peaks)
-        if (stage := self._stages.get((event.stage, event.attempt))) is not None:
+        key = (event.stage, event.attempt)
+        if (stage := self._stages.get(key) or self._ended.get(key)) is not None:
             stage.add_peaks(event.executor, event.peaks)
 
     def _update(self, event: records.MetricsUpdate) -> None:
@@ -220,14 +236,6 @@ def _decoded(decoder: msgspec.json.Decoder[Any], name: str, line: bytes) -> Any:
         return decoder.decode(line)
     except msgspec.ValidationError:
         return records.decode_leniently(name, line)
-
-
-def _first_line(text: str) -> str:
-    """The line with the reason: the first one, of a Python trace the first one after it."""
-    lines = text.strip().splitlines() or [""]
-    if not lines[0].startswith("Traceback"):
-        return lines[0]
-    return next((line for line in lines[1:] if line[:1].strip()), lines[0])
 
 
 _METHODS: Final[dict[type[msgspec.Struct], Any]] = {
@@ -275,6 +283,7 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
         notes.append("the last line of the event log is cut; all lines before it were read")
     notes += [f"the event log is cut: {text}" for text in lines.cut]
     notes += [f"the event log is not whole: {text}" for text in lines.missing]
+    notes += [f"{name} repeats a part of the event log, and was left out" for name in lines.repeated]
     if reader.deep:
         notes.append(f"{reader.deep:,} plans are nested too deep to be read, and were left out")
     if damaged:

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 from cmsspark.errors import InputMissing, NotAllowed, UsageError
 from cmsspark.monitor.event_log_codecs import CutLog, pieces
-from cmsspark.storage import Files, LocalFiles, is_local, local_path
+from cmsspark.storage import Entry, Files, LocalFiles, is_local, local_path
 
 #: A longer line is skipped and counted: plans of generated queries have reached some MB.
 MOST_LINE: Final = 64 << 20
@@ -36,6 +36,8 @@ class LogLines:
     cut: list[str] = field(default_factory=list)
     #: Which numbers of a rolling folder are missing.
     missing: list[str] = field(default_factory=list)
+    #: Files of a rolling folder that repeat another one.
+    repeated: list[str] = field(default_factory=list)
     long_lines: int = 0
     plain_bytes: int = 0
 
@@ -86,8 +88,9 @@ def find_log(location: str, files: Files | None = None) -> LogLines:
     if entry is None:
         raise InputMissing("an event log is wanted", where=location, found="no such file or folder")
     opener = _open_local if local else (lambda part: io.BufferedReader(_Remote(files, part), 1 << 20))
-    parts = _parts(path, files) if entry.is_dir else [path]
-    return LogLines(parts, opener, missing=_gaps(parts))
+    repeated: list[str] = []
+    parts = _parts(path, files, repeated) if entry.is_dir else [path]
+    return LogLines(parts, opener, missing=_gaps(parts), repeated=repeated)
 
 
 def is_log_name(name: str) -> bool:
@@ -102,16 +105,25 @@ def _open_local(path: str) -> IO[bytes]:
         raise NotAllowed("the event log cannot be read", where=path, found=error.strerror) from None
 
 
-def _parts(folder: str, files: Files) -> list[str]:
+def _parts(folder: str, files: Files, repeated: list[str]) -> list[str]:
+    """The files with the lines, in order. Names of those that repeat another one are added to ``repeated``."""
     entries = files.list_dir(folder)
-    rolled = [(match, entry.path) for entry in entries if (match := _ROLLED.fullmatch(entry.name))]
+    rolled: dict[tuple[int, bool], Entry] = {}
+    # Of two files with one number an empty one is no part.
+    for entry in sorted(entries, key=lambda entry: (not entry.size, entry.name)):
+        match = _ROLLED.fullmatch(entry.name)
+        # A file that compaction did not finish repeats those that it was made from.
+        if match is None or entry.is_dir or entry.name.endswith(".compact.inprogress"):
+            continue
+        key = (int(match["number"]), entry.name.endswith(".compact"))
+        if rolled.setdefault(key, entry) is not entry:
+            repeated.append(entry.name)
     if rolled:
-        rolled.sort(key=lambda one: (int(one[0]["number"]), one[0]["rest"].endswith(".compact")))
-        compacted = [position for position, (match, _) in enumerate(rolled) if match["rest"].endswith(".compact")]
-        return [path for _, path in rolled[compacted[-1] if compacted else 0 :]]
+        compacted = max((key for key in rolled if key[1]), default=(0, False))
+        return [rolled[key].path for key in sorted(rolled) if key >= compacted]
     logs = [entry for entry in entries if is_log_name(entry.name)]
     if len(logs) == 1:
-        return _parts(logs[0].path, files) if logs[0].is_dir else [logs[0].path]
+        return _parts(logs[0].path, files, repeated) if logs[0].is_dir else [logs[0].path]
     names = ", ".join(sorted(entry.name for entry in logs)[:_SHOWN])
     more = f" and {len(logs) - _SHOWN} more" if len(logs) > _SHOWN else ""
     if not logs:

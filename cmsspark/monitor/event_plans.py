@@ -140,9 +140,10 @@ def _ids_below(node: PlanNode, name: str) -> list[int]:
 
 def _whole(value: Any) -> int:
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError):
         return 0
+    return number if abs(number) < 1 << 63 else 0
 
 
 class Rdds:

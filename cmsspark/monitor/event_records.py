@@ -6,10 +6,14 @@ neutral value.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Struct, field
+
+#: Java's numbers have 64 bits, and dates have years of four digits: what is beyond is damage, not a figure.
+Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Ms = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, le=253_402_300_799_999)]
 
 
 class EventName(Struct):
@@ -23,13 +27,13 @@ class LogStart(Struct):
 class ApplicationStart(Struct):
     name: str = field(name="App Name", default="")
     id: str | None = field(name="App ID", default=None)
-    at: int = field(name="Timestamp", default=0)
+    at: Ms = field(name="Timestamp", default=0)
 
 
 class Timed(Struct):
     """An event that has only a time that matters."""
 
-    at: int = field(name="Timestamp", default=0)
+    at: Ms = field(name="Timestamp", default=0)
 
 
 class EnvironmentUpdate(Struct):
@@ -39,18 +43,18 @@ class EnvironmentUpdate(Struct):
 
 class ExecutorInfo(Struct):
     host: str = field(name="Host", default="")
-    cores: int = field(name="Total Cores", default=0)
+    cores: Int = field(name="Total Cores", default=0)
 
 
 class ExecutorAdded(Struct):
     executor: str = field(name="Executor ID")
-    at: int = field(name="Timestamp", default=0)
+    at: Ms = field(name="Timestamp", default=0)
     info: ExecutorInfo = field(name="Executor Info", default_factory=ExecutorInfo)
 
 
 class ExecutorRemoved(Struct):
     executor: str = field(name="Executor ID")
-    at: int = field(name="Timestamp", default=0)
+    at: Ms = field(name="Timestamp", default=0)
     reason: str = field(name="Removed Reason", default="")
 
 
@@ -60,26 +64,26 @@ class StorageLevel(Struct):
 
 
 class Rdd(Struct):
-    id: int = field(name="RDD ID")
+    id: Int = field(name="RDD ID")
     name: str = field(name="Name", default="")
     callsite: str = field(name="Callsite", default="")
     level: StorageLevel = field(name="Storage Level", default_factory=StorageLevel)
 
 
 class Accumulable(Struct):
-    id: int = field(name="ID")
+    id: Int = field(name="ID")
     value: Any = field(name="Value", default=None)
 
 
 class StageInfo(Struct):
-    stage: int = field(name="Stage ID")
-    attempt: int = field(name="Stage Attempt ID", default=0)
+    stage: Int = field(name="Stage ID")
+    attempt: Int = field(name="Stage Attempt ID", default=0)
     name: str = field(name="Stage Name", default="")
-    tasks: int = field(name="Number of Tasks", default=0)
+    tasks: Int = field(name="Number of Tasks", default=0)
     rdds: list[Rdd] = field(name="RDD Info", default_factory=list)
     parents: list[int] = field(name="Parent IDs", default_factory=list)
-    submitted: int | None = field(name="Submission Time", default=None)
-    completed: int | None = field(name="Completion Time", default=None)
+    submitted: Ms | None = field(name="Submission Time", default=None)
+    completed: Ms | None = field(name="Completion Time", default=None)
     failure: str | None = field(name="Failure Reason", default=None)
     accumulables: list[Accumulable] = field(name="Accumulables", default_factory=list)
 
@@ -89,7 +93,7 @@ class StageEvent(Struct):
 
 
 class JobStart(Struct):
-    job: int = field(name="Job ID")
+    job: Int = field(name="Job ID")
     stages: list[int] = field(name="Stage IDs", default_factory=list)
     properties: dict[str, Any] | None = field(name="Properties", default=None)
 
@@ -99,15 +103,15 @@ class JobResult(Struct):
 
 
 class JobEnd(Struct):
-    job: int = field(name="Job ID")
+    job: Int = field(name="Job ID")
     result: JobResult = field(name="Job Result", default_factory=JobResult)
 
 
 class TaskInfo(Struct):
-    id: int = field(name="Task ID", default=0)
-    index: int = field(name="Index", default=0)
-    launch: int = field(name="Launch Time", default=0)
-    finish: int = field(name="Finish Time", default=0)
+    id: Int = field(name="Task ID", default=0)
+    index: Int = field(name="Index", default=0)
+    launch: Ms = field(name="Launch Time", default=0)
+    finish: Ms = field(name="Finish Time", default=0)
     executor: str = field(name="Executor ID", default="")
     host: str = field(name="Host", default="")
     failed: bool = field(name="Failed", default=False)
@@ -116,38 +120,38 @@ class TaskInfo(Struct):
 
 
 class ShuffleRead(Struct):
-    wait: int = field(name="Fetch Wait Time", default=0)
-    remote: int = field(name="Remote Bytes Read", default=0)
-    local: int = field(name="Local Bytes Read", default=0)
-    records: int = field(name="Total Records Read", default=0)
+    wait: Int = field(name="Fetch Wait Time", default=0)
+    remote: Int = field(name="Remote Bytes Read", default=0)
+    local: Int = field(name="Local Bytes Read", default=0)
+    records: Int = field(name="Total Records Read", default=0)
 
 
 class ShuffleWrite(Struct):
-    bytes: int = field(name="Shuffle Bytes Written", default=0)
-    ns: int = field(name="Shuffle Write Time", default=0)
-    records: int = field(name="Shuffle Records Written", default=0)
+    bytes: Int = field(name="Shuffle Bytes Written", default=0)
+    ns: Int = field(name="Shuffle Write Time", default=0)
+    records: Int = field(name="Shuffle Records Written", default=0)
 
 
 class Input(Struct):
-    bytes: int = field(name="Bytes Read", default=0)
-    records: int = field(name="Records Read", default=0)
+    bytes: Int = field(name="Bytes Read", default=0)
+    records: Int = field(name="Records Read", default=0)
 
 
 class Output(Struct):
-    bytes: int = field(name="Bytes Written", default=0)
-    records: int = field(name="Records Written", default=0)
+    bytes: Int = field(name="Bytes Written", default=0)
+    records: Int = field(name="Records Written", default=0)
 
 
 class TaskMetrics(Struct):
-    deserialize: int = field(name="Executor Deserialize Time", default=0)
-    run: int = field(name="Executor Run Time", default=0)
-    cpu_ns: int = field(name="Executor CPU Time", default=0)
-    result: int = field(name="Result Size", default=0)
-    gc: int = field(name="JVM GC Time", default=0)
-    serialize: int = field(name="Result Serialization Time", default=0)
-    memory_spilled: int = field(name="Memory Bytes Spilled", default=0)
-    disk_spilled: int = field(name="Disk Bytes Spilled", default=0)
-    peak: int = field(name="Peak Execution Memory", default=0)
+    deserialize: Int = field(name="Executor Deserialize Time", default=0)
+    run: Int = field(name="Executor Run Time", default=0)
+    cpu_ns: Int = field(name="Executor CPU Time", default=0)
+    result: Int = field(name="Result Size", default=0)
+    gc: Int = field(name="JVM GC Time", default=0)
+    serialize: Int = field(name="Result Serialization Time", default=0)
+    memory_spilled: Int = field(name="Memory Bytes Spilled", default=0)
+    disk_spilled: Int = field(name="Disk Bytes Spilled", default=0)
+    peak: Int = field(name="Peak Execution Memory", default=0)
     shuffle_read: ShuffleRead | None = field(name="Shuffle Read Metrics", default=None)
     shuffle_write: ShuffleWrite | None = field(name="Shuffle Write Metrics", default=None)
     input: Input | None = field(name="Input Metrics", default=None)
@@ -159,26 +163,27 @@ class EndReason(Struct):
     class_name: str = field(name="Class Name", default="")
     description: str = field(name="Description", default="")
     loss: str = field(name="Loss Reason", default="")
+    message: str = field(name="Message", default="")
 
 
 class TaskEnd(Struct):
-    stage: int = field(name="Stage ID")
-    attempt: int = field(name="Stage Attempt ID", default=0)
+    stage: Int = field(name="Stage ID")
+    attempt: Int = field(name="Stage Attempt ID", default=0)
     reason: EndReason = field(name="Task End Reason", default_factory=EndReason)
     info: TaskInfo = field(name="Task Info", default_factory=TaskInfo)
     metrics: TaskMetrics | None = field(name="Task Metrics", default=None)
-    peaks: dict[str, int] | None = field(name="Task Executor Metrics", default=None)
+    peaks: dict[str, Int] | None = field(name="Task Executor Metrics", default=None)
 
 
 class StageExecutorMetrics(Struct):
     executor: str = field(name="Executor ID")
-    stage: int = field(name="Stage ID")
-    attempt: int = field(name="Stage Attempt ID", default=0)
-    peaks: dict[str, int] = field(name="Executor Metrics", default_factory=dict)
+    stage: Int = field(name="Stage ID")
+    attempt: Int = field(name="Stage Attempt ID", default=0)
+    peaks: dict[str, Int] = field(name="Executor Metrics", default_factory=dict)
 
 
 class ExecutorUpdate(Struct):
-    peaks: dict[str, int] = field(name="Executor Metrics", default_factory=dict)
+    peaks: dict[str, Int] = field(name="Executor Metrics", default_factory=dict)
 
 
 class MetricsUpdate(Struct):
@@ -188,7 +193,7 @@ class MetricsUpdate(Struct):
 
 class PlanMetric(Struct):
     name: str = ""
-    id: int = field(name="accumulatorId", default=-1)
+    id: Int = field(name="accumulatorId", default=-1)
 
 
 class PlanNode(Struct):
@@ -199,25 +204,25 @@ class PlanNode(Struct):
 
 
 class SqlStart(Struct):
-    execution: int = field(name="executionId")
+    execution: Int = field(name="executionId")
     description: str = ""
     plan: PlanNode = field(name="sparkPlanInfo", default_factory=PlanNode)
-    at: int = field(name="time", default=0)
+    at: Ms = field(name="time", default=0)
 
 
 class SqlUpdate(Struct):
-    execution: int = field(name="executionId")
+    execution: Int = field(name="executionId")
     plan: PlanNode = field(name="sparkPlanInfo", default_factory=PlanNode)
 
 
 class SqlEnd(Struct):
-    execution: int = field(name="executionId")
-    at: int = field(name="time", default=0)
+    execution: Int = field(name="executionId")
+    at: Ms = field(name="time", default=0)
     error: str | None = field(name="errorMessage", default=None)
 
 
 class DriverUpdates(Struct):
-    execution: int = field(name="executionId")
+    execution: Int = field(name="executionId")
     updates: list[tuple[int, Any]] = field(name="accumUpdates", default_factory=list)
 
 
@@ -259,6 +264,27 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_nulls(one) for name, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def reason_text(reason: EndReason) -> str:
+    """Why a task ended, as one line of at most 300 characters."""
+    lines = (reason.description or reason.loss or reason.message).strip().splitlines() or [""]
+    first = lines[0]
+    if first.startswith("Traceback"):
+        # Of a Python trace the reason is the first line after it.
+        first = next((line for line in lines[1:] if line[:1].strip()), first)
+    return " ".join(f"{reason.reason}: {reason.class_name} {first}".split())[:300]
+
+
+def complete_flags(event: TaskEnd) -> None:
+    """Set whether a task failed or was killed by its reason where neither flag does.
+
+    A task whose output was lost with its executor ends again, ``Resubmitted``, with the flags of its success.
+    """
+    info, reason = event.info, event.reason.reason
+    if not (info.failed or info.killed):
+        info.killed = reason == "TaskKilled"
+        info.failed = reason not in ("", "Success", "TaskKilled")
 
 
 def without_negatives(metrics: TaskMetrics) -> None:

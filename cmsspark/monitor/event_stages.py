@@ -21,8 +21,25 @@ def merge_peaks(into: dict[str, int], peaks: Mapping[str, int] | None) -> None:
             into[name] = value
 
 
-def add_task(totals: TaskTotals, event: TaskEnd) -> None:
-    """Add an attempt of a task that ended, however it ended. Bytes of failed tasks were read and written, too."""
+class TaskSums:
+    """Adds tasks to ``totals``. Nanoseconds become milliseconds as a sum: many tasks take less than one."""
+
+    def __init__(self, totals: TaskTotals) -> None:
+        self.totals = totals
+        self._cpu_ns = self._shuffle_write_ns = 0
+
+    def add(self, event: TaskEnd) -> None:
+        """Add an attempt of a task that ended, however it ended. Bytes of failed tasks were read and written, too."""
+        _add_task(self.totals, event)
+        if (metrics := event.metrics) is not None:
+            self._cpu_ns += metrics.cpu_ns
+            self.totals.cpu_ms = self._cpu_ns // 1_000_000
+            if metrics.shuffle_write is not None:
+                self._shuffle_write_ns += metrics.shuffle_write.ns
+                self.totals.shuffle_write_ms = self._shuffle_write_ns // 1_000_000
+
+
+def _add_task(totals: TaskTotals, event: TaskEnd) -> None:
     info, metrics = event.info, event.metrics
     totals.tasks += 1
     totals.failed_tasks += info.failed
@@ -32,7 +49,6 @@ def add_task(totals: TaskTotals, event: TaskEnd) -> None:
     if metrics is None:
         return
     totals.run_ms += metrics.run
-    totals.cpu_ms += metrics.cpu_ns // 1_000_000
     totals.gc_ms += metrics.gc
     totals.deserialize_ms += metrics.deserialize
     totals.result_serialize_ms += metrics.serialize
@@ -47,7 +63,6 @@ def add_task(totals: TaskTotals, event: TaskEnd) -> None:
     if (write := metrics.shuffle_write) is not None:
         totals.shuffle_write_bytes += write.bytes
         totals.shuffle_write_records += write.records
-        totals.shuffle_write_ms += write.ns // 1_000_000
     if metrics.input is not None:
         totals.input_bytes += metrics.input.bytes
         totals.input_records += metrics.input.records
@@ -61,6 +76,7 @@ class OpenStage:
 
     def __init__(self, stage: int, attempt: int) -> None:
         self.entry = StageEntry(stage, attempt)
+        self._sums = TaskSums(self.entry.totals)
         self._task_ms, self._shuffle_read, self._input = SpreadSketch(), SpreadSketch(), SpreadSketch()
         self._largest = (-1, -1)
         self._peaks: dict[str, dict[str, int]] = {}
@@ -77,7 +93,7 @@ class OpenStage:
     def add(self, event: TaskEnd) -> None:
         """Add a task. Only tasks that did their work count for the spreads."""
         info, metrics = event.info, event.metrics
-        add_task(self.entry.totals, event)
+        self._sums.add(event)
         if info.failed or info.killed:
             return
         duration = max(0, info.finish - info.launch)

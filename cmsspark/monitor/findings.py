@@ -63,13 +63,13 @@ def find(metrics: RunMetrics) -> list[Finding]:
 
 
 def _of_stages(metrics: RunMetrics) -> Iterator[Finding]:
-    cores = parallel_tasks(metrics)
     for stage in metrics.stages:
         yield from _skew(stage)
         if stage.totals.disk_spilled_bytes >= SPILL_BYTES:
             yield _spill(stage)
-        duration = (stage.completed_ms or 0) - (stage.submitted_ms or 0)
-        if stage.completed_ms and duration >= FEW_TASKS_MS and 0 < stage.task_count < cores:
+        # A stage that was never submitted, such as one that failed before, has no duration.
+        duration, cores = stage.duration_ms or 0, parallel_tasks(metrics, stage)
+        if duration >= FEW_TASKS_MS and 0 < stage.task_count < cores:
             yield Finding(
                 "few_tasks",
                 f"{stage.task_count} tasks on {cores} cores, for {duration / 1000:.0f} s",

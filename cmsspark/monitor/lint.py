@@ -1,6 +1,7 @@
 """Finds in a script for Spark what makes it slow or large, from its text alone: nothing is imported or run.
 
-A line is silenced with ``# noqa`` or ``# noqa: SPK101, SPK104`` at its end.
+A line is silenced with ``# noqa`` or ``# noqa: SPK101, SPK104`` at its end; a statement over several lines at
+the end of its last one.
 """
 
 from __future__ import annotations
@@ -8,179 +9,147 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import tokenize
-from dataclasses import dataclass
-from io import BytesIO
-from typing import Final, NamedTuple
+import sys
+import warnings
+from typing import Final
 
-from cmsspark.monitor.lint_udfs import UdfNames
+from cmsspark.monitor.lint_emptiness import is_bare_call, is_test_of_emptiness
+from cmsspark.monitor.lint_names import OtherLibraries, SharedNames, uses_spark
+from cmsspark.monitor.lint_rules import Problem
+from cmsspark.monitor.lint_silence import is_silenced, silenced_lines
+from cmsspark.monitor.lint_udfs import UdfNames, arrow_is_set
+from cmsspark.monitor.lint_values import Values
 
-
-class Rule(NamedTuple):
-    """What a rule finds, why that matters, and the cure."""
-
-    what: str
-    why: str
-    cure: str
-
-
-RULES: Final[dict[str, Rule]] = {
-    "SPK101": Rule(
-        "an action in a loop",
-        "each turn starts a Spark job, and computes the same inputs again",
-        "one query with groupBy or join, or collect once before the loop",
-    ),
-    "SPK102": Rule(
-        "a row-at-a-time Python UDF",
-        "each row is pickled to a Python worker and back, and the plan cannot see into it",
-        "functions of pyspark.sql.functions, or pandas_udf / udf(useArrow=True) on batches",
-    ),
-    "SPK103": Rule(
-        "`from pyspark.sql.functions import *` shadows built-in functions of Python",
-        "sum, max, min, round, filter … take columns from there on, and fail on lists or give columns",
-        "from pyspark.sql import functions as F",
-    ),
-    "SPK104": Rule(
-        "count() to test emptiness",
-        "it reads all rows to know whether there is one",
-        "df.isEmpty(), or rdd.isEmpty() for an RDD",
-    ),
-    "SPK105": Rule(
-        "repartition(n) before a write of little",
-        "it shuffles every row to make few files",
-        "coalesce(n), which joins partitions without a shuffle",
-    ),
-    "SPK106": Rule(
-        "toPandas() without a limit",
-        "the whole table goes into the memory of the driver's Python",
-        "aggregate or limit(n) before it, or write the table and read the file",
-    ),
-    "SPK107": Rule(
-        "all rows are sorted where the first ones are meant",
-        "the sort shuffles everything, and the driver throws most of it away",
-        "orderBy(…).limit(n) before collect(), takeOrdered(n) of an RDD",
-    ),
-}
-#: Built-in functions that the star import replaces, in Spark 3.5 to 4.x.
-SHADOWED: Final = frozenset(
-    {"abs", "ascii", "bin", "filter", "hash", "hex", "max", "min", "pow", "round", "slice", "sum"}
-)
 _ACTIONS: Final = frozenset({"collect", "toPandas", "toArrow", "show", "toLocalIterator", "first", "count", "isEmpty"})
 #: Methods that make a result small, whatever it was.
-_SMALL: Final = frozenset({"limit", "head", "tail", "take", "agg", "describe", "summary", "sample"})
+_SMALL: Final = frozenset({"limit", "head", "tail", "take", "agg", "describe", "summary", "sample", "crosstab"})
 _GROUPED: Final = frozenset({"count", "sum", "avg", "mean", "min", "max", "agg", "pivot"})
-_GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube"})
+_GROUPS: Final = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
+_SORTS: Final = frozenset({"orderBy", "sort", "sortBy", "sortByKey"})
+#: Methods that keep the order, and most of the rows.
+_KEEPS_ORDER: Final = frozenset(
+    {"alias", "cache", "drop", "filter", "keys", "map", "persist", "select", "selectExpr", "values", "where",
+     "withColumn", "withColumnRenamed"}
+)  # fmt: skip
 _FEW_FILES: Final = 32
-_NOQA: Final = re.compile(r"#\s*noqa(?P<codes>\s*:\s*[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*)?", re.IGNORECASE)
-
-
-@dataclass(frozen=True, order=True)
-class Problem:
-    """A place in a script. ``line`` and ``column`` begin with 1."""
-
-    line: int
-    column: int
-    code: str
-    detail: str = ""
-
-    @property
-    def rule(self) -> Rule:
-        """What the code stands for."""
-        return RULES[self.code]
+_DEEPEST: Final = 6_000
+#: Methods whose results are in the driver's Python.
+_FETCHES: Final = frozenset({"collect", "toPandas", "toArrow", "toLocalIterator", "take", "head", "tail", "first"})
+#: Queries that give few rows.
+_SMALL_QUERY: Final = re.compile(
+    r"(?is)\blimit\s+\d+\s*;?\s*$|\bgroup\s+by\b|^\s*(?:show|desc|describe|explain)\b"
+    r"|^\s*select\s+(?:count|sum|min|max|avg)\s*\((?!.*\bover\b)"
+)
 
 
 def lint(source: bytes) -> list[Problem]:
     """The problems of a script, in the order of its lines, without silenced ones. Raises SyntaxError, ValueError."""
-    tree = ast.parse(source)
+    with warnings.catch_warnings():
+        # Warnings of the parser, such as of `"\d"`, concern the script's author, not this command.
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
     visitor = _Visitor()
-    if _is_spark(tree):
-        visitor.visit(tree)
-    silenced = _silenced(source)
+    if uses_spark(tree):
+        _visit_deep(visitor, tree)
+    if arrow_is_set(tree):
+        visitor.problems = [problem for problem in visitor.problems if problem.code != "SPK102"]
+    silenced = silenced_lines(source)
     # A decorator is met twice, once with the name of its function.
     problems = {(problem.line, problem.column, problem.code): problem for problem in sorted(visitor.problems)}
-    return [problem for problem in problems.values() if not _is_silenced(problem, silenced)]
+    return [problem for problem in problems.values() if not is_silenced(problem.code, problem.line, silenced)]
 
 
-def _is_spark(tree: ast.AST) -> bool:
-    """Whether a script has to do with Spark: ``count()`` and ``first()`` are names of other libraries, too."""
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        if any(name == "cmsspark" or name.split(".")[0] in ("pyspark", "CMSSpark") for name in names):
-            return True
-    return False
-
-
-def _silenced(source: bytes) -> dict[int, str | None]:
-    """Line → codes of its ``# noqa``, None for all."""
-    found: dict[int, str | None] = {}
-    for token in tokenize.tokenize(BytesIO(source).readline):
-        if token.type == tokenize.COMMENT and (match := _NOQA.match(token.string)) is not None:
-            found[token.start[0]] = match["codes"]
-    return found
-
-
-def _is_silenced(problem: Problem, silenced: dict[int, str | None]) -> bool:
-    if problem.line not in silenced:
-        return False
-    codes = silenced[problem.line]
-    return codes is None or problem.code in codes.upper()
+def _visit_deep(visitor: _Visitor, tree: ast.AST) -> None:
+    """Walk a script also where it has a chain of hundreds of ``withColumn()``: each is two levels, of three calls."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        visitor.visit(tree)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 class _Visitor(ast.NodeVisitor):
-    """Walks a script. ``_values`` has the last value that a name was given in the function that is walked."""
+    """Walks a script in the order of its lines."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._loops = 0
-        self._values: dict[str, ast.expr] = {}
-        self._star: ast.ImportFrom | None = None
-        self._udfs = UdfNames()
-        #: Built-in names that the script imports again, from elsewhere.
-        self._restored: set[str] = set()
+        self._loops = self._functions = 0
+        self._values = Values()
+        self._udfs, self._shared, self._others = UdfNames(), SharedNames(), OtherLibraries()
 
     def visit_Module(self, node: ast.Module) -> None:
         self.generic_visit(node)
-        if self._star is not None:
-            uses = [
-                f"{call.func.id} in line {call.lineno}"
-                for call in ast.walk(node)
-                if isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Name)
-                and call.func.id in SHADOWED - self._restored
-            ]
-            self._add(self._star, "SPK103", f"used here: {', '.join(uses[:5])}" if uses else "")
+        for where, detail in self._shared.problems(node):
+            self._add(where, "SPK103", detail)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         for decorator in node.decorator_list:
             self._udfs.defined(node.name, decorator)
             if self._udfs.takes_rows(decorator):
                 self._add(decorator, "SPK102", node.name)
-        loops, values = self._loops, dict(self._values)
-        # What a function does in a loop of its caller is not seen; its definition in a loop is no loop.
-        self._loops = 0
-        self.generic_visit(node)
-        self._loops, self._values = loops, values
+        self._in_function(node)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
 
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._in_function(node)
+
+    def _in_function(self, node: ast.FunctionDef | ast.Lambda) -> None:
+        loops, values = self._loops, self._values.snapshot()
+        # What a function does in a loop of its caller is not seen; its definition in a loop is no loop.
+        self._loops = 0
+        self._functions += 1
+        given = node.args
+        for parameter in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if parameter is not None:
+                self._values.forget(parameter.arg)
+                if (library := self._others.in_annotation(parameter.annotation)) is not None:
+                    self._values.bind(ast.Name(parameter.arg), library)
+        self.generic_visit(node)
+        self._functions -= 1
+        self._loops = loops
+        self._values.restore(values)
+
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        if node.module == "pyspark.sql.functions" and any(alias.name == "*" for alias in node.names):
-            self._star = node
-        elif self._star is not None and node.module == "builtins":
-            self._restored.update(alias.asname or alias.name for alias in node.names)
+        self._shared.imported(node, in_function=bool(self._functions))
+        self._others.imported(node)
         self._udfs.imported(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self._others.imported(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._values.read(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
         for target in node.targets:
-            if isinstance(target, ast.Name):
-                self._values[target.id] = node.value
-                self._udfs.defined(target.id, node.value)
+            self._bind(target, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.generic_visit(node)
+        if node.value is not None:
+            self._bind(node.target, node.value)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.generic_visit(node)
+        self._bind(node.target, node.value)
+
+    def visit_withitem(self, node: ast.withitem) -> None:
+        self.generic_visit(node)
+        if node.optional_vars is not None:
+            self._bind(node.optional_vars, node.context_expr)
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        for name, part in self._values.bind(target, value):
+            self._udfs.defined(name, part)
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
+        # What comes out of rows in Python, or of another library, is as local as those.
+        self._values.bind(node.target, node.iter)
         self._in_loop([*node.body])
         for statement in node.orelse:
             self.visit(statement)
@@ -188,6 +157,7 @@ class _Visitor(ast.NodeVisitor):
     visit_AsyncFor = visit_For  # type: ignore[assignment]
 
     def visit_While(self, node: ast.While) -> None:
+        self._test(node.test)
         self._in_loop([node.test, *node.body])
         for statement in node.orelse:
             self.visit(statement)
@@ -199,16 +169,24 @@ class _Visitor(ast.NodeVisitor):
         self._loops -= 1
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
-        # The first iterable is evaluated once.
-        self.visit(node.generators[0].iter)
-        elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        conditions = [condition for generator in node.generators for condition in generator.ifs]
-        self._in_loop([*elements, *conditions, *(generator.iter for generator in node.generators[1:])])
+        values = self._values.snapshot()
+        for number, generator in enumerate(node.generators):
+            # The first iterable is evaluated once.
+            if number:
+                self._in_loop([generator.iter])
+            else:
+                self.visit(generator.iter)
+            self._values.bind(generator.target, generator.iter)
+            self._in_loop([*generator.ifs])
+        self._in_loop([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
+        self._values.restore(values)
 
     visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        if len(node.comparators) == 1 and _is_test_of_emptiness(node.left, node.ops[0], node.comparators[0]):
+        sides = (node.left, *node.comparators)
+        is_test = len(sides) == 2 and is_test_of_emptiness(sides[0], node.ops[0], sides[1])
+        if is_test and not any(self._is_local(side) for side in sides):
             self._add(node, "SPK104")
         self.generic_visit(node)
 
@@ -216,65 +194,80 @@ class _Visitor(ast.NodeVisitor):
         self._test(node.test)
         self.generic_visit(node)
 
+    visit_IfExp = visit_Assert = visit_If  # type: ignore[assignment]
+
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
         if isinstance(node.op, ast.Not):
             self._test(node.operand)
         self.generic_visit(node)
 
     def _test(self, node: ast.expr) -> None:
-        if _is_bare_call(node, "count") and not self._is_grouped(node):
+        if isinstance(node, ast.BoolOp):
+            for value in node.values:
+                self._test(value)
+        elif is_bare_call(node, "count") and not self._is_grouped(node) and not self._is_local(node):
             self._add(node, "SPK104")
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        is_part = isinstance(node.slice, ast.Slice | ast.Constant) and _is_bare_call(node.value, "collect")
-        if is_part and self._chain(node.value)[1:2] in (["orderBy"], ["sort"], ["sortBy"]):
+        # -1 is the last row: the first one of the other order.
+        is_part = isinstance(node.slice, ast.Slice | ast.Constant | ast.UnaryOp) and is_bare_call(node.value, "collect")
+        if is_part and self._is_sorted(node.value):
             self._add(node, "SPK107")
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        chain = self._chain(node) if name else []
-        if self._loops and name in _ACTIONS and (not node.args or name == "show") and not self._is_grouped(node):
+        chain = self._values.chain(node) if name else []
+        has_options = name in ("show", "toLocalIterator")
+        is_action = name in _ACTIONS and (has_options or not (node.args or node.keywords))
+        if self._loops and is_action and not self._is_grouped(node) and not self._is_local(node):
             self._add(node, "SPK101", f"{name}()")
         if self._udfs.takes_rows(node) or self._udfs.registers_rows(node):
             self._add(node, "SPK102")
-        if name == "toPandas" and not self._is_small(chain[1:]):
+        if isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
+            self._test(node.args[0])
+        if name == "toPandas" and not self._is_small(chain[1:]) and not _SMALL_QUERY.search(self._values.query(node)):
             self._add(node, "SPK106")
-        if name in ("take", "first") and chain[1:2] == ["sortBy"]:
+        # DataFrame.take() and first() after orderBy() keep the first rows only; those of an RDD after sortBy() do not.
+        if name in ("take", "first") and self._is_sorted(node) and _SORTS & set(chain) <= {"sortBy", "sortByKey"}:
             self._add(node, "SPK107")
         self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        call = self._resolved(node.value)
-        if node.attr == "write" and isinstance(call, ast.Call) and _few_partitions(call):
+        call = self._values.resolved(node.value)
+        is_write = node.attr in ("write", "writeTo") or node.attr.startswith("saveAs")
+        if is_write and isinstance(call, ast.Call) and self._is_to_few_partitions(call):
             self._add(call, "SPK105")
         self.generic_visit(node)
 
-    def _chain(self, node: ast.expr) -> list[str]:
-        """Names of the methods of a chain, the last one first; names of variables are followed."""
-        found: list[str] = []
-        seen = 0
-        current: ast.expr | None = node
-        while current is not None and seen < 100:
-            seen += 1
-            if isinstance(current, ast.Call):
-                current = current.func
-            elif isinstance(current, ast.Attribute):
-                found.append(current.attr)
-                current = current.value
-            elif isinstance(current, ast.Subscript):
-                current = current.value
-            else:
-                resolved = self._resolved(current)
-                current = resolved if resolved is not current else None
-        return found
-
-    def _resolved(self, node: ast.expr) -> ast.expr:
-        return self._values.get(node.id, node) if isinstance(node, ast.Name) else node
-
     def _is_grouped(self, node: ast.expr) -> bool:
         """Whether the last method makes a table of groups, as ``groupBy(…).count()`` does: no action."""
-        return bool(_GROUPS & set(self._chain(node)[1:2]))
+        before = [name for name in self._values.chain(node)[1:] if name != "pivot"]
+        return bool(_GROUPS & set(before[:1]))
+
+    def _is_sorted(self, node: ast.expr) -> bool:
+        """Whether the last method gets rows in the order of a sort."""
+        before = [name for name in self._values.chain(node)[1:] if name not in _KEEPS_ORDER]
+        return bool(_SORTS & set(before[:1]))
+
+    def _is_local(self, node: ast.expr) -> bool:
+        """Whether a method is one of rows that are in Python already, or of another library's object."""
+        parts = self._values.parts(node)
+        begin = parts[-1] if parts else node
+        if any(isinstance(part, ast.Attribute) and part.attr in _FETCHES for part in parts[1:]):
+            return True
+        # `gc.collect()`: no module is a table.
+        is_module = len(parts) == 2 and isinstance(begin, ast.Name) and self._others.is_module(begin.id)
+        return is_module or (isinstance(begin, ast.Name) and begin.id in self._others)
+
+    def _is_to_few_partitions(self, call: ast.Call) -> bool:
+        """``repartition(n)`` by a small number alone."""
+        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "repartition"):
+            return False
+        values = [self._values.resolved(one) for one in (*call.args, *(keyword.value for keyword in call.keywords))]
+        if len(values) != 1 or not isinstance(values[0], ast.Constant):
+            return False
+        return isinstance(values[0].value, int) and values[0].value <= _FEW_FILES
 
     def _is_small(self, chain: list[str]) -> bool:
         if _SMALL & set(chain):
@@ -288,34 +281,3 @@ class _Visitor(ast.NodeVisitor):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             line, column = node.func.end_lineno or line, (node.func.end_col_offset or 0) - len(node.func.attr) + 1
         self.problems.append(Problem(line, column, code, detail))
-
-
-def _is_bare_call(node: ast.expr, name: str) -> bool:
-    is_call = isinstance(node, ast.Call) and not node.args and not node.keywords
-    return is_call and isinstance(node.func, ast.Attribute) and node.func.attr == name  # type: ignore[attr-defined]
-
-
-#: Comparisons of a count that ask whether there is any row: operator and number.
-_EMPTINESS: Final = frozenset({(ast.Eq, 0), (ast.NotEq, 0), (ast.Gt, 0), (ast.LtE, 0), (ast.Lt, 1), (ast.GtE, 1)})
-#: With the count on the right, ``0 < count()``.
-_TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
-    ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE,
-}  # fmt: skip
-
-
-def _is_test_of_emptiness(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
-    kind = type(operator)
-    if _is_bare_call(right, "count"):
-        left, right, kind = right, left, _TURNED.get(kind, kind)
-    is_number = isinstance(right, ast.Constant) and type(right.value) is int
-    return _is_bare_call(left, "count") and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]
-
-
-def _few_partitions(call: ast.Call) -> bool:
-    """``repartition(n)`` by a small number alone."""
-    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "repartition"):
-        return False
-    values = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if len(values) != 1 or not isinstance(values[0], ast.Constant):
-        return False
-    return isinstance(values[0].value, int) and values[0].value <= _FEW_FILES

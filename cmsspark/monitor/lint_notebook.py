@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-_MAGIC: Final = re.compile(r"(?P<indent>\s*)[%!?]")
+_MAGIC: Final = re.compile(r"(?P<indent>\s*)(?:[%!?]|[\w.]+\s*=\s*(?:!|%\w))")
 #: Magics of a whole cell whose rest is Python.
-_PYTHON_MAGICS: Final = ("%%time", "%%timeit", "%%capture", "%%prun")
+_PYTHON_MAGICS: Final = ("%%time", "%%timeit", "%%capture", "%%prun", "%%local", "%%pyspark")
 
 
 class _Cell(msgspec.Struct):
@@ -39,15 +41,31 @@ def script_of(content: bytes) -> NotebookScript:
         if cell.cell_type != "code":
             continue
         text = cell.source if isinstance(cell.source, str) else "".join(cell.source)
-        rows = text.splitlines()
+        # Only these end a line of Python: a form feed or U+2028 may stand in a text.
+        rows = re.split(r"\r\n|\r|\n", text)
         is_python = not text.lstrip().startswith("%%") or text.lstrip().startswith(_PYTHON_MAGICS)
-        lines += [_plain(row) if is_python else "" for row in rows]
+        lines += _plain(rows) if is_python else [""] * len(rows)
         places += [(number, inside) for inside in range(1, len(rows) + 1)]
     return NotebookScript("\n".join([*lines, ""]).encode("utf-8", "replace"), places)
 
 
-def _plain(line: str) -> str:
-    match = _MAGIC.match(line)
-    if match is not None:
-        return f"{match['indent']}pass"
-    return line[:-1] if line.rstrip().endswith("?") and not line.lstrip().startswith("#") else line
+def _plain(rows: list[str]) -> list[str]:
+    """The lines of a cell without those for IPython. In a cell that is Python a line may begin with ``%``, too."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse("\n".join(rows))
+        return rows
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    found: list[str] = []
+    goes_on = False
+    for row in rows:
+        match = _MAGIC.match(row)
+        if goes_on or match is not None:
+            found.append("" if goes_on or match is None else f"{match['indent']}pass")
+            goes_on = row.rstrip().endswith("\\")
+        else:
+            is_help = row.rstrip().endswith("?") and not row.lstrip().startswith("#")
+            found.append(row.rstrip().rstrip("?") if is_help else row)
+    return found

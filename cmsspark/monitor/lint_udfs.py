@@ -6,6 +6,7 @@ import ast
 from typing import Final
 
 _ROW: Final = "udf"
+_ARROW: Final = "spark.sql.execution.pythonudf.arrow.enabled"
 _BATCHES: Final = frozenset({"pandas_udf", "arrow_udf"})
 
 
@@ -33,6 +34,7 @@ class UdfNames:
         """Note that ``name`` is what ``maker`` decorates or returns."""
         if self._name(maker) in self._batches or (self._name(maker) in self._row and _uses_arrow(maker)):
             self._of_batches.add(name)
+            self._row.discard(name)
 
     def takes_rows(self, node: ast.expr) -> bool:
         """``udf``, ``F.udf``, called or not, without ``useArrow=True``."""
@@ -45,15 +47,32 @@ class UdfNames:
             return False
         if not (isinstance(function.value, ast.Attribute) and function.value.attr == _ROW):
             return False
-        registered = call.args[1] if len(call.args) > 1 else next((one.value for one in call.keywords[1:]), None)
+        registered = call.args[1] if len(call.args) > 1 else _keyword(call, "f")
         if isinstance(registered, ast.Name) and registered.id in self._of_batches:
             return False
-        return not (isinstance(registered, ast.Call) and self._name(registered) in self._batches)
+        if not isinstance(registered, ast.Call):
+            return True
+        name = self._name(registered)
+        return name not in self._batches and not (name in self._row and _uses_arrow(registered))
 
     @staticmethod
     def _name(node: ast.expr) -> str:
         function = node.func if isinstance(node, ast.Call) else node
         return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def arrow_is_set(tree: ast.AST) -> bool:
+    """Whether a script sets that all its UDFs take Arrow batches."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            values = [str(one.value).lower() for one in node.args if isinstance(one, ast.Constant)]
+            if values == [_ARROW, "true"]:
+                return True
+    return False
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((one.value for one in call.keywords if one.arg == name), None)
 
 
 def _uses_arrow(node: ast.expr) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Final
 
-from cmsspark.store.run_metrics import RunMetrics
+from cmsspark.store.run_metrics import RunMetrics, StageEntry
 
 MIB: Final = 1 << 20
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -23,7 +24,7 @@ KEPT: Final = re.compile(
     r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|minMemoryOverhead|maxResultSize)"
     r"|spark\.memory\.(fraction|storageFraction|offHeap\.\w+)|spark\.(master|submit\.deployMode|default\.parallelism)"
     r"|spark\.(sql\.shuffle\.partitions|sql\.adaptive\.enabled|dynamicAllocation\.\w+|executor\.pyspark\.memory)"
-    r"|spark\.(executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
+    r"|spark\.(kubernetes\.memoryOverheadFactor|executor\.metrics\.pollingInterval|executor\.processTreeMetrics\.enabled|task\.cpus)"
 )
 
 
@@ -46,7 +47,10 @@ def share(text: str | None, default: float) -> float:
 
 def heap(options: Mapping[str, str], role: str) -> int:
     """The heap of the ``driver`` or of an ``executor``."""
-    return size(options.get(f"spark.{role}.memory")) or HEAP
+    text = options.get(f"spark.{role}.memory")
+    # A number alone is MiB for YARN and Kubernetes, bytes for the JVM and other masters: no heap is less than 1 MiB.
+    is_mib = (size(text) or 0) < MIB
+    return size(text, "m" if is_mib else "") or HEAP
 
 
 def overhead(options: Mapping[str, str], role: str) -> int:
@@ -54,7 +58,9 @@ def overhead(options: Mapping[str, str], role: str) -> int:
     fixed = size(options.get(f"spark.{role}.memoryOverhead"), "m")
     if fixed is not None:
         return fixed
-    factor = share(options.get(f"spark.{role}.memoryOverheadFactor"), OVERHEAD_FACTOR)
+    # On Kubernetes it is 0.4 for Python in cluster mode, and stands among the options then.
+    usual = share(options.get("spark.kubernetes.memoryOverheadFactor"), OVERHEAD_FACTOR)
+    factor = share(options.get(f"spark.{role}.memoryOverheadFactor"), usual)
     least = size(options.get(f"spark.{role}.minMemoryOverhead"), "m")
     return max(LEAST_OVERHEAD if least is None else least, int(heap(options, role) * factor))
 
@@ -73,9 +79,22 @@ def executor_container(options: Mapping[str, str]) -> int | None:
     return heap(options, "executor") + overhead(options, "executor") + off_heap(options) + pyspark
 
 
-def parallel_tasks(metrics: RunMetrics) -> int:
-    """How many tasks could run at once: cores of all executors, over the cores of a task."""
-    cores = sum(entry.cores for entry in metrics.executors if entry.executor != "driver" or _is_local(metrics))
+def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
+    """How many tasks could run at once, in the run or while a stage ran: the cores of the executors that were there
+    together, over the cores of a task."""
+    first = (stage.submitted_ms if stage else None) or 0
+    last = (stage.completed_ms if stage else None) or sys.maxsize
+    changes = []
+    for entry in metrics.executors:
+        begin, end = entry.added_ms or 0, entry.removed_ms or sys.maxsize
+        if (entry.executor != "driver" or _is_local(metrics)) and begin <= last and end >= first:
+            # One that is removed leaves before another comes at the same time.
+            changes += [(max(begin, first), 1, entry.cores), (end, 0, -entry.cores)]
+    cores = most = 0
+    for _, _, change in sorted(changes):
+        cores += change
+        most = max(most, cores)
+    cores = most
     each = metrics.options.get("spark.task.cpus", "1")
     return cores // (int(each) if each.isdigit() and int(each) else 1)
 

@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _take(self, body: bytes, sender: SenderHeaders) -> None:
         try:
             batch = msgspec.json.decode(body, type=Batch)
-        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._answer(400, {"error": f"no batch: {error}"})
             return
         self._answer(200, self.server.collector.store(batch, sender))

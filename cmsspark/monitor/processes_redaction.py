@@ -10,15 +10,15 @@ HIDDEN: Final = "***"
 #: Parts of names whose values are secret. A file that holds a secret is none: its path stays.
 _WORDS: Final = (
     r"passwo?r?d|passwd|pwd|passcode|passphrase|pass|secret|token|bearer|credentials?|authorization|api[-_.]?key|"
-    r"access[-_.]?key(?:[-_.]?id)?|private[-_.]?key|session[-_.]?id|signature|cookie|key"
+    r"access[-_.]?key(?:[-_.]?id)?|private[-_.]?key|session[-_.]?id|signature|sig|jwt|otp|pw|cookie|key"
 )
 _NAME: Final = rf"(?:[\w.\-]*[\w.\-])?(?<![a-z])(?:{_WORDS})s?(?![a-z])"
 _CAMEL: Final = (
     r"[\w.\-]*[a-z0-9](?:Password|Passwd|Passcode|Passphrase|Secret|Token|Credentials?|ApiKey|AccessKey|SecretKey"
-    r"|PrivateKey|Key)"
+    r"|PrivateKey|Key|Pwd)"
 )
 #: Words run together, such as ``mysecret``, ``dbpassword``, ``accesstoken``.
-_JOINED: Final = r"[\w.\-]*(?:password|passwd|passcode|passphrase|pass|secret|token|apikey|accesskey|privatekey)s?"
+_JOINED: Final = r"[\w.\-]*(?:password|passwd|passcode|passphrase|pass|pwd|secret|token|apikey|accesskey|privatekey)s?"
 _IS_SECRET: Final = re.compile(
     rf"(?:(?i:-{{0,2}}{_NAME})|-{{0,2}}{_CAMEL}|(?i:-{{0,2}}{_JOINED}))(?P<end>(?:[-_.A-Z\d][\w.\-]*)?)"
 )
@@ -27,24 +27,40 @@ _NOT_SECRET: Final = re.compile(
     r"|min|limit|regex|algorithm|provider|location|store)"
 )
 _ASSIGNED: Final = re.compile(r"^(?P<name>-{0,2}[\w.\-\[\]]+)(?P<sign>\s*[=:]\s*)(?P<value>.*)$", re.DOTALL)
-_VALUE: Final = r"(?P<value>\"(?:[^\"\\]|\\.)*(?:\"|$)|'(?:[^'\\]|\\.)*(?:'|$)|[^\s\"',;&]+)"
-_IN_TEXT: Final = re.compile(r"(?P<name>(?<![\w.\-])[\w.\-]{2,120})(?P<sign>[\"']?\s{0,3}(?:=|:)\s{0,3})" + _VALUE)
+#: A text in a text has backslashes before its quotes.
+_VALUE: Final = r"\\{0,3}(?P<value>\"(?:[^\"\\]|\\.)*(?:\"|$)|'(?:[^'\\]|\\.)*(?:'|$)|[^\s\"',;&]+)"
+_IN_TEXT: Final = re.compile(
+    r"(?P<name>(?<![\w.\-])[\w.\-]{2,120})(?P<sign>\\{0,3}[\"']?\s{0,3}(?:=|:)\s{0,3})" + _VALUE
+)
 _OPTION_IN_TEXT: Final = re.compile(r"(?P<name>(?<![\w\-])--?[\w.\-]{2,80})(?P<sign>\s{1,3})" + _VALUE)
 #: (pattern, replacement) of what is secret whatever its name.
 _ANYWHERE: Final = (
-    (re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)-----.*?(?:-----END [A-Z ]*-----|$)", re.S), HIDDEN),
+    (re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY|CERTIFICATE)[A-Z ]*--.*?(?:-----END [A-Z ]*-----|$)", re.S), HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic|digest|negotiate|token)\s+[A-Za-z0-9+/=._~\-]{6,}"), rf"\1 {HIDDEN}"),
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*://)[^\s/@?#'\"]+@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(?<![\w.\-/])([\w.\-]{1,60}:)[^\s/@:'\"]{1,200}@(?=[\w.\-]+(?:[:/\s]|$))"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(?i)\b(jdbc:oracle:\w+:)[^\s@]{1,200}@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(?i)(<[\w.\-]{0,60}(?:password|secret|token)[\w.\-]{0,60}>)[^<]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"\b((?:mysql|mariadb|sshpass)[\w\-]{0,20}(?:\s[^|;&]{0,300}?)?\s-p\s?)[^\s|;&]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"\b(curl\s(?:[^|;&]{0,300}?\s)?-u\s?)[^\s:]+:[^\s|;&]+"), rf"\1{HIDDEN}"),
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]*)?"), HIDDEN),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w\-]{16,})"), HIDDEN),
     (re.compile(r"\b(?:xox[abprs]-[\w\-]{10,}|hvs\.[\w\-]{16,})"), HIDDEN),
 )  # fmt: skip
 #: Options of programs with one letter that take ``user:password`` or a password.
-_USER: Final = frozenset({"-u", "--user", "--proxy-user"})
+_USER: Final = frozenset({"-u", "-U", "--user", "--auth", "--proxy-user"})
 _USER_WORDS: Final = ("--user=", "--proxy-user=")
-#: Programs whose option -p takes a password, also without a blank.
-_SHORT_PASSWORD: Final = ("mysql", "mysqldump", "mariadb", "sshpass")
+#: Program → its option of one letter that takes a secret, in most of them also without a blank.
+_SHORT_PASSWORD: Final = {
+    **dict.fromkeys(
+        ("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "sshpass", "mongo", "mongosh"), "-p"
+    ),
+    **dict.fromkeys(("ldapsearch", "ldapmodify", "ldapadd", "ldapwhoami"), "-w"),
+    **{"beeline": "-p", "login": "-p", "redis-cli": "-a", "curl": "-b"},
+}
+#: A bare word that names what follows, as in ``aws configure set aws_secret_access_key …``.
+_NAME_OF_NEXT: Final = re.compile(r"(?i)\w+_(?:password|passwd|secret|token|(?:access|api|private)_key)")
 _LONGEST_NAME: Final = 120
 _LONGEST: Final = 4_000
 
@@ -54,7 +70,7 @@ def redacted(words: Sequence[str]) -> str:
     result: list[str] = []
     hide_next = False
     before = ""
-    is_short = bool(words) and words[0].rpartition("/")[2] in _SHORT_PASSWORD
+    short = ""
     length = 0
     for whole in words:
         # What is cut here would not be kept; a word may have megabytes.
@@ -62,17 +78,26 @@ def redacted(words: Sequence[str]) -> str:
         length += len(word)
         if length > 2 * _LONGEST:
             break
-        if is_short and word.startswith("-p"):
-            result.append(f"-p{HIDDEN}" if len(word) > 2 else word)
+        short = _SHORT_PASSWORD.get(word.rpartition("/")[2], short)
+        if short and word.startswith(short):
+            result.append(f"{short}{HIDDEN}" if len(word) > 2 else word)
             hide_next = len(word) == 2
         elif hide_next and not word.startswith("--"):
             result.append(HIDDEN)
             hide_next = False
         else:
-            hide_next = word.startswith("-") and "=" not in word and is_secret(word)
+            hide_next = _hides_next(word, before)
             result.append(_word(word, before))
         before = word
     return " ".join(" ".join(result).split())[:_LONGEST]
+
+
+def _hides_next(word: str, before: str) -> bool:
+    """Whether the word after this one is a secret."""
+    if word in ("=", ":", "=="):
+        return is_secret(before)
+    is_name = word.startswith("-") or word.endswith((":", "=")) or (before != "-m" and _NAME_OF_NEXT.fullmatch(word))
+    return bool(is_name) and "=" not in word[:-1] and is_secret(word.rstrip(":="))
 
 
 def is_secret(name: str) -> bool:
@@ -86,6 +111,10 @@ def is_secret(name: str) -> bool:
 
 def _word(word: str, before: str) -> str:
     if (before in _USER and ":" in word) or word.startswith(_USER_WORDS):
+        return f"{word.partition(':')[0]}:{HIDDEN}"
+    if before in _USER and "%" in word:
+        return f"{word.partition('%')[0]}%{HIDDEN}"
+    if word.startswith("-u") and ":" in word and "://" not in word:
         return f"{word.partition(':')[0]}:{HIDDEN}"
     match = _ASSIGNED.match(word)
     if match and "\n" not in match["name"] and is_secret(match["name"]):

@@ -17,8 +17,8 @@ from cmsspark.monitor.processes_redaction import redacted
 from cmsspark.monitor.processes_roles import OTHER, YARN_LAUNCHER, container_of, role_of
 from cmsspark.store.process_samples import ProcessSample
 
-#: The proportional and the unshared memory are measured in the third sample, and later in each so many-th one if memory
-#: has changed by this share, or after so many at the latest: the kernel walks all pages for them.
+#: The proportional and the unshared memory are measured in the third sample, then in each sixth one if memory has
+#: changed by a tenth, and in each thirtieth one in any case: the kernel walks all pages for them.
 PSS_EACH: Final = 6
 _PSS_CHANGE: Final = 0.1
 _PSS_LATEST: Final = 30
@@ -77,7 +77,7 @@ class TreeSampler:
     host: str = field(default_factory=socket.gethostname)
     ticks: int = 0
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    #: Resident memory of all in the last sample; when proportional memory was measured last, and of how much.
+    #: Resident memory of all in the last sample; the last tick with proportional memory, and resident memory then.
     _rss_bytes: int = 0
     _pss_tick: int = 0
     _pss_rss_bytes: int = 0
@@ -107,7 +107,7 @@ class TreeSampler:
                 samples.append(self._one(pid, parents.get(pid, 0), is_deep, time_ms))
         self._rss_bytes = sum(sample.rss_bytes or 0 for sample in samples)
         if is_deep:
-            self._pss_tick, self._pss_rss_bytes = self.ticks, self._rss_bytes
+            self._pss_tick, self._pss_rss_bytes = self.ticks - 1, self._rss_bytes
         return samples
 
     def _is_pss_due(self) -> bool:
@@ -192,24 +192,26 @@ class TreeSampler:
         return sample
 
     def _describe(self, process: Any, ppid: int, before: _Seen | None) -> _Seen:
-        words = process.cmdline()
+        # A name may be any bytes; those that are no UTF-8 fit into no database.
+        words = [_as_text(word) for word in process.cmdline()]
+        name = _as_text(process.name())
         above = self._seen.get(ppid)
         is_root = process.pid in self.roots
         parent = None if is_root else above.role if above else OTHER
         folder = None
         with suppress(self._psutil.Error, OSError):
-            folder = process.cwd()
+            folder = _as_text(process.cwd())
         container = container_of(words, folder) or (above.container if above and not is_root else None)
-        role = role_of(process.name(), words, parent)
+        role = role_of(name, words, parent)
         if before is not None and before.role == role:
             before.is_new = False
             return before
-        long = redacted(words) or f"[{process.name()}]"
+        long = redacted(words) or f"[{name}]"
         if above and not is_root and role.startswith("java") and long == above.long:
             # A JVM that starts a program is two for a moment: the second one has its pages, and shows them again.
             raise self._psutil.NoSuchProcess(process.pid)
         created = int(process.create_time() * 1000)
-        return _Seen(process, ppid, created, role, _short(words, process.name()), long, container)
+        return _Seen(process, ppid, created, role, _short(words, name), long, container)
 
     def _measure_pages(self, process: Any, sample: ProcessSample) -> None:
         with suppress(self._psutil.Error, OSError, ValueError, IndexError):
@@ -226,11 +228,16 @@ def _percent(seen: _Seen, cpu: float, now: int) -> float | None:
     return round(max(0.0, cpu - before) * 100_000 / (now - since), 1) if now > since else None
 
 
+def _as_text(name: str) -> str:
+    """A name with ``\\xff`` for a byte that is no UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _short(words: Sequence[str], name: str) -> str:
     """The program, and what it runs: a main class, a module or a script."""
     if not words:
         return name
-    program = words[0].rpartition("/")[2]
+    program = redacted([words[0].rpartition("/")[2]])
     rest = iter(words[1:])
     for word in rest:
         if word in ("-cp", "-classpath", "--class-path", "-X", "-W"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from cmsspark import clock
 from cmsspark.reports.terminal import table, volume
-from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import AREAS, GC_METRICS, Finding, RunMetrics
 
 #: Stages that are shown: those with the longest duration.
 _MOST_STAGES = 15
@@ -20,7 +20,7 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
     yield f"Measured: {metrics.job or metrics.application_name}, {engine}{name}, {metrics.master}".rstrip(", ")
     if metrics.state == "RUNNING":
         yield f"It still runs, since {clock.to_second(metrics.began_ms)} UTC: these are the figures so far"
-    elif metrics.state != "DONE":
+    elif metrics.state == "FAILED":
         code = "" if metrics.exit_code is None else f" with exit code {metrics.exit_code}"
         yield f"It failed{code}: peaks are what was seen until then"
     yield ""
@@ -85,17 +85,21 @@ def _sums(metrics: RunMetrics) -> Iterator[tuple[str, str, str]]:
 
 
 def _stages(metrics: RunMetrics, width: int | None) -> Iterator[str]:
-    def duration(stage: StageEntry) -> int:
-        return max(0, stage.completed_ms - (stage.submitted_ms or 0)) if stage.completed_ms else 0
-
-    longest = sorted(metrics.stages, key=duration, reverse=True)[:_MOST_STAGES]
+    longest = sorted(metrics.stages, key=lambda stage: stage.duration_ms or 0, reverse=True)[:_MOST_STAGES]
     left = metrics.stage_count - len(longest)
     yield f"Stages{f', the longest of {metrics.stage_count}' if left else ''}:"
     rows: list[list[Any]] = []
     for stage in sorted(longest, key=lambda stage: (stage.stage, stage.attempt)):
         times, totals = stage.task_ms, stage.totals
         read = totals.shuffle_read_bytes + totals.input_bytes
-        row = [stage.stage, stage.name, duration(stage) / 1000, totals.tasks, times.median / 1000, times.max / 1000]
+        row = [
+            stage.stage,
+            stage.name,
+            (stage.duration_ms or 0) / 1000,
+            totals.tasks,
+            times.median / 1000,
+            times.max / 1000,
+        ]
         rows.append([*row, volume(read), volume(totals.disk_spilled_bytes), "failed" if stage.failure else ""])
     headings = ("stage", "name", "s", "tasks", "median s", "max s", "read", "spilled", "")
     yield from table(headings, rows, left=(1,), width=width)

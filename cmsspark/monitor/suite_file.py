@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +18,8 @@ from cmsspark.monitor.processes_roles import ROLES
 _NAME: Final = re.compile(r"[\w.\-]{1,60}")
 #: Ten years; infinity has no place in a poll, an option or a database.
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
+#: No run breaks a limit that is no number.
+_Most = Annotated[float, msgspec.Meta(ge=0)]
 #: What commands may contain; each is replaced by its value.
 PLACEHOLDERS: Final = {
     "{size}": "the input size of this run",
@@ -50,10 +53,10 @@ class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     step: str
     role: str = ALL
-    rss_bytes: int | None = None
-    virtual_bytes: int | None = None
-    cpu_percent: float | None = None
-    seconds: float | None = None
+    rss_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    virtual_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    cpu_percent: _Most | None = None
+    seconds: _Most | None = None
 
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,7 +129,7 @@ def _check_steps(file: ConfigFile, suite: Suite) -> None:
             raise file.error("each step has a name of its own", *key, "name", found=step.name)
         _check_words(file, step.command, PLACEHOLDERS, *key, "command")
         for name, value in step.env.items():
-            if not name or "=" in name or "\0" in name:
+            if not name or "=" in name or "\0" in name or not _is_text(name):
                 raise file.error("a variable of the environment has a name without =", *key, "env", found=name)
             _check_word(file, value, PLACEHOLDERS, *key, "env", name)
         if not suite.sizes and any("{size}" in word for word in (*step.command, *step.env.values())):
@@ -167,12 +170,20 @@ def _check_words(file: ConfigFile, words: list[str], known: dict[str, str], *key
 
 
 def _check_word(file: ConfigFile, word: str, known: dict[str, str], *key: str) -> None:
-    if "\0" in word:
-        raise file.error("a word of a command and a value of the environment have no NUL", *key, found=word)
+    if "\0" in word or not _is_text(word):
+        wanted = "a word of a command and a value of the environment have no NUL and no half of a character"
+        raise file.error(wanted, *key, found=word)
     for found in re.findall(r"\{[a-z_]+\}", word):
         if found not in known:
             hint = f"{nearest(found, known)}; other braces need a blank inside of them"
             raise file.error("a placeholder is one of the known names", *key, found=found, next_step=hint)
+
+
+def _is_text(word: str) -> bool:
+    """Whether UTF-8 has the word: half of a surrogate pair is no character."""
+    with suppress(UnicodeEncodeError):
+        return bool(word.encode()) or not word
+    return False
 
 
 def filled(words: list[str], values: dict[str, str]) -> list[str]:

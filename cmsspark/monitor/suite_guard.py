@@ -1,7 +1,7 @@
 """Ends what a suite started when its runner is killed (SIGKILL, no memory left): it cannot do so itself any more.
 
-The guard is a process of its own in a session of its own. Its standard input is a pipe that only the runner holds: what
-the runner starts is named there, and the end of the pipe without a good-bye is the end of the runner.
+The guard is a process of its own in a session of its own. Its standard input is a pipe that only the runner holds, and
+on which the runner names what it starts. Where the pipe ends without the message ``end``, the runner was killed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self._send("end")
         if self._process is not None:
-            with suppress(OSError):
+            # One that has not even started yet, on a machine that is busy, ends later by itself.
+            with suppress(OSError, subprocess.TimeoutExpired):
                 self._process.communicate(timeout=_PATIENCE_S)
 
     def run_began(self, run: str, scratch: Path) -> None:

@@ -14,6 +14,7 @@ from cmsspark.monitor.suite_charts import lines
 from cmsspark.monitor.suite_file import ALL, size_text
 from cmsspark.monitor.suite_results import SuiteResult
 from cmsspark.monitor.suite_scaling import scaling
+from cmsspark.plurals import number_of
 from cmsspark.readable import readable
 from cmsspark.reports.page import document
 from cmsspark.reports.terminal import volume
@@ -45,7 +46,7 @@ def results_page(result: SuiteResult, samples: Sequence[ProcessSample], others: 
 
 def longevity_page(suite: str, results: Sequence[SuiteResult]) -> str:
     """A trend over all runs of a suite, the oldest first: resident memory, CPU and time of each step."""
-    body = [_head(f"Longevity of {suite}", f"{len(results)} runs")]
+    body = [_head(f"Longevity of {suite}", number_of(len(results), "run"))]
     steps = list(dict.fromkeys(step.name for result in results for step in result.steps))
     for title, number in (("Resident memory at most", _volume), ("Seconds", lambda value: f"{value:.1f} s")):
         series: dict[str, list[tuple[float, float]]] = {}

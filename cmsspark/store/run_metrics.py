@@ -174,7 +174,8 @@ class Query(msgspec.Struct, omit_defaults=True):
 
 
 class RunMetrics(msgspec.Struct, omit_defaults=True):
-    """A measured run. ``engine``: ``spark`` or ``processes``; ``state``: RUNNING, DONE or FAILED.
+    """A measured run. ``engine``: ``spark`` or ``processes``; ``state``: RUNNING, DONE or FAILED, of an event log alone
+    ENDED or, where it has no end, UNKNOWN.
 
     ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``, ``reported``; ``notes``: what is
     missing and why. ``task_spans``: (first, last) times in which at least one task ran, joined where they are near.

@@ -48,7 +48,7 @@ def test_a_heap_grows_by_a_quarter_to_thirty_percent_where_it_is_full() -> None:
         == "spark.executor.memory=5g"
     )
     most = of("executor heap", measured(heap=3 * GIB, gc=0.2, unified=6 * GIB))
-    assert most.conf == "spark.executor.memory=5376m", "4 GiB + 30 %, in steps of 256 MiB"
+    assert most.conf == "spark.executor.memory=5324m", "4 GiB + 30 %, not more"
 
 
 def test_a_heap_shrinks_to_what_is_needed_by_at_most_thirty_percent() -> None:

@@ -54,6 +54,38 @@ def test_options_are_read_as_spark_reads_them() -> None:
     assert sizes.overhead(least, "executor") == 600 * MIB and sizes.overhead({}, "executor") == 384 * MIB
 
 
+def test_numbers_without_a_unit_are_what_the_master_takes_them_for() -> None:
+    assert sizes.heap({"spark.executor.memory": "4096"}, "executor") == 4 * GIB
+    assert sizes.heap({"spark.executor.memory": "4294967296"}, "executor") == 4 * GIB
+    pods = {"spark.executor.memory": "10g", "spark.kubernetes.memoryOverheadFactor": "0.4"}
+    assert sizes.overhead(pods, "executor") == 4 * GIB
+    assert sizes.overhead({**pods, "spark.executor.memoryOverheadFactor": "0.2"}, "executor") == 2 * GIB
+    assert sizes.KEPT.fullmatch("spark.kubernetes.memoryOverheadFactor")
+
+
+@pytest.mark.parametrize("now", [450, 500, 512, 600, 700, 716, 768, 1024, 1331, 4096, 20_000])
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.69, 0.71, 0.94, 0.96])
+@pytest.mark.parametrize("spilled", [0, 1])
+def test_a_heap_goes_the_way_of_its_reason_by_thirty_percent_at_most(now: int, share: float, spilled: int) -> None:
+    run = measured(heap=int(share * now * MIB), unified=int(0.9 * share * now * MIB), spilled=spilled)
+    run.options["spark.executor.memory"] = f"{now}m"
+    conf = of("executor heap", run).conf
+    advised = sizes.size(conf.partition("=")[2]) if conf else now * MIB
+    if share > 0.95 or spilled:
+        assert conf and 1.2 * now * MIB <= (advised or 0) <= 1.3 * now * MIB
+    else:
+        assert 0.7 * now * MIB <= (advised or 0) <= now * MIB and (share < 0.7 or conf is None)
+
+
+def test_only_a_step_that_has_a_limit_is_said_to_have_one() -> None:
+    grown = of("executor overhead", measured(heap=3 * GIB, ProcessTreePythonRSSMemory=8 * GIB))
+    assert grown.conf == "spark.executor.memoryOverhead=9984m" and "at most 30%" not in grown.formula
+    run = measured(heap=3 * GIB, OffHeapUnifiedMemory=GIB)
+    run.options |= {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "10g"}
+    shrunk = of("off-heap memory", run)
+    assert shrunk.conf == "spark.memory.offHeap.size=7g" and "at most 30%" in shrunk.formula
+
+
 def test_runs_that_all_failed_never_shrink_anything() -> None:
     run = measured(heap=GIB)
     run.state = "FAILED"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.cli import command
-from cmsspark.monitor.lint import RULES, lint
+from cmsspark.monitor.lint import lint
+from cmsspark.monitor.lint_rules import RULES
 
 SCRIPTS = Path(__file__).parent / "scripts"
 HEAD = "from pyspark.sql import functions as F\n"
@@ -112,6 +114,8 @@ def test_exit_codes_of_what_is_well_missing_and_no_python(tmp_path: Path) -> Non
     assert run(str(SCRIPTS / "careful.py")).return_value == 0
     missing = run(str(tmp_path / "none.py"))
     assert getattr(missing.exception, "exit_code", None) == 66
+    empty = run(str(tmp_path))
+    assert getattr(empty.exception, "exit_code", None) == 66 and "no *.py" in str(empty.exception)
     (tmp_path / "broken.py").write_text("import pyspark\nif True\n")
     broken = run(str(tmp_path))
     assert getattr(broken.exception, "exit_code", None) == 65
@@ -161,3 +165,60 @@ def test_files_that_are_no_python_are_named_with_the_next_step(tmp_path: Path) -
     for name, content in (("empty.py", b""), ("bom.py", b"\xef\xbb\xbfx = 1\n"), ("none.ipynb", b'{"cells": []}')):
         (tmp_path / name).write_bytes(content)
         assert run(str(tmp_path / name)).return_value == 0, name
+
+
+def test_a_notebook_has_a_session_that_it_does_not_import(tmp_path: Path) -> None:
+    for number, cell in enumerate(("spark.table('x')", "rows = sc.parallelize([])", "sqlContext.sql('x')", "x = 1")):
+        path = tmp_path / f"{number}.ipynb"
+        path.write_text(notebook(cell, "for n in ns:\n    df.count()\n"))
+        assert run(str(path)).return_value == (0 if cell == "x = 1" else 65), cell
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("files = !ls\nfor n in ns:\n    df.count()\n", 3),
+        ("x = %sx ls\nfor n in ns:\n    df.count()\n", 3),
+        ("!ls \\\n  -l 'x\nfor n in ns:\n    df.count()\n", 4),
+        ("df.count??\nfor n in ns:\n    df.count()\n", 3),
+        ("x = (a\n% 2)\nfor n in ns:\n    df.count()\n", 4),
+        ("x = 'a\\n\f\u2028'\nfor n in ns:\n    df.count()\n", 3),
+        ("x = 1\r\nfor n in ns:\r\n    df.count()\r\n", 3),
+        ("%%pyspark\nfor n in ns:\n    df.count()\n", 3),
+    ],
+)
+def test_lines_of_a_cell_that_are_for_ipython_move_no_line(tmp_path: Path, cell: str, line: int) -> None:
+    path = tmp_path / "one.ipynb"
+    path.write_text(notebook("import pyspark", cell, "x = df.toPandas()"))
+    printed = run(str(path), "--json").stdout.splitlines()
+    places = [(one["cell"], one["line"], one["code"]) for one in map(json.loads, printed)]
+    assert places == [(3, line, "SPK101"), (4, 1, "SPK106")]
+
+
+def test_a_broken_file_does_not_hide_what_the_others_have(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import pyspark\nif True\n")
+    (tmp_path / "b.py").write_text("import pyspark\nx = df.toPandas()\n")
+    (tmp_path / "c.ipynb").write_text("{")
+    done = CliRunner().invoke(command, ["lint", str(tmp_path), "--json"], standalone_mode=False)
+    assert [json.loads(line)["file"] for line in done.stdout.splitlines()] == [str(tmp_path / "b.py")]
+    assert getattr(done.exception, "exit_code", None) == 65 and "c.ipynb" in str(done.exception)
+    assert done.stderr.startswith("cmsspark: a script in Python 3 is wanted") and "a.py:2" in done.stderr
+
+
+def test_a_warning_of_the_parser_is_not_shown(recwarn: pytest.WarningsRecorder) -> None:
+    assert codes("x = '\\d'\n") == [] and not recwarn.list
+
+
+def test_a_chain_of_hundreds_of_columns_is_followed() -> None:
+    limit = sys.getrecursionlimit()
+    columns = "    .withColumn('a', F.col('b') + 1)\n"
+    for begin, expected in (("spark.table('x')", ["SPK106"]), ("spark.table('x').limit(5)", [])):
+        assert codes(f"x = (\n    {begin}\n{columns * 300}    .toPandas()\n)\n") == expected
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_detail_names_the_function_that_was_not_meant() -> None:
+    (spark,) = lint(b"from pyspark.sql.functions import sum as s\nx = s([1])\n")
+    (python,) = lint(b"import pyspark\nx = df.agg(max('a').alias('b'))\n")
+    assert spark.detail == "s() is Spark's here, and gets no column"
+    assert python.detail == "max() is Python's here, and gets a column"

@@ -226,6 +226,7 @@ def test_requests_without_token_too_large_or_damaged_are_refused_and_nothing_is_
         (b'{"run":' * 100_000, "no batch"),
         (b"[" * 100_000, "no batch"),
         (b"\xff\xfe", "no batch"),
+        (b'{"run":{"run":"r","start_ms":1,"host":"h\xff"}}', "no batch"),
         (b"", "no batch"),
     ],
 )

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from cmsspark.monitor import processes_watch
 from cmsspark.monitor.processes_sampler import TreeSampler
 from cmsspark.monitor.processes_watch import WatchOptions, next_interval
-from cmsspark.store.process_samples import FILE, ProcessDatabase, open_processes
+from cmsspark.store.process_samples import FILE, ProcessDatabase, ProcessSample, open_processes
 from cmsspark.store.state_database import make_private
 
 #: A Python driver that grows by 60 MB while nothing else runs, and a worker of it that stays as it is.
@@ -142,6 +143,24 @@ def test_command_lines_are_stored_once_and_without_secrets(tmp_path: Path) -> No
     assert b"hunter2" not in (tmp_path / FILE).read_bytes()
 
 
+def test_a_process_with_any_bytes_in_its_name_is_stored_as_text(tmp_path: Path) -> None:
+    names = [b"a b) R (c\nd\xff", "été=\u2028\x1b[1m".encode(), b"--password=\xc3secret-hunter2"]
+    processes = [subprocess.Popen([name, "600"], executable="/bin/sleep") for name in names]
+    try:
+        pids = [process.pid for process in processes]
+        samples = TreeSampler("x", pids).sample()
+        with open_processes(tmp_path) as database:
+            database.add(samples)
+            stored = {sample.pid: sample for sample in database.samples("x")}
+        assert msgspec.json.decode(msgspec.json.encode(samples), type=list[ProcessSample]) == samples
+        texts = [f"{stored[pid].short_command} {stored[pid].long_command}" for pid in pids]
+        assert "d\\xff 600" in texts[0] and "été=" in texts[1] and "hunter2" not in texts[2]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def test_a_worker_stays_in_the_tree_when_its_parent_ends() -> None:
     start = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {!r}], stdin=0); {}input()"
     script = start.format("input()", "print(p.pid); ")
@@ -195,8 +214,8 @@ def test_pages_are_walked_again_when_memory_has_changed_and_not_before() -> None
     root = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert root.stdout is not None and root.stdout.readline() == "up\n"
     sampler = TreeSampler("x", [root.pid])
-    measured = [sampler.sample()[0].pss_bytes is not None for _ in range(12)]
-    assert measured == [False, False, True] + 9 * [False]
+    measured = [sampler.sample()[0].pss_bytes is not None for _ in range(36)]
+    assert [number for number, is_measured in enumerate(measured) if is_measured] == [2, 32], "the latest is the 30th"
     grow(root)
     after = [sampler.sample()[0] for _ in range(3)]
     assert [sample.pss_bytes is not None for sample in after] == [False, False, True]

@@ -15,6 +15,7 @@ import pytest
 
 from cmsspark.commands.perf import _echo_scaling
 from cmsspark.errors import SettingsError
+from cmsspark.monitor import suite_guard
 from cmsspark.monitor.growth import fit
 from cmsspark.monitor.suite_file import filled, read_suite, size_text
 from cmsspark.monitor.suite_pages import scaling_rows
@@ -56,6 +57,11 @@ A = "  - {name: a, command: [x]}\n"
         ("  - {name: a, command: [x], env: {A: '{sise}'}}\n", "", 4, "did you mean '{size}'?"),
         ("  - {name: a, command: [awk, '{print}']}\n", "", 4, "other braces need a blank"),
         ("  - {name: a, command: [x], timeout_seconds: .inf}\n", "", 4, "timeout_seconds"),
+        ("  - {name: a, command: [x], env: {B: b, OMP_NUM_THREADS: 1}}\n", "", 4, "env.OMP_NUM_THREADS is a text"),
+        ('  - {name: a, command: ["x\\ud800"]}\n', "", 4, "no half of a character"),
+        (A, "limits:\n  - {step: a, seconds: .nan}\n", 6, "limits.seconds is a number >= 0"),
+        (A, "limits:\n  - {step: a, cpu_percent: -1}\n", 6, "limits.cpu_percent is a number >= 0"),
+        (A, "limits:\n  - {step: a, rss_bytes: -1}\n", 6, "limits.rss_bytes is a whole number >= 0"),
         (A, "sizes: [.inf]\n", 5, "sizes"),
         (A, "sizes: [.nan]\n", 5, "sizes"),
         (A, "sizes: [1, 2, 1]\n", 5, "each input size is named once"),
@@ -167,6 +173,19 @@ def test_a_runner_that_is_killed_leaves_no_step_no_daemon_and_no_monitor(tmp_pat
         assert run.status == "ENDED" and run.end_ms is not None
         assert "was killed" in database.log(run.run)[-1].message
     assert marked(run.run) == [] and list(tmp_path.glob("cmsspark-suite-*")) == []
+
+
+def test_a_guard_that_does_not_end_in_time_changes_nothing_for_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite_guard, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(suite_guard, "_MAIN", "import sys, time; sys.stdin.read(); time.sleep(600)")
+    with suite_guard.Guard(tmp_path) as guard:
+        guard.run_began("run", tmp_path / "scratch")
+    assert guard._process is not None
+    guard._process.kill()
+    assert guard._process.wait(300) == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
 
 
 def nodes(folder: Path, hosts: str, start: str) -> str:

@@ -1,0 +1,29 @@
+"""Which comparisons of a count only ask whether there is any row."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+
+def is_bare_call(node: ast.expr, name: str) -> bool:
+    """Whether it is a call of the method without arguments."""
+    is_call = isinstance(node, ast.Call) and not node.args and not node.keywords
+    return is_call and isinstance(node.func, ast.Attribute) and node.func.attr == name  # type: ignore[attr-defined]
+
+
+#: Comparisons of a count that ask whether there is any row: operator and number.
+_EMPTINESS: Final = frozenset({(ast.Eq, 0), (ast.NotEq, 0), (ast.Gt, 0), (ast.LtE, 0), (ast.Lt, 1), (ast.GtE, 1)})
+#: With the count on the right, ``0 < count()``.
+_TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE,
+}  # fmt: skip
+
+
+def is_test_of_emptiness(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool:
+    """Whether a comparison asks of ``count()`` only if there is any row."""
+    kind = type(operator)
+    if is_bare_call(right, "count"):
+        left, right, kind = right, left, _TURNED.get(kind, kind)
+    is_number = isinstance(right, ast.Constant) and type(right.value) is int
+    return is_bare_call(left, "count") and is_number and (kind, right.value) in _EMPTINESS  # type: ignore[attr-defined]

@@ -1,0 +1,177 @@
+"""What names of a script mean: Spark's functions or Python's of the same name, and objects of other libraries."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+#: Built-in functions that the star import replaces, in Spark 3.5 to 4.x.
+SHADOWED: Final = frozenset(
+    {"abs", "ascii", "bin", "filter", "hash", "hex", "max", "min", "pow", "round", "slice", "sum"}
+)
+_FUNCTIONS: Final = (
+    "pyspark.sql.functions", "pyspark.sql.functions.builtin", "pyspark.sql.connect.functions",
+    "pyspark.sql.connect.functions.builtin",
+)  # fmt: skip
+#: Those that take a column in ``agg(…)``, and in Python many values.
+_AGGREGATES: Final = frozenset({"max", "min", "sum"})
+_LITERALS: Final = (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_OF_VALUES: Final = frozenset({"range", "len", "list", "set", "sorted", "int", "float", "map", "zip", "enumerate"})
+_METHODS_OF_VALUES: Final = frozenset({"collect", "items", "keys", "split", "tolist", "values"})
+_PYTHON_KEYWORDS: Final = frozenset({"key", "default", "start", "ndigits"})
+#: Modules of other libraries whose objects have methods named as Spark's actions.
+_OTHERS: Final = frozenset(
+    {"altair", "awkward", "bokeh", "dask", "duckdb", "hist", "matplotlib", "networkx", "numpy", "pandas", "PIL",
+     "plotly", "polars", "pyarrow", "pymongo", "ROOT", "scipy", "seaborn", "sqlalchemy", "sqlite3", "uproot", "xarray"}
+)  # fmt: skip
+_SESSION: Final = {
+    "spark": frozenset({
+        "catalog", "conf", "createDataFrame", "range", "read", "readStream", "sparkContext", "sql", "table", "udf"
+    }),
+    "sqlContext": frozenset({"createDataFrame", "range", "read", "sql", "table", "udf"}),
+    "sc": frozenset({"broadcast", "parallelize", "textFile", "wholeTextFiles"}),
+}  # fmt: skip
+
+
+def uses_spark(tree: ast.AST) -> bool:
+    """Whether a script has to do with Spark: ``count()`` and ``first()`` are names of other libraries, too.
+
+    Notebooks have a session that they do not import.
+    """
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        if any(name == "cmsspark" or name.split(".")[0] in ("pyspark", "CMSSpark") for name in names):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in _SESSION.get(getattr(node.value, "id", ""), ()):
+            return True
+    return False
+
+
+class OtherLibraries:
+    """Names that a script imports from libraries other than Spark."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._modules: set[str] = set()
+
+    def imported(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Note what an import names."""
+        for alias in node.names:
+            module = (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+            name = alias.asname or alias.name.split(".")[0]
+            (self._names.add if module.split(".")[0] in _OTHERS else self._names.discard)(name)
+            (self._modules.add if isinstance(node, ast.Import) else self._modules.discard)(name)
+
+    def is_module(self, name: str) -> bool:
+        """Whether a name is of ``import name``."""
+        return name in self._modules
+
+    def in_annotation(self, annotation: ast.expr | None) -> ast.Name | None:
+        """The name of another library in an annotation, such as ``pd`` of ``Iterator[pd.DataFrame]``."""
+        names = (node for node in ast.walk(annotation or ast.Tuple([])) if isinstance(node, ast.Name))
+        return next((name for name in names if name.id in self), None)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+
+class SharedNames:
+    """Which of the functions that share a name a script calls: Spark's or Python's."""
+
+    def __init__(self) -> None:
+        self._star: ast.ImportFrom | None = None
+        #: Names of Spark's functions that were imported one by one, with those that Spark gives them.
+        self._of_spark: dict[str, str] = {}
+        #: Names that the script gives to anything else.
+        self._own: set[str] = set()
+
+    def imported(self, node: ast.ImportFrom, *, in_function: bool = False) -> None:
+        """Note what an import names. What is imported in a function is not known outside of it."""
+        names = {alias.asname or alias.name for alias in node.names}
+        if node.module not in _FUNCTIONS or in_function:
+            self._own |= names
+            for name in names:
+                self._of_spark.pop(name, None)
+        elif "*" in names:
+            self._star = node
+            self._own -= SHADOWED
+        else:
+            self._of_spark |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in SHADOWED}
+
+    def problems(self, tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+        """(where, detail) of a star import, and of calls of the function that was not meant."""
+        own = self._own | _assigned(tree)
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        if self._star is not None:
+            uses = [f"{name} in line {call.lineno}" for call in calls if (name := _name(call)) in SHADOWED - own]
+            yield self._star, f"used here: {', '.join(uses[:5])}" if uses else ""
+            return
+        for call in calls:
+            name = _name(call)
+            if name in self._of_spark.keys() - own and _takes_values(call, self._of_spark[name]):
+                yield call, f"{name}() is Spark's here, and gets no column"
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("agg", "select"):
+                for one in call.args:
+                    inner = _without_alias(one)
+                    if _name(inner) in _AGGREGATES - own - self._of_spark.keys() and _takes_a_column(inner):
+                        yield inner, f"{_name(inner)}() is Python's here, and gets a column"
+
+
+def _name(node: ast.AST) -> str:
+    """The name that is called; nothing for a method."""
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+
+
+def _assigned(tree: ast.AST) -> set[str]:
+    """Names that the script defines or assigns, parameters among them."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+    return found
+
+
+def _takes_values(call: ast.Call, function: str) -> bool:
+    """Whether the arguments are values of Python, which are no columns, for Spark's function of that name."""
+    has_keyword = any(one.arg in _PYTHON_KEYWORDS for one in call.keywords)
+    if has_keyword or not call.args:
+        return has_keyword
+    if function in _AGGREGATES and len(call.args) > 1:
+        return True
+    if function == "pow":
+        # pow(2, "x") is Spark's, too.
+        return all(_is_number(one) for one in call.args)
+    first = call.args[0]
+    is_method = isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute)
+    if is_method and first.func.attr in _METHODS_OF_VALUES:  # type: ignore[attr-defined]
+        return True
+    return _is_number(first) or isinstance(first, (*_LITERALS, ast.Lambda)) or _name(first) in _OF_VALUES
+
+
+def _is_number(node: ast.expr) -> bool:
+    inner = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(inner, ast.Constant) and isinstance(inner.value, int | float)
+
+
+def _without_alias(node: ast.expr) -> ast.expr:
+    """``sum("x")`` of ``sum("x").alias("y")``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("alias", "cast"):
+        node = node.func.value
+    return node
+
+
+def _takes_a_column(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return False
+    (value,) = node.args
+    if isinstance(value, ast.Call):
+        function = value.func
+        return (function.attr if isinstance(function, ast.Attribute) else _name(value)) == "col"
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

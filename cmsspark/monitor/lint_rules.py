@@ -1,0 +1,68 @@
+"""The rules of ``cmsspark lint``, and the problems that they find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+
+class Rule(NamedTuple):
+    """What a rule finds, why that matters, and the cure."""
+
+    what: str
+    why: str
+    cure: str
+
+
+RULES: Final[dict[str, Rule]] = {
+    "SPK101": Rule(
+        "an action in a loop",
+        "each turn starts a Spark job, and computes the same inputs again",
+        "one query with groupBy or join, or collect once before the loop",
+    ),
+    "SPK102": Rule(
+        "a row-at-a-time Python UDF",
+        "each row is pickled to a Python worker and back, and the plan cannot see into it",
+        "functions of pyspark.sql.functions, or pandas_udf / udf(useArrow=True) on batches",
+    ),
+    "SPK103": Rule(
+        "functions of Spark shadow built-in ones of Python (`import *`), or one is called for the other",
+        "sum, max, min, round … of Spark take columns, those of Python values: the other one fails, or is wrong",
+        "from pyspark.sql import functions as F, and F.sum, F.max …",
+    ),
+    "SPK104": Rule(
+        "count() to test emptiness",
+        "it reads all rows to know whether there is one",
+        "df.isEmpty(), or rdd.isEmpty() for an RDD",
+    ),
+    "SPK105": Rule(
+        "repartition(n) before a write of little",
+        "it shuffles every row to make few files",
+        "coalesce(n), which joins partitions without a shuffle",
+    ),
+    "SPK106": Rule(
+        "toPandas() without a limit",
+        "the whole table goes into the memory of the driver's Python",
+        "aggregate or limit(n) before it, or write the table and read the file",
+    ),
+    "SPK107": Rule(
+        "all rows are sorted where the first ones are meant",
+        "the sort shuffles everything, and the driver throws most of it away",
+        "orderBy(…).limit(n) before collect(), takeOrdered(n) of an RDD",
+    ),
+}
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """A place in a script. ``line`` and ``column`` begin with 1."""
+
+    line: int
+    column: int
+    code: str
+    detail: str = ""
+
+    @property
+    def rule(self) -> Rule:
+        """What the code stands for."""
+        return RULES[self.code]
