@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,9 +49,11 @@ spark:
   spark.shuffle.service.port: {port}
 """
 _HEAD = (
-    *("records", "job", "way", "wall s", "CPU s", "driver", "executor", "Python", "jobs", "stages", "tasks", "files"),
-    *("moved MB", "work s", "driver s", "heap GB", "Python GB", "load"),
+    *("records", "job", "way", "wall s", "CPU s", "driver", "AM", "executor", "Python", "DataNode", "jobs", "stages"),
+    *("tasks", "files", "moved MB", "runs s", "driver s", "heap GB", "Python GB", "load"),
 )
+#: Those whose CPU seconds are not the application's.
+_DAEMONS = ("datanode", "daemon")
 
 
 @dataclass
@@ -68,7 +71,7 @@ class Result:
     @property
     def cpu_s(self) -> float:
         """CPU seconds of the client, the driver and all containers, without the cluster's daemons."""
-        return self.cost.cpu_s + sum(use.cpu_s for kind, use in (self.uses or {}).items() if kind != "daemon")
+        return self.cost.cpu_s + sum(use.cpu_s for kind, use in (self.uses or {}).items() if kind not in _DAEMONS)
 
     def cells(self) -> tuple[str, ...]:
         """A line of the table."""
@@ -76,14 +79,15 @@ class Result:
         load = f"{self.cost.load:.1f}"
         if self.application is None or self.uses is None:
             peak = f"{self.cost.peak_bytes / 1e9:.2f}"
-            return (*first, *("",) * 6, str(self.files), *("",) * 4, peak, load)
+            return (*first, *("",) * 8, str(self.files), *("",) * 4, peak, load)
         found, uses = self.application, self.uses
+        parts = (uses[kind].cpu_s for kind in ("master", "executor", "python", "datanode"))
         return (
             *first,
-            *(f"{seconds:.1f}" for seconds in (self.cost.cpu_s, uses["executor"].cpu_s, uses["python"].cpu_s)),
+            *(f"{seconds:.1f}" for seconds in (self.cost.cpu_s, *parts)),
             *map(str, (found.jobs, found.stages, found.tasks, self.files)),
             f"{found.shuffle_bytes / 1e6:.1f}",
-            f"{found.seconds - found.first_task_s:.1f}",
+            f"{found.running_s:.1f}",
             f"{found.driver_s:.1f}",
             f"{uses['executor'].peak_bytes / 1e9:.2f}",
             f"{uses['python'].peak_bytes / 1e9:.2f}",
@@ -139,7 +143,7 @@ class Bench:
         words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", f"hdfs://{root}", "--fout", fout, "--yarn"]
         words += ["--conf", f"{CLIENT_KEY}={client}"]
         before = set(self.cluster.hdfs.names("/spark-history"))
-        containers = Containers(self.cluster.folder, lambda: self._daemons())
+        containers = Containers(self.cluster.folder, self._daemons)
         containers.look()
         containers.start()
         try:
@@ -174,8 +178,9 @@ class Bench:
             sys.exit(f"{name} ended with {cost.code}:\n{log.read_text()[-3000:]}")
         return cost
 
-    def _daemons(self) -> set[int]:
-        return {pid for name in self.cluster.state["names"] if (pid := self.cluster.pid(name)) is not None}
+    def _daemons(self) -> dict[int, str]:
+        pids = {name: self.cluster.pid(name) for name in self.cluster.state["names"]}
+        return {pid: "datanode" if name == "datanode" else "daemon" for name, pid in pids.items() if pid is not None}
 
     def _current(self, store: Path, job: str) -> tuple[Path, dict[str, Any]]:
         folder = store / job / DAY.isoformat()
@@ -187,8 +192,10 @@ def _files(manifest: dict[str, Any]) -> int:
     return sum(entry["files"] for entry in manifest["tables"].values())
 
 
-def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str], *, with_java: bool = False) -> list[Result]:
-    """Count a day by all jobs in both ways, with a new index and with the old one.
+def measure_day(
+    bench: Bench, day: Inputs, jobs: Sequence[str], *, repeats: int = 1, with_java: bool = False
+) -> list[Result]:
+    """Count a day by all jobs in both ways, with a new index and ``repeats`` times with the old one.
 
     ``with_java``: with the old one also by Spark's JVM, which then reads the logs on HDFS.
     """
@@ -199,7 +206,8 @@ def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str], *, with_java: bo
     for job in jobs:
         for cache in ("cache-here", "cache-yarn"):
             shutil.rmtree(bench.place / cache / "catalogue", ignore_errors=True)
-        ways = [partial(one, way=way) for way in ("cold", "warm") for one in (bench.by_processes, bench.on_yarn)]
+        in_turn = ("cold", *("warm",) * repeats)
+        ways = [partial(one, way=way) for way in in_turn for one in (bench.by_processes, bench.on_yarn)]
         if with_java:
             ways.append(partial(bench.on_yarn, way="warm", client="java"))
         for one in ways:
@@ -208,6 +216,19 @@ def measure_day(bench: Bench, day: Inputs, jobs: Sequence[str], *, with_java: bo
         if problems := bench.differences(job):
             sys.exit("\n".join(problems))
     return results
+
+
+def medians(results: Sequence[Result]) -> list[str]:
+    """A line for each way of a day on YARN: medians of the seconds that it runs and of the driver's own."""
+    found: dict[str, list[Application]] = {}
+    for one in results:
+        if one.application is not None:
+            found.setdefault(f"{one.records:,} records, {one.job}, {one.way}", []).append(one.application)
+    return [
+        f"{name}: {statistics.median(one.running_s for one in runs):.1f} s from RUNNING to the end, "
+        f"{statistics.median(one.driver_s for one in runs):.1f} s of them the driver's own (of {len(runs)})"
+        for name, runs in found.items()
+    ]
 
 
 def written(results: Sequence[Result], cpus: int) -> str:
@@ -233,6 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--records", default="0.05,1,8", help="millions of records, separated by commas")
     parser.add_argument("--jobs", default="data_aggregation", help="jobs, separated by commas")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each day with its index")
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--memory", default="2g", help="heap of the executor")
     parser.add_argument("--overhead", default="2g", help="its memory besides the heap")
@@ -251,10 +273,10 @@ def main() -> None:
         bench.start()
         for records in (round(float(text) * 1e6) for text in given.records.split(",")):
             day = inputs.provide(Day(records, inputs.files_for(records)), given.cache, given.cpus)
-            results += measure_day(bench, day, given.jobs.split(","), with_java=given.java)
+            results += measure_day(bench, day, given.jobs.split(","), repeats=given.repeats, with_java=given.java)
     finally:
         daemons.remove()
-    print("\n".join(table(_HEAD, [one.cells() for one in results], whole=(0,))))
+    print("\n".join((*table(_HEAD, [one.cells() for one in results], whole=(0,)), "", *medians(results))))
     if given.doc:
         write(given.doc, written(results, given.cpus))
 

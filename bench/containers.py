@@ -13,7 +13,7 @@ _EVERY_S = 0.1
 _EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 _MASTERS = ("org.apache.spark.deploy.yarn.ExecutorLauncher", "org.apache.spark.deploy.yarn.ApplicationMaster")
 #: The kinds of processes that :class:`Containers` tells apart.
-KINDS = ("executor", "python", "master", "daemon")
+KINDS = ("executor", "python", "master", "datanode", "daemon")
 
 
 @dataclass
@@ -28,11 +28,12 @@ class Use:
 class Containers(threading.Thread):
     """Samples the processes that live in the folder of a cluster until :meth:`stop`.
 
-    Python's workers die unwaited, so the time of each process is what was last seen of it.
+    Python's workers die unwaited, so the time of each process is what was last seen of it. ``daemons``: the kind of
+    each daemon by its process.
     """
 
     folder: Path
-    pids: Callable[[], set[int]]
+    daemons: Callable[[], dict[int, str]]
     seen: dict[tuple[int, float], tuple[str, float]] = field(default_factory=dict)
     before: dict[tuple[int, float], float] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
@@ -59,20 +60,20 @@ class Containers(threading.Thread):
 
     def look(self) -> None:
         """Take one sample."""
-        daemons = self.pids()
+        daemons = self.daemons()
         memory: dict[str, int] = {}
         for process in psutil.process_iter():
             try:
                 identity = (process.pid, process.create_time())
                 if identity not in self._kinds:
-                    self._kinds[identity] = "daemon" if process.pid in daemons else self._kind(process)
+                    self._kinds[identity] = daemons.get(process.pid) or self._kind(process)
                 kind = self._kinds[identity]
                 if kind is None:
                     continue
                 times = process.cpu_times()
                 self.seen[identity] = (kind, times.user + times.system)
                 # A daemon lived before the run.
-                if kind == "daemon":
+                if process.pid in daemons:
                     self.before.setdefault(identity, times.user + times.system)
                 memory[kind] = memory.get(kind, 0) + _pss(process.pid)
             except (psutil.Error, OSError):

@@ -59,6 +59,8 @@ class HadoopFiles:
         try:
             with _hadoop_errors(path):
                 return self._entry(system.getFileStatus(hadoop_path))
+        except object_store_errors.BucketMissing:
+            raise
         except InputMissing:
             return None
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MODULE: Final = "hdfs_native"
-#: The option of Spark that chooses who reads logs on HDFS: ``auto`` (Python where it can) or ``java`` (Spark's JVM).
+#: The option of Spark that chooses who reads HDFS: ``auto`` (Python where it can) or ``java`` (Spark's JVM).
 CLIENT_KEY: Final = "spark.cmsspark.hdfsClient"
 #: Options of Hadoop that the client reads. None of them holds a secret.
 _PREFIXES: Final = ("fs.defaultFS", "fs.viewfs.", "dfs.", "hadoop.security.", "hadoop.rpc.protection")
@@ -154,7 +154,8 @@ def _first_line(error: Exception) -> str:
 
 
 def open_range(files: RemoteFiles, wanted: LineRange) -> RangeStream:
-    """Open the lines of a range. A file that begins as gzip is no lines: its first range is all of it.
+    """Open the lines of a range. A file that begins as gzip is not divided: its first range is the whole file, and the
+    others are empty.
 
     Raises what :func:`hdfs_errors` says, also while it is read.
     """

@@ -1,8 +1,9 @@
 """The table of a dump in Spark. One task reads a few part files, always with ``sqoop_csv``.
 
-A worker opens the files that it can reach. Spark reads all others, as on HDFS, as lines and passes them to the worker.
-A file of more than ``spark.sql.files.maxPartitionBytes`` is read by several tasks, each from the start of a line; a
-value with a newline at such a place is an error of its reader, never another value.
+A worker opens the files that it can reach: on a disk, and on HDFS where the extra ``cmsspark[hdfs]`` is installed.
+Spark reads all others as lines and passes them to the worker. A large plain file that is not on a disk is read by
+several tasks, each from the start of a line; a value with a newline at such a place is an error of its reader, never
+another value.
 Spark's own CSV reader is not used: it keeps a ``\\`` outside quotes, so its rows would differ from the catalogue's.
 """
 
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from tempfile import SpooledTemporaryFile
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, TYPE_CHECKING, Final, TypeVar, cast
 
 from cmsspark.errors import DataError, NotReady
+from cmsspark.hdfs_client import LineRange, RemoteFiles
 from cmsspark.runners.cores import cores_of
+from cmsspark.runners.hdfs_parts import client_for, divided, name_of, open_lines
 from cmsspark.runners.read_exact_files import read_exact_files
+from cmsspark.runners.scan import SPARK_TASK_BYTES
 from cmsspark.runners.tasks import weight_of
 from cmsspark.schemas import Table, input_table
 from cmsspark.sources.dumps import Dump
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 512 * 1024 * 1024
 #: The lines of a part file are kept in memory up to so many bytes, and beyond that in a temporary file.
 SPOOL_BYTES: Final = 64 * 1024 * 1024
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,32 @@ class _Mapped:
         yield from self.mapper(pa.Table.from_batches([batch]) for batch in self.read(batches))
 
 
-def table_source(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> TableSource:
+def table_source(
+    spark: SparkSession,
+    dump: Dump,
+    name: str,
+    columns: Sequence[str],
+    feed: str = "auto",
+    remote: RemoteFiles | None = None,
+) -> TableSource:
     """Return the source of a dump's table: ``columns`` in this order, with the types of ``schemas/inputs``, nullable.
 
-    ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or ``auto``. An action on the result
-    raises DataError (65) for damage and for rows that rule 19 does not allow.
+    ``feed``: ``direct`` (workers open the files), ``spark`` (Spark reads lines), or ``auto``. ``remote``: what opens
+    files on HDFS in the workers; None: the client that is installed, if there is one. An action on the result raises
+    DataError (65) for damage and for rows that rule 19 does not allow.
     """
     table = input_table(f"{dump.kind}/{name}")
     files = [file for file in dump.tables[name] if file.size]
-    if feed == "auto":
-        feed = "direct" if all(is_local(file.path) for file in files) else "spark"
     schema = arrow_schema(table, columns)
     weight = sum(weight_of(file.path, file.size) for file in files)
+    if feed != "spark" and (remote := remote or client_for(spark, files)) is not None:
+        ranges = pack_ranges(files, cores_of(spark))
+        numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
+        return TableSource(
+            numbers.toDF("number"), _ReadLineRanges(ranges, table, tuple(columns), remote), schema, weight
+        )
+    if feed == "auto":
+        feed = "direct" if all(is_local(file.path) for file in files) else "spark"
     if feed == "direct" or not files:
         tasks = pack_files(files, cores_of(spark))
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
@@ -90,24 +109,46 @@ def table_source(spark: SparkSession, dump: Dump, name: str, columns: Sequence[s
     return TableSource(_lines(spark, files), _ReadLines(table, tuple(columns)), schema, weight)
 
 
-def dump_table(spark: SparkSession, dump: Dump, name: str, columns: Sequence[str], feed: str = "auto") -> DataFrame:
+def dump_table(
+    spark: SparkSession,
+    dump: Dump,
+    name: str,
+    columns: Sequence[str],
+    feed: str = "auto",
+    remote: RemoteFiles | None = None,
+) -> DataFrame:
     """Return the rows of a dump's table, as :func:`table_source` describes them."""
-    return table_source(spark, dump, name, columns, feed).table()
+    return table_source(spark, dump, name, columns, feed, remote).table()
 
 
 def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
     """Return the paths of each task. Tasks have about even size; there are at least as many as cores or files."""
     weighed = [(weight_of(file.path, file.size), file.path) for file in files]
-    limit = min(task_bytes, sum(weight for weight, _ in weighed) // max(1, cores))
-    packed: list[list[str]] = []
+    return _packed(weighed, min(task_bytes, sum(weight for weight, _ in weighed) // max(1, cores)))
+
+
+def pack_ranges(
+    files: Sequence[InputFile], cores: int, task_bytes: int = TASK_BYTES, least_bytes: int = SPARK_TASK_BYTES
+) -> list[tuple[LineRange, ...]]:
+    """Return the ranges of each task on a cluster, as :func:`pack_files` does; no task is made for less than
+    ``least_bytes`` while others have room.
+    """
+    weighed = divided(files, task_bytes)
+    share = sum(weight for weight, _ in weighed) // max(1, cores)
+    return _packed(weighed, max(least_bytes, min(task_bytes, share)))
+
+
+def _packed(weighed: Iterable[tuple[int, _Part]], limit: int) -> list[tuple[_Part, ...]]:
+    """Put parts together up to ``limit`` bytes, the largest first."""
+    packed: list[list[_Part]] = []
     free = 0
-    for weight, path in sorted(weighed, reverse=True):
+    for weight, part in sorted(weighed, key=itemgetter(0), reverse=True):
         if not packed or weight > free:
             packed.append([])
             free = limit
-        packed[-1].append(path)
+        packed[-1].append(part)
         free -= weight
-    return [tuple(paths) for paths in packed]
+    return [tuple(parts) for parts in packed]
 
 
 def _lines(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame:
@@ -143,6 +184,24 @@ class _ReadFiles:
         except OSError as error:
             kind = NotReady if error.errno in AWAY else DataError
             raise kind("a file of a dump cannot be read", where=path, found=error.strerror) from None
+
+
+@dataclass(frozen=True)
+class _ReadLineRanges:
+    """Reads the ranges of the tasks whose numbers the input rows hold, opened with ``remote``."""
+
+    tasks: list[tuple[LineRange, ...]]
+    table: Table
+    columns: tuple[str, ...]
+    remote: RemoteFiles
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for part in self.tasks[number]:
+                    with open_lines(self.remote, part) as stream:
+                        for piece in read_table(stream, self.table, self.columns, name_of(part)):
+                            yield from piece.to_batches()
 
 
 @dataclass(frozen=True)
