@@ -2,8 +2,8 @@
 
 ``python -m bench.dashboard STORE`` starts the dashboard over a store (``cmsspark demo --days 365``), opens its pages
 with addresses that were not asked before, and prints medians and 95th percentiles beside the limits, the processor time
-that the server takes for a page (which other programs of the machine change little), the peak of the server's memory,
-and the same questions asked of the stored tables without rollups.
+that the server and the browser take for a page (which other programs of the machine change little), the peak of the
+server's memory, and the same questions asked of the stored tables without rollups.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
-from itertools import product
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -33,30 +32,55 @@ from cmsspark.query.database import Database
 CHROMIUM = "/usr/bin/chromium"
 #: Limits in ms for one person; for eight at once they are twice as long.
 LIMITS = {"first view": 1_000, "filter": 300, "dataset": 500}
+VISITORS = 8
+#: Choose a value in the form; what it was, and the milliseconds until the page says that it is up to date and its next
+#: frame is drawn.
+_CHOOSE = """([id, value]) => new Promise((resolve) => {
+  const began = performance.now();
+  new MutationObserver((changes, observer) => {
+    observer.disconnect();
+    const shown = () => [document.getElementById(id).value, performance.now() - began];
+    requestAnimationFrame(() => setTimeout(() => resolve(shown())));
+  }).observe(document.getElementById("announce"), { childList: true });
+  const field = document.getElementById(id);
+  field.value = value;
+  field.dispatchEvent(new Event("change", { bubbles: true }));
+})"""
+#: What the visitor with a number does with some new pages; returns the milliseconds of each step.
+Visit = Callable[[int, Sequence[Any]], Awaitable[list[float]]]
 
 
 @dataclass
 class Server:
-    """A running dashboard: its address, its process, and the peak of its memory in bytes."""
+    """A running dashboard: its address, its process, and the peaks of its memory in bytes, with and without the files
+    that it maps, whose memory the system can take back.
+    """
 
     address: str
     process: subprocess.Popen[str]
     built_s: float
     peak: int = 0
+    own_peak: int = 0
     is_over: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def cpu_s(self) -> float:
-        """The processor time that it has taken."""
+    def cpu_s(self) -> tuple[float, float]:
+        """The processor time that it has taken, and that of all processes of the browser, ended ones too."""
         times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+        browser = 0.0
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if "chrom" in process.name():
+                    browser += sum(process.cpu_times()[:4])
+        return float(times.user + times.system), browser
 
     def watch(self) -> None:
         """Sample the memory until the end."""
         own = psutil.Process(self.process.pid)
         while not self.is_over.wait(0.05):
             with suppress(psutil.Error):
-                self.peak = max(self.peak, own.memory_info().rss)
+                now = own.memory_info()
+                self.peak, self.own_peak = max(self.peak, now.rss), max(self.own_peak, now.rss - now.shared)
 
 
 @contextmanager
@@ -100,122 +124,132 @@ async def new_page(browser: Any) -> Any:
     return await context.new_page()
 
 
-async def drawn(page: Any) -> None:
-    """Wait until the charts of the page are drawn."""
-    await page.wait_for_selector("html[data-drawn]", state="attached")
+async def at_rest(running: Server) -> None:
+    """Wait until the browser has started its windows: what they take is no part of a page."""
+    taken, before = 1.0, running.cpu_s[1]
+    while taken > 0.02:
+        await asyncio.sleep(0.5)
+        now = running.cpu_s[1]
+        taken, before = now - before, now
 
 
-async def first_view(browser: Any, address: str) -> float:
+async def first_view(page: Any, address: str) -> float:
     """Milliseconds until a new visitor sees a page with its charts."""
-    page = await new_page(browser)
     began = time.perf_counter()
     await page.goto(address)
-    await drawn(page)
-    took = time.perf_counter() - began
-    await page.context.close()
-    return 1000 * took
+    await page.wait_for_selector("html[data-drawn]", state="attached")
+    return 1000 * (time.perf_counter() - began)
 
 
-async def filters(browser: Any, address: str, choices: list[tuple[str, str]]) -> list[float]:
+async def filters(page: Any, address: str, choices: Sequence[tuple[str, str]]) -> list[float]:
     """Milliseconds from each choice in the form until the page shows it with its charts."""
-    page = await new_page(browser)
-    await page.goto(address)
-    await drawn(page)
+    await first_view(page, address)
     times = []
     for name, value in choices:
-        began = time.perf_counter()
-        async with page.expect_response(lambda answer: "/popularity?" in answer.url):
-            await page.select_option(f"#c-{name}", value)
-        await page.wait_for_selector("main:not(.busy)")
-        await page.wait_for_selector(f'main #c-{name} option[value="{value}"]:checked', state="attached")
-        times.append(1000 * (time.perf_counter() - began))
-    await page.context.close()
+        shown, took = await page.evaluate(_CHOOSE, [f"c-{name}", value])
+        if shown != value:
+            raise ValueError(f"the page shows {shown!r} where {name} was to be {value!r}: {page.url}")
+        times.append(float(took))
     return times
 
 
-def line(name: str, times: list[float], limit: float, cpu_s: float) -> str:
-    """A line of the result; ``cpu_s``: what the server took for all of them."""
-    ordered = sorted(times)
-    high = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-    word = "yes" if statistics.median(ordered) <= limit else "NO"
-    shares = f"{statistics.median(ordered):>10.0f}{high:>10.0f}{limit:>10.0f}{1000 * cpu_s / len(times):>14.0f}"
-    return f"{name:<28}{len(times):>5}{shares}   {word}"
+@dataclass(frozen=True)
+class Visits:
+    """The addresses of visits, none of them twice. ``tiers`` and ``streams``: values of filters."""
+
+    address: str
+    year: dict[str, str]
+    datasets: Sequence[str]
+    tiers: Sequence[str]
+    streams: Sequence[str]
+
+    def popularity(self, **more: str) -> str:
+        """The page that people begin with."""
+        return f"{self.address}/popularity?{urlencode({**self.year, **more})}"
+
+    def first(self, number: int) -> str:
+        """The same with another number of datasets, so that it was not asked before."""
+        return self.popularity(top=str(20 + number))
+
+    def dataset(self, number: int) -> str:
+        """The page of a dataset."""
+        return f"{self.address}/dataset?{urlencode({**self.year, 'name': self.datasets[number]})}"
+
+    def choices(self, visitor: int) -> tuple[str, list[tuple[str, str]]]:
+        """Where a visitor begins, and what is chosen then: two streams of a data tier, which no other visitor has."""
+        turn, tier = divmod(visitor, len(self.tiers))
+        one, other = self.streams[2 * turn : 2 * turn + 2]
+        own = [("site_tier", "T2"), ("measure", "users"), ("stream", other), ("site_tier", "T1"), ("step", "month")]
+        return self.popularity(data_tier=self.tiers[tier]), [("stream", one), *own]
 
 
-async def eight(make: Callable[[int], Awaitable[list[float]]]) -> tuple[list[float], int]:
-    """The times of eight visitors at once, and how many of them gave up after two minutes: their browser needs the
-    processors, too.
-    """
-    from playwright.async_api import Error
+class Table:
+    """The printed table of one browser and a running server."""
 
-    ended = await asyncio.gather(*(make(n) for n in range(8)), return_exceptions=True)
-    times = [one for visit in ended if not isinstance(visit, BaseException) for one in visit]
-    gave_up = [visit for visit in ended if isinstance(visit, BaseException)]
-    for error in gave_up:
-        if not isinstance(error, Error) or not times:
-            raise error
-    return times, len(gave_up)
+    def __init__(self, running: Server, browser: Any) -> None:
+        self._running = running
+        self._browser = browser
+        heads = f"{'median':>10}{'95 %':>10}{'limit':>10}{'server CPU':>12}{'browser CPU':>13}"
+        print(f"{'':<28}{'n':>5}{heads}   within; all in ms")
+
+    async def add(self, name: str, visitors: int, pages: int, visit: Visit) -> None:
+        """Add the line of visitors at once, each with some new pages. Processor times are those of a timed step; the
+        windows are opened before.
+        """
+        from playwright.async_api import Error
+
+        windows = [[await new_page(self._browser) for _ in range(pages)] for _ in range(visitors)]
+        await at_rest(self._running)
+        before = self._running.cpu_s
+        visits = (visit(number, own) for number, own in enumerate(windows))
+        ended = await asyncio.gather(*visits, return_exceptions=True)
+        after = self._running.cpu_s
+        times = sorted(one for result in ended if not isinstance(result, BaseException) for one in result)
+        gave_up = [result for result in ended if isinstance(result, Error)]
+        for error in (result for result in ended if isinstance(result, BaseException)):
+            if error not in gave_up or not times:
+                raise error
+        for page in (page for own in windows for page in own):
+            await page.context.close()
+        limit = LIMITS[name.partition(",")[0]] * min(visitors, 2)
+        median, high = statistics.median(times), times[min(len(times) - 1, int(0.95 * len(times)))]
+        server, browser = (1000 * (end - begin) / len(times) for begin, end in zip(before, after, strict=True))
+        figures = f"{len(times):>5}{median:>10.0f}{high:>10.0f}{limit:>10}{server:>12.0f}{browser:>13.0f}"
+        print(f"{name:<28}{figures}   {'yes' if median <= limit else 'NO'}", flush=True)
+        for error in gave_up:
+            print(f"  one of {visitors} gave up: {' '.join(str(error).split())[:160]}")
 
 
-async def measure(running: Server, year: dict[str, str], datasets: list[str], repeat: int) -> None:
+async def measure(running: Server, visits: Visits, repeat: int) -> None:
     """Print the table of one person, then of eight at once. No address is asked twice."""
     from playwright.async_api import async_playwright
 
-    tiers, sites = ["AOD", "MINIAODSIM", "RAW", "AODSIM", "RECO", "MINIAOD"], ["T2", "T1", "T3"]
-    combinations = list(product(["aaa", "cmssw", "condor", "eos"], sites, tiers, ["nacc", "read_bytes", "users"]))
+    alone = min(VISITORS, max(1, repeat // 4))
 
-    def popularity(**more: str) -> str:
-        return f"{running.address}/popularity?{urlencode({**year, **more})}"
+    def opening(address: Callable[[int], str], start: int, visitors: int) -> Visit:
+        async def visit(number: int, pages: Sequence[Any]) -> list[float]:
+            return [await first_view(page, address(start + number + n * visitors)) for n, page in enumerate(pages)]
 
-    def choices(visitor: int) -> list[tuple[str, str]]:
-        own = combinations[visitor * 8 : visitor * 8 + 8]
-        order = ("stream", "site_tier", "measure")
-        return [
-            (name, dict(zip(("stream", "site_tier", "tier", "measure"), one, strict=True))[name])
-            for one in own[::4]
-            for name in order
-        ]
+        return visit
 
-    print(f"{'':<28}{'n':>5}{'median':>10}{'95 %':>10}{'limit':>10}{'server CPU':>14}   within; all in ms")
+    def choosing(start: int) -> Visit:
+        async def visit(number: int, pages: Sequence[Any]) -> list[float]:
+            times: list[float] = []
+            for n, page in enumerate(pages):
+                times += await filters(page, *visits.choices(start + number + n))
+            return times
+
+        return visit
+
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        before = running.cpu_s
-        views = [await first_view(browser, popularity(top=str(20 + n))) for n in range(repeat)]
-        print(line("first view", views, LIMITS["first view"], running.cpu_s - before))
-        before = running.cpu_s
-        chosen = [
-            one
-            for n in range(max(1, repeat // 4))
-            for one in await filters(browser, popularity(top=str(60 + n)), choices(n))
-        ]
-        print(line("filter", chosen, LIMITS["filter"], running.cpu_s - before))
-        before = running.cpu_s
-        names = datasets[:repeat]
-        pages = [
-            await first_view(browser, f"{running.address}/dataset?{urlencode({**year, 'name': name})}")
-            for name in names
-        ]
-        print(line("dataset", pages, LIMITS["dataset"], running.cpu_s - before))
-
-        async def visit(n: int) -> list[float]:
-            return [await first_view(browser, popularity(top=str(100 + n)))]
-
-        async def choose(n: int) -> list[float]:
-            return await filters(browser, popularity(top=str(120 + n)), choices(8 + n))
-
-        async def look(n: int) -> list[float]:
-            own = datasets[repeat + n :: 8][:3]
-            return [
-                await first_view(browser, f"{running.address}/dataset?{urlencode({**year, 'name': name})}")
-                for name in own
-            ]
-
-        for name, make in (("first view", visit), ("filter", choose), ("dataset", look)):
-            before = running.cpu_s
-            times, gave_up = await eight(make)
-            print(line(f"{name}, eight at once", times, 2 * LIMITS[name], running.cpu_s - before))
-            if gave_up:
-                print(f"  {gave_up} of 8 gave up")
+        table = Table(running, browser)
+        await table.add("first view", 1, repeat, opening(visits.first, 0, 1))
+        await table.add("filter", 1, alone, choosing(0))
+        await table.add("dataset", 1, repeat, opening(visits.dataset, 0, 1))
+        await table.add("first view, eight at once", VISITORS, 1, opening(visits.first, repeat, VISITORS))
+        await table.add("filter, eight at once", VISITORS, 1, choosing(alone))
+        await table.add("dataset, eight at once", VISITORS, 3, opening(visits.dataset, repeat, VISITORS))
         await browser.close()
 
 
@@ -234,6 +268,20 @@ def raw(store: Path, year: dict[str, str]) -> float:
         return time.perf_counter() - began
 
 
+def contents(store: Path) -> tuple[list[date], list[str], list[str], list[str]]:
+    """The stored days, and what the newest has: the most used datasets, the most used data tiers, and the streams."""
+    with Database(str(store)) as database:
+        days = database.days("partials")
+
+        def names(column: str, count: int) -> list[str]:
+            sql = (
+                f"SELECT {column} FROM data_aggregation WHERE day = ? GROUP BY 1 ORDER BY sum(nacc) DESC LIMIT {count}"
+            )
+            return [row[0] for row in database.query(sql, [days[-1]]).rows]
+
+        return days, names("dataset_name", 200), names("split_part(dataset_name, '/', 4)", 8), names("stream", 6)
+
+
 def main() -> None:
     """Measure the store of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -241,27 +289,23 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="where rollups are kept; by default they are built anew")
     parser.add_argument("--repeat", type=int, default=20)
     chosen = parser.parse_args()
-    with Database(str(chosen.store)) as database:
-        stored = database.days("partials")
-        last = stored[-1]
-        first = max(stored[0], last - timedelta(days=364))
-        rows = database.query(
-            "SELECT dataset_name FROM data_aggregation WHERE day = ? GROUP BY 1 ORDER BY sum(nacc) DESC LIMIT 200",
-            [last],
-        )
-        names = [row[0] for row in rows.rows]
+    stored, datasets, tiers, streams = contents(chosen.store)
+    last = stored[-1]
+    first = max(stored[0], last - timedelta(days=364))
     year = {"from": first.isoformat(), "to": last.isoformat()}
     with (
         tempfile.TemporaryDirectory(prefix="cmsspark-bench-") as folder,
         server(chosen.store, chosen.cache or Path(folder)) as running,
     ):
+        visits = Visits(running.address, year, datasets, tiers, streams)
         print(f"{len(stored)} days, {first} to {last}; rollups built and loaded in {running.built_s:.0f} s")
         began = time.perf_counter()
-        with urllib.request.urlopen(f"{running.address}/popularity?{urlencode(year)}") as answer:
+        with urllib.request.urlopen(visits.popularity()) as answer:
             answer.read()
         quick = time.perf_counter() - began
-        asyncio.run(measure(running, year, names, chosen.repeat))
-        print(f"memory of the server, at its peak: {running.peak / 1e6:,.0f} MB (limit 1,000 MB)")
+        asyncio.run(measure(running, visits, chosen.repeat))
+        own, whole = running.own_peak / 1e6, running.peak / 1e6
+    print(f"memory of the server at its peak: {own:,.0f} MB, with mapped files {whole:,.0f} MB (limit 1,000 MB)")
     scan = raw(chosen.store, year)
     ratio = f"{scan / quick:.0f} times the page's {quick:.2f} s"
     print(f"the first view's questions over the stored tables: {scan:.1f} s, {ratio}")

@@ -99,19 +99,32 @@ class SegmentDatasets:
         """The rows whose stream and site tier are the wanted ones, and whose dataset is in the subset: all, or their
         positions.
         """
-        masks = []
-        for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers)):
-            if column in filters:
-                value = filters[column]
-                masks.append(self.column(column) == (names.index(value) if value in names else len(names)))
-        if subset is not None:
-            own = np.zeros(len(self.codes), np.bool_)
-            places = self.places[subset]
-            own[places[places >= 0]] = True
-            masks.append(own[self.dataset])
-        if not masks:
-            return slice(None)
-        return np.flatnonzero(np.logical_and.reduce(masks))
+        conditions = [
+            (self.column(column), names.index(filters[column]) if filters[column] in names else len(names))
+            for column, names in (("stream", self.about.streams), ("site_tier", self.about.site_tiers))
+            if column in filters
+        ]
+        if subset is None:
+            if not conditions:
+                return slice(None)
+            return np.flatnonzero(np.logical_and.reduce([column == value for column, value in conditions]))
+        rows = self._rows_of(self.places[subset])
+        for column, value in conditions:
+            rows = rows[column[rows] == value]
+        return rows
+
+    def bounds(self, places: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
+        """Where the rows of datasets begin and end; ``places``: their numbers here, none of them -1."""
+        # Of another type than the column's, the numbers would have numpy copy the whole column.
+        wanted = places.astype(self.dataset.dtype)
+        return np.searchsorted(self.dataset, wanted, side="left"), np.searchsorted(self.dataset, wanted, side="right")
+
+    def _rows_of(self, places: npt.NDArray[Any]) -> Numbers:
+        """The positions of the rows of datasets, in order; places of -1 have none."""
+        begins, ends = self.bounds(np.unique(places[places >= 0]))
+        counts = ends - begins
+        before = np.cumsum(counts) - counts
+        return np.repeat(begins - before, counts) + np.arange(counts.sum())
 
     def wanted_pairs(self, filters: Mapping[str, Sequence[str]]) -> npt.NDArray[np.bool_]:
         """Whether each pair (stream, site tier) is one of those of the filters."""
@@ -195,7 +208,7 @@ class DatasetTables:
         for one in self.segments:
             place = int(one.places[code])
             if place >= 0:
-                begin, end = np.searchsorted(one.dataset, [place, place + 1])
+                (begin,), (end,) = one.bounds(np.array([place]))
                 newest = max(newest, int(one.column("last_day")[begin:end].max(initial=NULL)))
         return None if newest == NULL else newest
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from cmsspark.dashboard.dataset_tables import Sums
 from cmsspark.dashboard.segment_build import SUMS
 from cmsspark.dashboard.selection import Selection
 from cmsspark.dashboard.snapshot import Snapshot, day_number, day_of
@@ -17,9 +20,7 @@ from cmsspark.dashboard.use import Series, with_zeros
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SUMS: Final = ", ".join(f"sum({name})" for name in SUMS)
-#: What is grouped by → the bits of (day, site, application), 1 where a column is not.
-_GROUPS: Final = {"all": 0b111, "day": 0b011, "site": 0b101, "app": 0b110}
+_TEXTS: Final = ("stream", "site_name", "app")
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,70 @@ def use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
 
 
 def _use_of(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
-    rows = _rows(snapshot, chosen, name, "detail", ("day", "stream", "site_name", "app", *SUMS))
-    users, everyone = _users(snapshot, chosen, name)
+    # Two files of each segment are decoded, side by side.
+    with ThreadPoolExecutor(1) as pool:
+        people = pool.submit(_users, snapshot, chosen, name)
+        rows = _rows(snapshot, chosen, name, "detail", ("day", *_TEXTS, *SUMS))
+        users, everyone = people.result()
     last = last_access(snapshot, name)
     if not rows:
         return DatasetUse((None,) * len(SUMS), [], [], [], users, everyone, last)
-    with snapshot.con.cursor() as cursor:
-        cursor.register("chosen", _together([part for _, part in rows]))
-        found = cursor.execute(
-            f"SELECT grouping(d, site_name, app), d, stream, site_name, app, {_SUMS} FROM "
-            f"(SELECT *, date_trunc('{chosen.step}', day)::DATE AS d FROM chosen) "
-            "GROUP BY GROUPING SETS ((), (d, stream), (site_name), (app))"
-        ).fetchall()
-    # In a group's bits the columns that it is not grouped by are 1.
-    of = {name: [row for row in found if row[0] == bits] for name, bits in _GROUPS.items()}
-    totals = of["all"][0][5:]
-    by_day = sorted((row[1], row[2], *row[5:]) for row in of["day"])
-    by_site = sorted(((row[3], *row[5:]) for row in of["site"]), key=_largest)
-    by_app = sorted(((row[4], *row[5:]) for row in of["app"]), key=_largest)
-    return DatasetUse(_whole(totals), by_day, by_site, by_app, users, everyone, last)
+    table = _together([part for _, part in rows])
+    streams, sites, apps = (_coded(table[name]) for name in _TEXTS)
+    values = [_values(table[name], is_wide=name in snapshot.datasets.wide) for name in SUMS]
+    buckets = chosen.buckets()
+    starts = np.array([day_number(day) for day in buckets], np.int32)
+    at = np.searchsorted(starts, table["day"].cast("int32").to_numpy(), side="right") - 1
+    ((_, *totals),) = _sums_by(np.zeros(len(at), np.uint8), values)
+    count = len(streams.names)
+    by_day = [
+        (buckets[key // count], streams.names[key % count], *sums)
+        for key, *sums in _sums_by(at * count + streams.codes, values)
+    ]
+    by_site = sorted(((sites.names[key], *sums) for key, *sums in _sums_by(sites.codes, values)), key=_largest)
+    by_app = sorted(((apps.names[key], *sums) for key, *sums in _sums_by(apps.codes, values)), key=_largest)
+    return DatasetUse(tuple(totals), sorted(by_day), by_site, by_app, users, everyone, last)
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A column of texts as numbers: ``names[codes[n]]`` is the text of row n."""
+
+    names: list[str]
+    codes: npt.NDArray[Any]
+
+
+def _coded(column: pa.ChunkedArray) -> _Coded:
+    """A column whose chunks have the same dictionary."""
+    whole = column.combine_chunks()
+    return _Coded(whole.dictionary.to_pylist(), whole.indices.to_numpy())
+
+
+def _values(column: pa.ChunkedArray, *, is_wide: bool) -> Sums:
+    """The values of a column, 0 where there is none, and whether there is one; Python's numbers where sums may exceed
+    64 bits.
+    """
+    import pyarrow.compute as pc
+
+    is_there = pc.is_valid(column).to_numpy()
+    if is_wide:
+        return np.array([int(value or 0) for value in column.to_pylist()], dtype=object), is_there
+    return pc.fill_null(column, 0).to_numpy(), is_there
+
+
+def _sums_by(keys: npt.NDArray[Any], values: Sequence[Sums]) -> list[tuple[Any, ...]]:
+    """(key, sums …) of each key of some rows; None where no row of it has a value. ``keys``: one for each row."""
+    # Short numbers are sorted in one pass.
+    short = keys.astype(np.min_scalar_type(int(keys.max())))
+    order = np.argsort(short, kind="stable")
+    ordered = short[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    columns: list[list[Any]] = [ordered[starts].tolist()]
+    for column, is_there in values:
+        sums = np.add.reduceat(column[order], starts).tolist()
+        has_any = np.logical_or.reduceat(is_there[order], starts)
+        columns.append([value if there else None for value, there in zip(sums, has_any, strict=True)])
+    return list(zip(*columns, strict=True))
 
 
 def _rows(
@@ -98,21 +144,14 @@ def _rows(
 
 
 def _together(parts: list[pa.Table]) -> pa.Table:
-    """Rows of several segments, whose sums may be wider in some."""
+    """Rows of several segments, whose sums may be wider in some; each column of texts has one dictionary."""
     import pyarrow as pa
 
     wide = {name for part in parts for name in SUMS if pa.types.is_decimal(part.schema.field(name).type)}
-    texts = ("stream", "site_name", "app")
     schema = pa.schema(
-        [
-            pa.field(
-                field.name,
-                pa.string() if field.name in texts else pa.decimal128(38, 0) if field.name in wide else field.type,
-            )
-            for field in parts[0].schema
-        ]
+        [pa.field(one.name, pa.decimal128(38, 0) if one.name in wide else one.type) for one in parts[0].schema]
     )
-    return pa.concat_tables([part.cast(schema) for part in parts])
+    return pa.concat_tables([part.cast(schema) for part in parts]).unify_dictionaries()
 
 
 def last_access(snapshot: Snapshot, name: str) -> date | None:
@@ -162,7 +201,3 @@ def _largest(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """The order of groups: the most accesses first, then the most jobs."""
     nacc, jobs = (row[1 + SUMS.index(name)] for name in ("nacc", "job_count"))
     return 1 if nacc is None else -nacc, 0 if jobs is None else -jobs, row[0]
-
-
-def _whole(values: Sequence[Any]) -> tuple[int | None, ...]:
-    return tuple(None if value is None else int(value) for value in values)

@@ -124,7 +124,7 @@ def _is_in_parquet(column: pa.Table) -> bool:
 
 
 def _is_written_as_it_is(kind: Any) -> bool:
-    """Whether the CSV writer has a text for a type that people expect; days beyond Python's are its own."""
+    """Whether Arrow's CSV writer writes values of a type as readers expect, days that Python cannot hold among them."""
     import pyarrow as pa
 
     types = pa.types

@@ -18,14 +18,14 @@ from cmsspark.dashboard.widgets import Content, Control, Note, shown
 from cmsspark.periods import spans
 from cmsspark.query.database import Database
 
-#: Parameters that forms of other pages leave in an address, and that change no number where a page has no use for them.
-_WITHOUT_HARM: Final = frozenset({
-    *("from", "to", "step", "measure", "q", "name", "site", "weeks", "kind", "download", "format"),
-})  # fmt: skip
+#: Parameters that other pages leave in an address. A page that does not use them shows the same numbers.
+_WITHOUT_HARM: Final = frozenset(
+    ("from", "to", "step", "measure", "q", "name", "site", "weeks", "kind", "download", "format")
+)
 
 
 class Parameters(Mapping[str, str]):
-    """The parameters of an address. :attr:`unread`: those that nobody has asked for by ``get``."""
+    """The parameters of an address. :attr:`unread`: those that have a value and were never read by ``get``."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -137,15 +137,14 @@ class PageRequest:
         return controls
 
     def unread_notes(self, content: Content) -> list[Note]:
-        """That the page has left out parameters, such as a filter that its form does not have."""
+        """A note that names the parameters that the page does not use, such as a filter that its form does not have."""
         fields = {control.name for control in content.controls}
         unread = set(self.parameters.unread) if isinstance(self.parameters, Parameters) else set()
         # Every page with a period reads all filters, and some use only a few of them.
         unread |= {name for name in FILTERS if fields and self.parameters.get(name) and name not in fields}
         names = [name for name in self.parameters if name in unread - _WITHOUT_HARM]
-        if not content.sections:
-            return []  # nothing is stored yet that could be chosen from
-        if not names:
+        # Without sections nothing is stored yet that could be chosen from.
+        if not names or not content.sections:
             return []
         text = ", ".join(shown(name[:40]) for name in names[:8]) + (" …" if len(names) > 8 else "")
         return [Note(f"This page has no such choice, and the address is shown without it: {text}", "warn")]

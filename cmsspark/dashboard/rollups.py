@@ -23,6 +23,7 @@ from cmsspark.dashboard import segment_build
 from cmsspark.dashboard.coded_rows import TABLE
 from cmsspark.dashboard.segment_build import SegmentIndex
 from cmsspark.errors import CmssparkError, NotReady, OutputError
+from cmsspark.plurals import number_of
 from cmsspark.query.database import Database
 from cmsspark.query.stored_parts import StoredInterval
 from cmsspark.storage import local_path
@@ -139,7 +140,7 @@ class Rollups:
         folder = self.folder / f"{name}.{digest}"
         if segment := self._existing(folder, days):
             return segment
-        self._log(f"rollups of {name}: {len(days)} {'day' if len(days) == 1 else 'days'}")
+        self._log(f"rollups of {name}: {number_of(len(days), 'day')}")
         try:
             index = segment_build.build(days, self.store, folder, self._threads)
         except OutputError:

@@ -33,6 +33,8 @@ _ROW_GROUP: Final = 30_720
 #: Files in which pages look up single datasets, with the rows of a group: a few are read for each.
 LOOKUP_FILES: Final = ("detail", "dataset_users")
 _LOOKUP_GROUP: Final = 10_240
+#: A quarter larger than with zstd, and read in two thirds of the time.
+_LOOKUP_COMPRESSION: Final = "lz4_raw"
 #: Files of up to so many rows, which days of the newest month have, get small groups: there are many such files, and a
 #: page reads a group of each. What the server keeps of each group would be too much for those of whole months.
 _SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
@@ -244,11 +246,11 @@ def _write_users(con: duckdb.DuckDBPyConnection, path: Path, keys: Sequence[str]
 
 
 def _copy(con: duckdb.DuckDBPyConnection, sql: str, path: Path) -> None:
-    size = _ROW_GROUP
+    size, compression = _ROW_GROUP, "zstd"
     if path.stem in LOOKUP_FILES:
         rows = con.execute("SELECT count(*) FROM result").fetchall()[0][0]
-        size = _SMALL_GROUP if rows <= _SMALL_ROWS else _LOOKUP_GROUP
-    con.execute(f"COPY ({sql}) TO ? (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {size})", [str(path)])
+        size, compression = _SMALL_GROUP if rows <= _SMALL_ROWS else _LOOKUP_GROUP, _LOOKUP_COMPRESSION
+    con.execute(f"COPY ({sql}) TO ? (FORMAT parquet, COMPRESSION {compression}, ROW_GROUP_SIZE {size})", [str(path)])
     con.execute("DROP TABLE result")
 
 

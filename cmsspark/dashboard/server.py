@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import resource
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import waitress
 from waitress.server import BaseWSGIServer, MultiSocketServer
@@ -23,6 +22,7 @@ from cmsspark.dashboard.keeper import Keeper
 from cmsspark.dashboard.security import Guard
 from cmsspark.errors import NotAllowed, UsageError
 from cmsspark.query.database import Database
+from cmsspark.signals import interruptible
 
 #: Seconds after which a connection without a request is closed.
 _IDLE_S: Final = 60
@@ -106,7 +106,6 @@ def open_server(store: str, state_dir: Path, cache_dir: Path, options: Options, 
 
 def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callable[[str], None], verbose: bool) -> None:
     """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
-    logging.getLogger("waitress").setLevel(logging.ERROR)
     lock = threading.Lock()
 
     def log(text: str) -> None:
@@ -115,15 +114,15 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
                 echo(text)
 
     server = open_server(store, *folders, options, log)
+    logging.getLogger("waitress").setLevel(logging.ERROR)
     echo(f"dashboard of {store}: {server.address}")
     if server.services.guard.token and options.host != "127.0.0.1":
         echo("Everyone with this address can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
     echo("Ctrl-C ends it.")
-    signal.signal(signal.SIGTERM, _end)
     try:
-        with memory_limit(_MEMORY):
+        with interruptible(), memory_limit(_MEMORY):
             server.run()
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         pass
     finally:
         server.close()
@@ -132,8 +131,9 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
 
 @contextmanager
 def memory_limit(most: int) -> Iterator[None]:
-    """Within it, this process takes so many bytes for its data at most, or fewer where a limit is set: what asks for
-    more fails, and the rest goes on.
+    """Limit the data of this process to ``most`` bytes inside the block, or to a lower limit that is set already.
+
+    An allocation beyond it fails, and the process goes on.
     """
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     set_ones = [limit for limit in limits if limit != resource.RLIM_INFINITY]
@@ -142,10 +142,6 @@ def memory_limit(most: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, limits)
-
-
-def _end(*_: Any) -> None:
-    raise SystemExit
 
 
 def _own_names(token: str | None) -> set[str]:

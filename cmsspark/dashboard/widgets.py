@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cmsspark.clock import to_second
+from cmsspark.plurals import number_of
 from cmsspark.readable import readable
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Table:
         count = len(self.rows) if self.row_count is None else self.row_count
         if count > len(self.visible):
             return f"{len(self.visible):,} of {count:,} rows; the downloads have all"
-        return f"{count:,} row{'' if count == 1 else 's'}"
+        return number_of(count, "row")
 
     def share(self, row: Sequence[Any]) -> int:
         """The length of a row's bar in percent of the largest."""

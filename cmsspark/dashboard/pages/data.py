@@ -24,6 +24,7 @@ from cmsspark.dashboard.widgets import (
 )
 from cmsspark.errors import InputMissing
 from cmsspark.names import KINDS
+from cmsspark.plurals import number_of
 
 _COLUMNS: Final = (
     Column("site_tier", "Site tier"),
@@ -50,7 +51,9 @@ def view(request: PageRequest) -> Content:
         return Content("Data at sites", [], notes=[note])
     day = day_parameter(request.parameters, "day", every[-1])
     if day not in every:
-        raise InputMissing(f"no replicas are stored for {day}", found=f"{every[0]} to {every[-1]}, {len(every)} days")
+        raise InputMissing(
+            f"no replicas are stored for {day}", found=f"{every[0]} to {every[-1]}, {number_of(len(every), 'day')}"
+        )
     kind = choice_parameter(request.parameters, "kind", ["all", *KINDS], "all")
     tier = text_parameter(request.parameters, "site_tier")
     usage = _usage(request, day, kind, tier) if day in days["site_tier_usage"] else None

@@ -22,6 +22,7 @@ from cmsspark.dashboard.widgets import (
     shown,
 )
 from cmsspark.errors import InputMissing
+from cmsspark.plurals import number_of
 
 _SHOWN: Final = 100
 _STRATA: Final = ("all", "active", "dormant", "new")
@@ -53,8 +54,8 @@ _QUALITY: Final = (
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What the page shows: the forecast of a day, of whole datasets or (``by_site``) of datasets at sites, and of it a
-    stratum and a site; "" is all of them.
+    """What the page shows: the forecast of a day, of whole datasets or (``by_site``) of datasets at sites, for a
+    stratum and a site. An empty site means all sites.
     """
 
     day: date
@@ -90,7 +91,9 @@ def view(request: PageRequest) -> Content:
         return Content("Forecasts", [], controls=[kinds] if others else [], notes=[note])
     day = day_parameter(request.parameters, "day", days[-1])
     if day not in days:
-        raise InputMissing(f"no forecast is stored for {day}", found=f"{days[0]} to {days[-1]}, {len(days)} forecasts")
+        raise InputMissing(
+            f"no forecast is stored for {day}", found=f"{days[0]} to {days[-1]}, {number_of(len(days), 'forecast')}"
+        )
     stratum = choice_parameter(request.parameters, "stratum", _STRATA, "all")
     chosen = _Chosen(day, stratum, by_site, request.parameters.get("site", "") if by_site else "")
     judged = request.database.query(

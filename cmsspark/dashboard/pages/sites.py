@@ -28,6 +28,7 @@ from cmsspark.dashboard.widgets import (
 )
 from cmsspark.errors import CmssparkError
 from cmsspark.names import KINDS
+from cmsspark.plurals import number_of
 
 _WEEKS: Final = 12
 _SUM_COLUMNS: Final = (
@@ -101,7 +102,10 @@ def _one(request: PageRequest, chosen: Selection, site: str, controls: list[Cont
             Section("By data tier", [_group_table(request, "data_tier", "Data tier", tiers)], is_half=True),
             Section("By application", [_group_table(request, "app", "Application", apps)], is_half=True),
             Section("What is read there", [_datasets(request, chosen, site)]),
-            Section(f"Replicas there that nobody read for {weeks} weeks", _unused(request, site, weeks, kind, notes)),
+            Section(
+                f"Replicas there that nobody read for {number_of(weeks, 'week')}",
+                _unused(request, site, weeks, kind, notes),
+            ),
         ],
         f"{chosen.first} to {chosen.last}",
         controls,
