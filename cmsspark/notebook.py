@@ -237,7 +237,7 @@ def _scan(spark: SparkSession, request: DayRequest) -> DataFrame:
     from cmsspark.pipeline.catalogue_snapshots import open_snapshots
     from cmsspark.pipeline.inputs import resolve
     from cmsspark.pipeline.log_day import stream_files
-    from cmsspark.runners.dump_tables import dump_table
+    from cmsspark.runners.dump_tables import table_source
     from cmsspark.runners.scan import scan
     from cmsspark.runners.shipped import ship
     from cmsspark.runners.tasks import TaskContext
@@ -255,7 +255,7 @@ def _scan(spark: SparkSession, request: DayRequest) -> DataFrame:
     replicas = ship(spark, opened.replicas) if opened.replicas else None
     context = TaskContext(request.day, catalogue, replicas, key, Reader, single_accesses=True)
     rows = scan(spark, stream_files(inputs), context)
-    blocks = dump_table(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).dropDuplicates(["block_id"])
+    blocks = table_source(spark, inputs.dbs, "BLOCKS", ("block_id", "block_name")).table().dropDuplicates(["block_id"])
     return (
         rows.join(blocks, "block_id", "left")
         .withColumn("cpu_seconds", F.col("cpu_ms") / F.lit(1000.0))

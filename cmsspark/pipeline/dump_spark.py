@@ -10,7 +10,7 @@ from cmsspark import days
 from cmsspark.pipeline.catalogue_snapshots import opened
 from cmsspark.pipeline.rucio_parts import read_rses
 from cmsspark.runners import dbs_rows, dump_scan
-from cmsspark.runners.dump_tables import dump_table
+from cmsspark.runners.dump_tables import table_source
 from cmsspark.runners.rucio_scan import TABLES, RucioScan, counts_of
 from cmsspark.runners.session import static_plans
 from cmsspark.runners.tasks import weight_of
@@ -60,7 +60,7 @@ def write_by_spark(
 def _block_frames(job: DumpTable, spark: SparkSession, dumps: Sequence[Dump]) -> dict[str, pl.DataFrame]:
     """DATASETS as it is, and ``block_sums``: the driver holds no block."""
     dbs = {
-        name: dump_table(spark, dump, name, columns)
+        name: table_source(spark, dump, name, columns).table()
         for dump in dumps
         for name, columns in (job.dbs.items() if dump.kind == "dbs" else ())
     }

@@ -109,18 +109,6 @@ def table_source(
     return TableSource(_lines(spark, files), _ReadLines(table, tuple(columns)), schema, weight)
 
 
-def dump_table(
-    spark: SparkSession,
-    dump: Dump,
-    name: str,
-    columns: Sequence[str],
-    feed: str = "auto",
-    remote: RemoteFiles | None = None,
-) -> DataFrame:
-    """Return the rows of a dump's table, as :func:`table_source` describes them."""
-    return table_source(spark, dump, name, columns, feed, remote).table()
-
-
 def pack_files(files: Iterable[InputFile], cores: int, task_bytes: int = TASK_BYTES) -> list[tuple[str, ...]]:
     """Return the paths of each task. Tasks have about even size; there are at least as many as cores or files."""
     weighed = [(weight_of(file.path, file.size), file.path) for file in files]

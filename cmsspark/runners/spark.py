@@ -254,12 +254,12 @@ def _attach_by_shuffle(
     ``rucio``: the replicas on disk by Rucio.
     """
     from cmsspark.runners import shuffle_join
-    from cmsspark.runners.dump_tables import dump_table, table_source
+    from cmsspark.runners.dump_tables import table_source
     from cmsspark.sources import phedex
 
     dbs = dumps["dbs"]
     files = table_source(spark, dbs, "FILES", ("logical_file_name", "block_id", "dataset_id", "file_id"))
-    datasets = dump_table(spark, dbs, "DATASETS", ("dataset_id", "dataset"))
+    datasets = table_source(spark, dbs, "DATASETS", ("dataset_id", "dataset")).table()
     blocks = table_source(spark, dbs, "BLOCKS", ("block_id", "block_name"))
     replicas = rucio
     if "phedex" in dumps:

@@ -12,7 +12,7 @@ import pytest
 
 from cmsspark.errors import CmssparkError, DataError
 from cmsspark.hdfs_client import LineRange
-from cmsspark.runners.dump_tables import dump_table, pack_files, pack_ranges
+from cmsspark.runners.dump_tables import pack_files, pack_ranges, table_source
 from cmsspark.runners.hdfs_parts import divided, name_of, open_lines
 from cmsspark.schemas import input_table
 from cmsspark.sources import dbs
@@ -72,7 +72,7 @@ def through(feed: str) -> tuple[str, Disk | None]:
 def test_spark_reads_the_same_rows_as_plain_python(spark: Any, eras: Dump, feed: str) -> None:
     expected = in_python(eras, "ACQUISITION_ERAS", COLUMNS)
     assert len(expected) == 2 * len(TEXTS) + 3
-    rows = dump_table(spark, eras, "ACQUISITION_ERAS", COLUMNS, *through(feed))
+    rows = table_source(spark, eras, "ACQUISITION_ERAS", COLUMNS, *through(feed)).table()
     assert rows.schema.simpleString() == (
         "struct<acquisition_era_name:string,acquisition_era_id:bigint,description:string>"
     )
@@ -83,14 +83,19 @@ def test_spark_reads_the_same_rows_as_plain_python(spark: Any, eras: Dump, feed:
 def test_what_python_refuses_fails_in_spark_and_names_the_file(spark: Any, tmp_path: Path, feed: str) -> None:
     path = tmp_path / "part-0"
     path.write_bytes(b"1,RAW,null,me\n2,RECO,null\n")
-    rows = dump_table(spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], *through(feed))
+    rows = table_source(spark, dump_of([path], "DATA_TIERS"), "DATA_TIERS", ["data_tier_name"], *through(feed)).table()
     with pytest.raises(Exception, match=r"(?s)DataError.*4 columns of DATA_TIERS are wanted.*part-0, row 2"):
         rows.collect()
 
 
 def test_a_table_of_empty_files_has_no_rows(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "part-0").touch()
-    assert dump_table(spark, dump_of([tmp_path / "part-0"], "DATA_TIERS"), "DATA_TIERS", ["data_tier_id"]).count() == 0
+    assert (
+        table_source(spark, dump_of([tmp_path / "part-0"], "DATA_TIERS"), "DATA_TIERS", ["data_tier_id"])
+        .table()
+        .count()
+        == 0
+    )
 
 
 def test_part_files_are_packed_into_tasks_of_even_size_each_once() -> None:
