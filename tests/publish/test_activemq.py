@@ -242,7 +242,7 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     )
     _wait_for_acks(tmp_path / "state", 1_500)
     first.send_signal(how)
-    _, errors = first.communicate(timeout=120)
+    _, errors = first.communicate(timeout=300)
     assert first.returncode == (75 if how == signal.SIGTERM else -signal.SIGKILL), errors
     again = [sys.executable, "-m", "cmsspark", *words, "--resume"]
     done = subprocess.run(again, env=environment, capture_output=True, text=True, check=False)
