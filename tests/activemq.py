@@ -5,15 +5,17 @@ Plain STOMP and STOMP over TLS (with and without client certificates), certifica
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,11 +41,21 @@ def missing() -> str | None:
     return None
 
 
+#: Ports below those that Linux gives to whoever asks for any: a port that was free a second ago is free still. Each
+#: worker of pytest-xdist has its own half of them, and begins anywhere in it.
+_HALF = 6_000
+_LOWEST = 20_000 + _HALF * (os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0")
+_PORTS = itertools.count(random.randrange(_HALF))
+
+
 def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on, now and until the caller does; another one with each call."""
+    for number in _PORTS:
+        port = _LOWEST + number % _HALF
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError
 
 
 @dataclass

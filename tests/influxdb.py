@@ -70,7 +70,7 @@ def running(folder: Path, program: str) -> Iterator[InfluxDb]:
         yield InfluxDb(ports[0], ports[1])
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE)
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -159,7 +159,7 @@ class KubeServer:
         """End both processes and wait for them."""
         for process in reversed(self._processes):
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE)
         self._processes = []
 
 

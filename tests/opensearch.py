@@ -93,7 +93,7 @@ class OpenSearch:
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(PATIENCE)
             self.process = None
 
     def request(self, method: str, path: str, body: Any = None, *, ok: bool = True) -> Any:

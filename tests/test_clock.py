@@ -36,7 +36,8 @@ def test_now_is_the_current_instant() -> None:
 
 
 def test_run_ids_of_one_second_differ() -> None:
-    assert len({clock.new_run_id(INSTANT) for _ in range(50)}) == 50
+    # Of 50 with six random digits two are the same once in 14,000 times, three or two pairs never.
+    assert len({clock.new_run_id(INSTANT) for _ in range(50)}) >= 49
 
 
 @pytest.mark.parametrize("text", ["", "r1", "20260115T060708", "2026-01-15T06:07:08Z-1a2b3c"])

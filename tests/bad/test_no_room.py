@@ -52,7 +52,7 @@ def run(
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(TOP)}
     command = [*before, sys.executable, "-c", program, *words]
     return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=120
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=600
     )
 
 

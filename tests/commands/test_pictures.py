@@ -26,6 +26,8 @@ from tests.pipeline.places import Place, write_streams
 from tests.query.stores import FIRST, HISTORY, KEY, days, make_store
 
 TOP = Path(__file__).resolve().parents[2]
+#: Until a browser that hangs ends a test; Playwright's own half a minute is short for a busy machine.
+PATIENCE_MS = 300_000
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def chromium() -> Iterator[Browser]:
     if path is None:
         pytest.skip("Chromium is needed (apt-get install chromium)")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=PATIENCE_MS)
         yield browser
         browser.close()
 
@@ -206,7 +208,7 @@ def test_a_browser_shows_it_without_overflow_or_errors(
         errors: list[str] = []
         view.on("console", lambda message: errors.append(message.text))
         view.on("request", lambda request: errors.append(request.url) if not request.url.startswith("file:") else None)
-        view.goto(f"file://{tmp_path}/page.html")
+        view.goto(f"file://{tmp_path}/page.html", timeout=PATIENCE_MS)
         assert view.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         sizes = view.evaluate("[...document.querySelectorAll('svg.chart')].map(e => e.getBoundingClientRect().width)")
         assert len(sizes) == 6 and min(sizes) >= 250
@@ -221,7 +223,7 @@ def test_it_is_accessible(counted: Path, chromium: Browser, scheme: Any) -> None
     """As axe checks it: names, contrasts, headings, keyboards. The page of a counted day has all its tables."""
     with chromium.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 390, "height": 800}) as context:
         view = context.new_page()
-        view.goto(f"file://{counted}")
+        view.goto(f"file://{counted}", timeout=PATIENCE_MS)
         (script,) = (TOP / "tests" / "dashboard").glob("axe-*.js")
         view.evaluate(script.read_text(encoding="utf-8"))
         found = view.evaluate("axe.run()")["violations"]
@@ -231,7 +233,7 @@ def test_it_is_accessible(counted: Path, chromium: Browser, scheme: Any) -> None
 def test_on_paper_it_is_a_few_pages(store: str, tmp_path: Path, chromium: Browser) -> None:
     page_of(store, tmp_path, "--date", "2026-01-07")
     with chromium.new_page() as view:
-        view.goto(f"file://{tmp_path}/page.html")
+        view.goto(f"file://{tmp_path}/page.html", timeout=PATIENCE_MS)
         pdf = view.pdf(format="A4", print_background=True)
         view.emulate_media(media="print", color_scheme="dark")
         assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -81,7 +81,10 @@ class Mornings:
 
     def settings(self) -> Any:
         path = self.folder / "cmsspark.yaml"
-        path.write_text(f"state_dir: state\nroot: {self.root}\n{self.daily_settings}")
+        text = f"state_dir: state\nroot: {self.root}\n{self.daily_settings}"
+        # Days that run at once read this: it is never written while it stays as it is, for then it is empty.
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
         return load_settings(str(path), {"HOME": str(self.folder)})
 
     def daily(self, **changes: Any) -> Daily:

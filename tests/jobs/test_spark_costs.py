@@ -67,7 +67,7 @@ def jobs_of(spark: Any, work: Callable[[], object]) -> Jobs:
     before = set(tracker.getJobIdsForGroup())
     work()
     # Spark enters the ends of tasks and stages into its status some time after the work is done.
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(300_000)
     found = Jobs()
     for job in sorted(set(tracker.getJobIdsForGroup()) - before):
         # The stages of a job come from a hash set: in another order where their ids cross a multiple of its size.

@@ -142,7 +142,7 @@ def test_a_job_called_from_python_starts_no_small_spark_of_its_own(place: Place)
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert run.returncode == 78
     assert run.stderr.startswith("cmsspark: Spark is needed for this job\n")

@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fake.answers and fake.answers[0].instead == "early" and not fake.requests:
             answer = fake.next(Request(self.path, dict(self.headers), b""))
             self.say(answer)
-            fake.gate.wait(60)
+            fake.gate.wait(600)
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         answer = fake.next(Request(self.path, dict(self.headers), body))

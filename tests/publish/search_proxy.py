@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = {"Content-Type": self.headers["Content-Type"]}
         request = urllib.request.Request(f"{proxy.url}/_msearch", body, kind, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=300) as response:
                 return response.status, {"Content-Type": "application/json"}, response.read()
         except urllib.error.HTTPError as error:
             with error:

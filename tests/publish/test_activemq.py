@@ -128,18 +128,21 @@ def test_a_broker_that_blocks_is_reported_as_stalled_and_nothing_is_lost(activem
         def consume() -> None:
             arrived.update(bodies(activemq.consume("small.queue", 3_001, while_true=outbox_open.is_set)))
 
+        lines: list[str] = []
         outbox_open = threading.Event()
         outbox_open.set()
         reader = threading.Thread(target=consume)
         reader.start()
         try:
-            Publisher(outbox, sink, RetryPolicy(patience=90)).run()
+            Publisher(outbox, sink, RetryPolicy(patience=300), log=lines.append).run()
         finally:
             outbox_open.clear()
             reader.join()
         assert outbox.totals().open == 0
     arrived.update(bodies(activemq.consume("small.queue")))
-    check_arrived(arrived, wanted(3_000), 1_000)  # an interruption by our own patience, and one by its end
+    # An interruption by our own patience, and one by its end. More where the machine was busy for seconds meanwhile.
+    busy = sum("no receipt of a commit" in line or "no heartbeat" in line for line in lines)
+    check_arrived(arrived, wanted(3_000), 1_000 + 500 * busy)
 
 
 @pytest.fixture
@@ -242,7 +245,7 @@ def test_a_publisher_ended_under_load_goes_on_with_resume(
     )
     _wait_for_acks(tmp_path / "state", 1_500)
     first.send_signal(how)
-    _, errors = first.communicate(timeout=120)
+    _, errors = first.communicate(timeout=300)
     assert first.returncode == (75 if how == signal.SIGTERM else -signal.SIGKILL), errors
     again = [sys.executable, "-m", "cmsspark", *words, "--resume"]
     done = subprocess.run(again, env=environment, capture_output=True, text=True, check=False)

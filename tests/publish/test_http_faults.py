@@ -136,7 +136,7 @@ def test_a_connection_that_the_server_closed_while_idle_leaves_no_doubt() -> Non
         sink = HttpSink(endpoint(port), PATIENT)
         sink.open()
         sink.send(BATCH, DOCUMENTS)
-        assert closed.wait(30)
+        assert closed.wait(300)
         sink.send(BATCH, DOCUMENTS)
         sink.close()
         thread.join()

@@ -26,7 +26,7 @@ LARGE = [b"x" * 4_000_000] * 5
 
 def test_a_receipt_that_is_there_confirms_however_long_the_next_batch_blocked() -> None:
     with broker(Faults(), Faults(stop_reading_after=1)) as fake:
-        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=30, stall=1, probe=30))
+        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=30, stall=4, probe=30))
         sink.open()
         sink.send(BATCH, DOCUMENTS, lambda: sink.stage(NEXT, LARGE))
         sink.drop()
@@ -55,7 +55,7 @@ def test_a_commit_s_connection_is_kept_alive_while_the_other_blocks(blocked: dic
     # The broker receipts, and goes on with the other connection, once it was given three heartbeats.
     first = Faults(heartbeat="0,50", beats=3)
     with broker(first, Faults(gate=first.gate, **blocked)) as fake:
-        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=5, stall=5, probe=30, heartbeat=0.05))
+        sink = sink_to(fake.port, timeouts=StompTimeouts(connect=30, login=30, stall=30, probe=30, heartbeat=0.05))
         sink.open()
         sink.send(BATCH, DOCUMENTS, lambda: sink.stage(NEXT, LARGE))
         sink.send(NEXT, LARGE)

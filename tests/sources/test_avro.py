@@ -295,7 +295,7 @@ def read():
 read()
 child = multiprocessing.get_context("fork").Process(target=read)
 child.start()
-child.join(60)
+child.join(300)
 code = child.exitcode
 child.kill()
 sys.exit(3 if code is None else code)

@@ -81,11 +81,13 @@ NOHUP = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
 def test_a_signal_reaches_all_below_and_the_run_may_be_tried_again(number: int, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     os.mkfifo(ready)
-    script = f"(sleep 600 & wait) & echo $$ > {ready}; wait"
+    # What lies below is there when it is written: a process that starts while the signal is handed on may miss it.
+    script = f"(sleep 600 & echo $$ > {ready}; wait) & wait"
     code = CALLER + f"sys.exit(run(Command(['/bin/sh', '-c', {script!r}], {{}}, 'client'), os.environ))"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as caller:
         child = int(ready.read_text())
         below = descendants(child)
+        assert len(below) == 2
         caller.send_signal(number)
         _, said = caller.communicate(timeout=300)
     assert caller.returncode == 75

@@ -35,7 +35,7 @@ def run_spark(*words: str, env: Mapping[str, str], cwd: Path) -> subprocess.Comp
         env=env,
         cwd=cwd,
         check=False,
-        timeout=180,
+        timeout=600,
     )
 
 
