@@ -21,6 +21,7 @@ from typing import Any
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.sink import SystemClock
 from cmsspark.publish.stomp_connection import connect_stomp
+from tests.ports import free_port
 
 HOME = Path("/usr/share/activemq")
 USER, PASSWORD = "publisher-user-7", "planted-secret-41"
@@ -37,13 +38,6 @@ def missing() -> str | None:
     if shutil.which("java") is None or shutil.which("openssl") is None:
         return "java and openssl are needed for a real broker"
     return None
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
