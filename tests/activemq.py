@@ -5,17 +5,15 @@ Plain STOMP and STOMP over TLS (with and without client certificates), certifica
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 from cmsspark.publish.credentials import Broker
 from cmsspark.publish.sink import SystemClock
 from cmsspark.publish.stomp_connection import connect_stomp
+from tests.ports import free_port
 
 HOME = Path("/usr/share/activemq")
 USER, PASSWORD = "publisher-user-7", "planted-secret-41"
@@ -39,23 +38,6 @@ def missing() -> str | None:
     if shutil.which("java") is None or shutil.which("openssl") is None:
         return "java and openssl are needed for a real broker"
     return None
-
-
-#: Ports below those that Linux gives to whoever asks for any: a port that was free a second ago is free still. Each
-#: worker of pytest-xdist has its own half of them, and begins anywhere in it.
-_HALF = 6_000
-_LOWEST = 20_000 + _HALF * (os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0")
-_PORTS = itertools.count(random.randrange(_HALF))
-
-
-def free_port() -> int:
-    """A port that nothing listens on, now and until the caller does; another one with each call."""
-    for number in _PORTS:
-        port = _LOWEST + number % _HALF
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -15,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_ports
+
 TOP = Path(__file__).resolve().parents[1]
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 def installed_influxd() -> str | None:
@@ -56,7 +57,7 @@ class InfluxDb:
 @contextmanager
 def running(folder: Path, program: str) -> Iterator[InfluxDb]:
     """InfluxDB with ``etc/metrics/influxdb.conf``: other folders and ports, all else as it is there."""
-    ports = _free_ports(3)
+    ports = free_ports(3)
     text = (TOP / "etc" / "metrics" / "influxdb.conf").read_text(encoding="utf-8")
     for old, new in zip((2003, 8086, 8088), ports, strict=True):
         assert f"127.0.0.1:{old}" in text
@@ -82,14 +83,3 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         except OSError:
             time.sleep(0.1)
     raise RuntimeError(f"InfluxDB did not start: {log.read_text(errors='replace')[-2000:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

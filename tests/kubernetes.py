@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.ports import free_ports
+
 TOP: Final = Path(__file__).resolve().parents[1]
 #: Seconds that a server on a busy machine may need.
 PATIENCE: Final = 180.0
@@ -41,12 +43,6 @@ def missing() -> str | None:
     if apiserver() is None and shutil.which("go") is None:
         return "the Kubernetes API server is not built, and there is no Go: bin/kube_apiserver"
     return None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def own_address() -> str:
@@ -84,7 +80,7 @@ class KubeServer:
         raise RuntimeError(f"Kubernetes did not start: {(self.folder / 'apiserver.log').read_text()[-3000:]}")
 
     def _started(self, program: Path, key: Path) -> bool:
-        etcd, peer, port = free_port(), free_port(), free_port()
+        etcd, peer, port = free_ports(3)
         self._run("etcd", [
             "etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", f"http://127.0.0.1:{etcd}",
             "--advertise-client-urls", f"http://127.0.0.1:{etcd}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",

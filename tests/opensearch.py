@@ -26,7 +26,7 @@ from tests.jars import JarSet
 HOME: Final = Path(__file__).resolve().parent / "opensearch_node"
 JARS: Final = JarSet("opensearch", HOME, {"opensearch": (), "compiler": ()})
 #: Seconds that a node on a busy machine may need.
-PATIENCE: Final = 120.0
+PATIENCE: Final = 300.0
 _JAVA: Final = ("java", "-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -81,7 +81,7 @@ class OpenSearch:
         while time.monotonic() < deadline and self.process.poll() is None:
             if address.is_file():
                 self.url = f"http://{address.read_text()}"
-                self.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=60s")
+                self.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=280s")
                 return
             time.sleep(0.1)
         log_text = (self.folder / "node.log").read_text(errors="replace")[-3000:]

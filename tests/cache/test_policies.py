@@ -215,7 +215,7 @@ def test_requests_hit_as_in_libcachesim(name: str) -> None:
         asked = json.dumps([PEERS[name], capacity, trace.objects.tolist(), trace.sizes.tolist()])
         # A process of its own with an end: that library is known to end its process.
         run = subprocess.run(
-            [sys.executable, "-c", _PEER], input=asked, capture_output=True, text=True, timeout=120, check=True
+            [sys.executable, "-c", _PEER], input=asked, capture_output=True, text=True, timeout=600, check=True
         )
         assert Simulation(trace).hits(name, capacity).tolist() == json.loads(run.stdout.splitlines()[-1]), seed
 

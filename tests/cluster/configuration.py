@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import getpass
 import os
-import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
+
+from tests import ports as ports_of_tests
 
 #: What one node offers: containers are counted against it, nothing reserves it.
 NODE_MB = 6_144
@@ -38,14 +39,7 @@ COMMANDS = {
 
 def free_ports() -> dict[str, int]:
     """A free port for each name, all different."""
-    sockets = [socket.socket() for _ in PORTS]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return {name: one.getsockname()[1] for name, one in zip(PORTS, sockets, strict=True)}
-    finally:
-        for one in sockets:
-            one.close()
+    return dict(zip(PORTS, ports_of_tests.free_ports(len(PORTS)), strict=True))
 
 
 def write_all(

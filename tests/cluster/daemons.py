@@ -34,7 +34,7 @@ BASE = ("namenode", "datanode", "resourcemanager", "nodemanager")
 WEBAPPS = ("hdfs", "datanode", "secondary", "static", "cluster", "node")
 #: State stores, and what learns from data: every node would fetch and unpack them.
 UNUSED_JARS = ("rocksdbjni-", "spark-mllib_", "breeze", "spire", "cats-kernel_")
-DEADLINE_S = 120
+DEADLINE_S = 300
 #: Runs what follows `--` with the folders before it empty.
 _HIDE = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@"'
 _APART = ("unshare", "--mount", "sh", "-c", _HIDE, "sh", "--")

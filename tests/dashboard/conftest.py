@@ -18,6 +18,8 @@ from cmsspark.dashboard.server import Options, Server, open_server
 from tests.dashboard import stores
 
 CHROMIUM = Path("/usr/bin/chromium")
+#: Milliseconds that a page on a busy machine may need for its next step.
+PATIENCE = 300_000
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def serving(store: Path, folder: Path, **options: Any) -> Iterator[Running]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        assert server.services.keeper.wait(120), log
+        assert server.services.keeper.wait(300), log
         yield Running(server, store)
     finally:
         is_closing.set()
@@ -100,6 +102,7 @@ def _install() -> None:
 def page(chromium: Any) -> Iterator[Any]:
     """A page of a fresh browser profile; an error of its script or a refused resource fails the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    context.set_default_timeout(PATIENCE)
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,7 @@ import pytest
 
 from cmsspark.dashboard import registry
 from tests.dashboard import stores
-from tests.dashboard.conftest import Running, serving
+from tests.dashboard.conftest import PATIENCE, Running, serving
 from tests.dashboard.stores import HOSTILE, LAST, ORDINARY
 
 AXE = Path(__file__).parent / "axe-4.14.1.min.js"
@@ -83,7 +84,8 @@ def test_a_download_has_the_rows_of_the_selection(page: Any, dashboard: Running,
 def test_typing_suggests_datasets_and_the_keyboard_opens_one(page: Any, dashboard: Running) -> None:
     opened(page, dashboard, "popularity")
     page.focus("#c-q")
-    page.keyboard.type("qcd nanoaod")
+    # At once: keys with a pause between them would have suggestions of their own, which the next ones replace.
+    page.keyboard.insert_text("qcd nanoaod")
     page.wait_for_selector("#c-q-list li")
     page.keyboard.press("ArrowDown")
     assert page.get_attribute("#c-q", "aria-activedescendant") == "c-q-list-0"
@@ -110,6 +112,7 @@ def test_the_keyboard_reaches_the_content_first(page: Any, dashboard: Running) -
 
 def test_without_javascript_every_value_is_in_a_table(chromium: Any, dashboard: Running) -> None:
     context = chromium.new_context(java_script_enabled=False)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     try:
         page.goto(f"{dashboard.base}/popularity?by=stream")
@@ -119,7 +122,8 @@ def test_without_javascript_every_value_is_in_a_table(chromium: Any, dashboard: 
         assert table.is_visible() and table.locator("tbody tr").count() == 45
         page.select_option("#c-stream", "eos")
         page.get_by_role("button", name="Show").click()
-        assert "stream=eos" in page.url and page.locator("tbody th a").count() > 0
+        page.wait_for_url("**stream=eos**")
+        assert page.locator("tbody th a").count() > 0
     finally:
         context.close()
 
@@ -150,6 +154,15 @@ def accesses(rows: list[dict[str, Any]]) -> int:
     return sum(row["nacc"] for row in rows if row["stream"] != "condor")
 
 
+def stored(running: Running, rows: list[dict[str, Any]]) -> None:
+    """Store the last day, and wait until the server has seen it: it looks at the store every few seconds."""
+    run = stores.store_day(running.store, LAST, rows).name
+    end = time.monotonic() + PATIENCE / 1000
+    while running.snapshot.state.runs.get(LAST) != run:
+        assert time.monotonic() < end, running.server.services.keeper.freshness
+        time.sleep(0.05)
+
+
 def test_a_store_that_grows_is_shown_without_a_restart(page: Any, tmp_path: Path) -> None:
     store = tmp_path / "store"
     first = stores.LAST.replace(day=14)
@@ -158,12 +171,10 @@ def test_a_store_that_grows_is_shown_without_a_restart(page: Any, tmp_path: Path
         opened(page, running, "popularity")
         assert "1 stored days" in page.inner_text("footer") or "2026-01-14" in page.inner_text("footer")
         more = stores.partial_rows(LAST, count=50)
-        stores.store_day(store, LAST, more)
-        running.server.services.keeper.refresh()
+        stored(running, more)
         opened(page, running, f"popularity?from={LAST}")
         assert f"{accesses(more):,}" in page.inner_text("dl.figures")
         again = stores.partial_rows(LAST, seed=2, count=40)
-        stores.store_day(store, LAST, again)  # the day is run again
-        running.server.services.keeper.refresh()
+        stored(running, again)  # the day is run again
         page.reload()
         assert f"{accesses(again):,}" in page.inner_text("dl.figures")

@@ -27,7 +27,7 @@ def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 

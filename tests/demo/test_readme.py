@@ -53,7 +53,7 @@ def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
         "XDG_CACHE_HOME": str(place / "cache"),
     }
     return subprocess.run(
-        command, cwd=place, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=place, env={**os.environ, **environment}, capture_output=True, text=True, timeout=900, check=False
     )
 
 

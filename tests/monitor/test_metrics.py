@@ -40,7 +40,7 @@ application = spark.sparkContext.applicationId
 def count(measurement, where):
     text = f'SELECT count("value") FROM "{measurement}" WHERE {where}'
     words = urllib.parse.urlencode({"db": "spark", "q": text})
-    with urllib.request.urlopen(os.environ["INFLUXDB"] + "/query?" + words, timeout=60) as answer:
+    with urllib.request.urlopen(os.environ["INFLUXDB"] + "/query?" + words, timeout=300) as answer:
         found = __import__("json").load(answer)["results"][0].get("series")
     return found[0]["values"][0][1] if found else 0
 

@@ -34,7 +34,7 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 
 
 def connected(collector: Collector) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 60)
+    return socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 300)
 
 
 def post(collector: Collector, *headers: str, body: bytes = BATCH) -> bytes:

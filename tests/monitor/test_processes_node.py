@@ -62,7 +62,7 @@ def trees() -> Iterator[list[subprocess.Popen[str]]]:
         assert root.stdout is not None and root.stdout.readline()
     yield roots
     for root in roots:
-        root.communicate("\n", timeout=60)
+        root.communicate("\n", timeout=300)
 
 
 def node(url: str, token_file: Path, pid: int, folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -75,7 +75,7 @@ def request(url: str, body: bytes | None = None, token: str | None = TOKEN, **he
     given = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     asked = urllib.request.Request(url, body, {**given, **headers})
     try:
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=300) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -103,7 +103,7 @@ def test_two_nodes_send_their_trees_and_end_with_their_run(
     with open_processes(state) as database:
         database.put_run(WatchedRun("suite-1", 1, "here", end_ms=2, status="DONE"))
     for process in nodes:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
         assert process.returncode == 0
         assert "ended: its run has ended (DONE)" in err
     with open_processes(state) as database:
@@ -125,7 +125,7 @@ def test_what_cannot_be_sent_waits_on_disk_and_is_sent_later_once(
     try:
         # The end of the monitor is a time to send at once.
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     finally:
         collector.close()
     assert process.returncode == 0 and "kept for later" in err and "ended: a signal" in err
@@ -148,7 +148,7 @@ def test_a_monitor_that_cannot_send_at_its_end_says_what_waits_and_the_next_one_
     collector.start()
     try:
         process = node(collector.url, token_file, trees[0].pid, buffer.folder, "--ttl", "0.5")
-        assert process.communicate(timeout=60) is not None and process.returncode == 0
+        assert process.communicate(timeout=300) is not None and process.returncode == 0
     finally:
         collector.close()
     assert stored_pids(tmp_path / "state", "r") == {1}
@@ -161,7 +161,7 @@ def test_the_monitor_of_a_node_ends_with_the_process_that_it_watches(
         process = node(collector.url, token_file, root.pid, tmp_path / "buffer")
         until(lambda: bool(stored_runs(tmp_path / "state")))
         root.communicate("\n")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0 and f"process {root.pid} has ended" in err
 
 
@@ -178,7 +178,7 @@ def test_the_monitor_of_a_run_whose_collector_was_killed_ends_and_keeps_what_it_
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         words = ("--run", "suite-1", "--patience", "1")
         process = node(url, token_file, trees[0].pid, tmp_path / "buffer", *words)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 75 and "batches wait there" in err
     assert Buffer(tmp_path / "buffer").files() != []
     assert trees[0].poll() is None
@@ -189,7 +189,7 @@ def test_a_wrong_token_ends_the_monitor_with_77(
 ) -> None:
     token_file.write_text("another-token-0123456789")
     process = node(collector.url, token_file, trees[0].pid, tmp_path / "buffer")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 77 and "refuses the token" in err
     assert stored_runs(tmp_path / "state") == []
 
@@ -240,7 +240,7 @@ def test_a_batch_that_no_table_takes_is_refused_for_good(
 
 @pytest.mark.parametrize("length", ["9000000", "9" * 5000])
 def test_a_request_that_is_too_large_is_answered(collector: Collector, length: str) -> None:
-    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 60) as raw:
+    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 300) as raw:
         raw.sendall(f"POST /v1/batches HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
         raw.sendall(b"x" * 9_000_000)
         assert raw.recv(100).startswith(b"HTTP/1.1 413")

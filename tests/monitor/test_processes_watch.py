@@ -26,7 +26,7 @@ from cmsspark.store.state_database import make_private
 #: A Python driver that grows by 60 MB while nothing else runs, and a worker of it that stays as it is.
 GROWS = """
 import subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 sys.stdin.readline()
 kept = [bytearray(b"x") * 10_000_000 for _ in range(6)]
 print("grown", flush=True)
@@ -38,7 +38,7 @@ worker.kill()
 SMALL = "SELECT 1 FROM ProcessMonitor WHERE role = 'python_driver' AND pss_bytes > 0"
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not happen in time"
@@ -77,7 +77,7 @@ def test_a_python_driver_that_grows_is_visible_in_the_table_of_processes(tmp_pat
     until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, grown) != [])
     # Of a process that ends while it is sampled some figures are missing: samples until here have all.
     ((last_ms,),) = rows(tmp_path, "SELECT max(time_ms) FROM ProcessMonitor")
-    root.communicate("", timeout=60)
+    root.communicate("", timeout=300)
     watch.end(root.returncode)
     until(lambda: not psutil.pid_exists(watch.pid))
     (run,) = rows(tmp_path, "SELECT run, status, exit_code, root_pid, job FROM Runs WHERE end_ms > start_ms")
@@ -104,10 +104,10 @@ def test_the_monitor_of_a_killed_run_ends_and_leaves_no_process(tmp_path: Path, 
     until(lambda: (tmp_path / FILE).exists() and rows(tmp_path, "SELECT 1 FROM ProcessMonitor") != [])
     worker = psutil.Process(root.pid).children()[0]
     root.send_signal(number)
-    root.wait(60)
+    root.wait(300)
     until(lambda: not psutil.pid_exists(watch.pid))
     worker.kill()
-    root.communicate(timeout=60)
+    root.communicate(timeout=300)
     # Nobody told an exit code: the process that waits for the run was killed, too.
     os.close(watch.channel)
     assert rows(tmp_path, "SELECT status, exit_code FROM Runs") == [("ENDED", None)]
@@ -115,7 +115,7 @@ def test_the_monitor_of_a_killed_run_ends_and_leaves_no_process(tmp_path: Path, 
 
 def test_a_run_that_ends_in_a_moment_is_not_watched_and_nothing_is_written(tmp_path: Path) -> None:
     root, watch = started(tmp_path, "pass")
-    root.communicate(timeout=60)
+    root.communicate(timeout=300)
     watch.end(0)
     until(lambda: not psutil.pid_exists(watch.pid))
     assert not (tmp_path / FILE).exists() or rows(tmp_path, "SELECT count(*) FROM Runs")[0][0] <= 1
@@ -125,7 +125,7 @@ def test_a_watch_that_cannot_write_does_not_concern_the_run(tmp_path: Path) -> N
     file = tmp_path / "no-folder"
     file.write_text("")
     root, watch = started(file, "import time; time.sleep(0.5)")
-    root.communicate(timeout=60)
+    root.communicate(timeout=300)
     watch.end(root.returncode)
     assert root.returncode == 0
     until(lambda: not psutil.pid_exists(watch.pid))
@@ -135,7 +135,7 @@ def test_command_lines_are_stored_once_and_without_secrets(tmp_path: Path) -> No
     root, watch = started(tmp_path, "input()", "--password", "hunter2")
     query = "SELECT long_command FROM ProcessMonitor"
     until(lambda: (tmp_path / FILE).exists() and len(rows(tmp_path, query)) > 2)
-    root.communicate("\n", timeout=60)
+    root.communicate("\n", timeout=300)
     watch.end(0)
     until(lambda: not psutil.pid_exists(watch.pid))
     lines = rows(tmp_path, query)
@@ -172,9 +172,14 @@ def test_a_worker_stays_in_the_tree_when_its_parent_ends() -> None:
         grandchild = int(root.stdout.readline())
         sampler = TreeSampler("x", [root.pid])
         assert {sample.pid for sample in sampler.sample()} >= {root.pid, grandchild}
-        psutil.Process(grandchild).parent().kill()  # type: ignore[union-attr]
+        parent = psutil.Process(grandchild).ppid()
+        psutil.Process(parent).kill()
+        # On some systems it is not the first process that adopts it.
         until(
-            lambda: grandchild in {sample.pid for sample in sampler.sample()} and psutil.Process(grandchild).ppid() == 1
+            lambda: (
+                grandchild in {sample.pid for sample in sampler.sample()}
+                and psutil.Process(grandchild).ppid() not in (parent, root.pid)
+            )
         )
         assert sampler.sample()[-1].pid == grandchild
         psutil.Process(grandchild).kill()
@@ -205,7 +210,7 @@ def test_a_child_is_seen_in_the_next_sample_also_between_looks_at_all_processes(
     assert sampler.ticks % 3 != 0
     assert {sample.pid for sample in sampler.sample()} == {root.pid, child.pid}
     child.kill()
-    root.communicate(timeout=60)
+    root.communicate(timeout=300)
 
 
 def test_pages_are_walked_again_when_memory_has_changed_and_not_before() -> None:
@@ -220,7 +225,7 @@ def test_pages_are_walked_again_when_memory_has_changed_and_not_before() -> None
     after = [sampler.sample()[0] for _ in range(3)]
     assert [sample.pss_bytes is not None for sample in after] == [False, False, True]
     assert (after[2].pss_bytes or 0) > 30_000_000
-    root.communicate("\n", timeout=60)
+    root.communicate("\n", timeout=300)
 
 
 def test_a_script_that_becomes_a_program_late_has_the_role_of_the_program() -> None:
@@ -235,7 +240,7 @@ def test_a_script_that_becomes_a_program_late_has_the_role_of_the_program() -> N
     sample = sampler.sample()[0]
     assert (sample.pid, sample.role) == (root.pid, "java_driver") and sample.short_command.startswith("java")
     root.kill()
-    root.communicate(timeout=60)
+    root.communicate(timeout=300)
 
 
 def test_a_jvm_that_starts_a_program_counts_once() -> None:
@@ -248,7 +253,7 @@ def test_a_jvm_that_starts_a_program_counts_once() -> None:
         assert [(sample.pid, sample.role) for sample in sampler.sample()] == [(root.pid, "java")]
     copy.kill()
     root.kill()
-    root.communicate(timeout=60)
+    root.communicate(timeout=300)
 
 
 def test_the_oldest_runs_go_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

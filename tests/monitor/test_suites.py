@@ -45,7 +45,7 @@ def suite_file(folder: Path, steps: str, more: str = "") -> Path:
 def perf(state: Path, *words: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CLI, "perf", *words]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(state)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ, cwd=state, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environ, cwd=state, check=False)
     assert check is None or ended.returncode == check, ended.stdout + ended.stderr
     return ended
 
@@ -107,15 +107,16 @@ def test_a_broken_limit_is_65_and_a_failed_step_has_its_own_code(tmp_path: Path)
 
 
 def test_an_interrupted_suite_leaves_no_process(tmp_path: Path) -> None:
-    child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
+    child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
     steps = f'  - {{name: a, command: ["{{python}}", -c, "{child}"]}}\n'
     command = [sys.executable, "-c", CLI, "perf", "run", str(suite_file(tmp_path, steps))]
     environ = {**os.environ, "CMSSPARK_STATE_DIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
-        until(lambda: len(psutil.Process(process.pid).children(recursive=True)) >= 2)
+        # The guard, the step, and what the step started.
+        until(lambda: len(psutil.Process(process.pid).children(recursive=True)) >= 3)
         below = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode == 75
     until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in below))
     with open_processes(tmp_path) as database:
@@ -134,11 +135,11 @@ def test_nodes_are_watched_for_the_run_and_their_monitors_end_with_it(tmp_path: 
     hosts = ", ".join(f'"{tree.pid}"' for tree in trees)
     # The step ends when both nodes were heard.
     waits = (
-        "import sqlite3, time\\ndb = sqlite3.connect('{suite_folder}/processes.sqlite')\\n"
+        "import sqlite3, time\\ndb = sqlite3.connect('{suite_folder}/processes.sqlite', timeout=300)\\n"
         "while db.execute('SELECT count(DISTINCT pid) FROM ProcessMonitor "
         f"WHERE pid IN ({trees[0].pid}, {trees[1].pid})').fetchone()[0] < 2: time.sleep(0.1)"
     )
-    steps = f'  - {{name: a, timeout_seconds: 60, command: ["{{python}}", -c, "{waits}"]}}\n'
+    steps = f'  - {{name: a, timeout_seconds: 300, command: ["{{python}}", -c, "{waits}"]}}\n'
     more = f"nodes:\n  hosts: [{hosts}]\n  start: {start}\n  token_file: token\n"
     try:
         ended = perf(tmp_path, "run", str(suite_file(tmp_path, steps, more)))

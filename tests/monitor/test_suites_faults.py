@@ -128,10 +128,12 @@ def marked(run: str = "") -> list[psutil.Process]:
 
 def test_what_a_step_leaves_is_ended_and_named_also_daemons(tmp_path: Path) -> None:
     # The second one is in a session of its own and has no parent any more.
-    text = "sleep 600 & setsid -f sleep 600; exit 0"
+    daemon = "import sys, time; open(*sys.argv[1:]); time.sleep(600)"
+    # The step ends when the daemon is at work: a process that is about to start its program has no environment yet.
+    text = f'sleep 600 & setsid -f "{{python}}" -c "{daemon}" {{folder}}/up w; '
+    text += "until [ -e {folder}/up ]; do sleep 0.1; done"
     ended = perf(tmp_path, "run", str(suite_file(tmp_path, f"  - {{name: a, command: [sh, -c, '{text}']}}\n")))
-    # A fork that has not started its program yet has another name.
-    assert re.search(r"a left 2 processes, which are ended: ((sleep|sh|setsid) \(\d+\)(, )?){2}$", ended.stderr, re.M)
+    assert re.search(r"a left 2 processes, which are ended: ((sleep|python\S*) \(\d+\)(, )?){2}$", ended.stderr, re.M)
     with open_processes(tmp_path) as database:
         run = database.runs()[0].run
         assert [entry.type for entry in database.log(run)] == ["mark", "mark", "info"]
@@ -148,7 +150,7 @@ def test_ctrl_c_ends_a_step_that_ignores_it_and_what_it_started(tmp_path: Path) 
         run = process.stderr.readline().split()[1]
         until(lambda: len(marked(run)) >= 2)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode != 0 and not (tmp_path / "b").exists()
     assert marked(run) == []
     with open_processes(tmp_path) as database:

@@ -18,7 +18,8 @@ from cmsspark.training.k8s_backend import K8sBackend
 from cmsspark.training.launch import WorkerFailed
 from cmsspark.training.run_folder import RunFolder
 from cmsspark.training.spec import Secret, TrainingRun
-from tests.kubernetes import NOBODY, Kubelet, KubeServer, free_port
+from tests.kubernetes import NOBODY, Kubelet, KubeServer
+from tests.ports import free_port
 from tests.training.cluster import Cluster, Fate, container, key, really_runs, runs
 from tests.training.scripts import launched, run_of
 

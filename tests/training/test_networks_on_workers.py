@@ -115,6 +115,8 @@ def test_an_interrupted_launcher_leaves_nothing_in_spark(spark: Any, tmp_path: P
         launched(tmp_path, run, Interrupted(session=spark), lines)
     assert len(children(lines)) == 2
     assert not [pid for pid in children(lines) if is_running(pid)]
+    # Spark enters the end of a stage into its status some time after the stage has ended.
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert spark.sparkContext.statusTracker().getActiveStageIds() == []
 
 
