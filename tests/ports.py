@@ -14,7 +14,7 @@ _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST: Final = 20_000
 #: The end of the ports that the kernel gives to no client, and to no server that asks for any port.
 _END: Final = int(_RANGE.read_text().split()[0]) if _RANGE.is_file() else 0
-#: Each worker of pytest-xdist has its own half of them. It begins anywhere there, as two runs of tests may go on at once.
+#: Each worker of pytest-xdist has its own half. It begins anywhere there, as two runs of tests may go on at once.
 _HALF: Final = max(0, _END - _FIRST) // 2
 _LOWEST: Final = _FIRST + _HALF * (os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0")
 #: Not the common generator, which tests seed.

@@ -23,7 +23,8 @@ from cmsspark.publish.document_schemas import document_schema
 from cmsspark.publish.documents import canonical
 from cmsspark.publish.sink import RejectedError, RetryableError
 from cmsspark.publish.sinks.http import HttpSink, HttpTimeouts
-from tests.activemq import Certificates, free_port
+from tests.activemq import Certificates
+from tests.ports import free_port
 from tests.publish.days import Clock
 from tests.publish.fake_http import Answer, FakeServer, http_server
 

@@ -21,7 +21,8 @@ from cmsspark.publish.credentials import Broker
 from cmsspark.publish.publisher import Publisher, RetryPolicy
 from cmsspark.publish.sinks.stomp import StompSink
 from cmsspark.publish.stomp_login import StompTimeouts
-from tests.activemq import Certificates, free_port
+from tests.activemq import Certificates
+from tests.ports import free_port
 from tests.publish.days import Clock, fill, outbox_in, row
 from tests.publish.fake_broker import FakeBroker, Faults
 

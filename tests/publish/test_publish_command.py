@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cmsspark.store import run_history
-from tests.activemq import free_port
+from tests.ports import free_port
 from tests.publish.days import DAY, MANIFEST, rows, store_day
 from tests.publish.days import row as one
 from tests.publish.fake_broker import Faults, broker

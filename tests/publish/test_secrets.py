@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.activemq import Certificates, free_port
+from tests.activemq import Certificates
 from tests.planted import leaks, run_watched
+from tests.ports import free_port
 from tests.publish.days import row, rows, store_day
 from tests.publish.fake_broker import Faults, broker
 from tests.publish.fake_http import Answer, http_server

@@ -20,7 +20,8 @@ from cmsspark.publish.publisher import Publisher, RetryPolicy
 from cmsspark.publish.sink import RejectedError, RetryableError
 from cmsspark.publish.sinks.stomp import StompSink
 from cmsspark.publish.stomp_login import StompTimeouts
-from tests.activemq import Certificates, free_port
+from tests.activemq import Certificates
+from tests.ports import free_port
 from tests.publish.days import Clock, fill, ids, outbox_in, rows
 from tests.publish.fake_broker import FakeBroker, Faults, broker
 

@@ -14,8 +14,9 @@ from cmsspark.errors import InputMissing, NotAllowed, NotReady, SettingsError, U
 from cmsspark.publish.search_client import SearchClient
 from cmsspark.publish.search_index import SearchIndex, of_type
 from cmsspark.publish.search_server import SearchServer, index_names, search_server
-from tests.activemq import Certificates, free_port
+from tests.activemq import Certificates
 from tests.opensearch import OpenSearch
+from tests.ports import free_port
 from tests.publish.days import Clock
 from tests.publish.search_proxy import PREFIX, Instead, search_proxy
 from tests.publish.test_publish_command import Place
