@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, OutputError
 
@@ -86,6 +86,21 @@ def local_path(location: str) -> str:
     if rest.startswith("//"):
         rest = "/" + rest[2:].split("/", 1)[-1] if not rest.startswith("///") else rest[2:]
     return unquote(rest)
+
+
+def absolute(location: str) -> str:
+    """The location as it reads from any folder: local ones as absolute paths, URIs without a slash at their end."""
+    return str(Path(local_path(location)).absolute()) if is_local(location) else location.rstrip("/")
+
+
+def is_same_place(first: str, second: str) -> bool:
+    """Whether two locations name one folder. ``hdfs:/x`` is ``hdfs://nn/x``: it lacks the name of the default."""
+    if is_local(first) or is_local(second):
+        local = is_local(first) and is_local(second)
+        return local and Path(local_path(first)).resolve() == Path(local_path(second)).resolve()
+    one, other = urlsplit(absolute(first)), urlsplit(absolute(second))
+    names = {one.netloc, other.netloc} - {""}
+    return (one.scheme, one.path) == (other.scheme, other.path) and len(names) <= 1
 
 
 class LocalFiles:

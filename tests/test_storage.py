@@ -12,7 +12,7 @@ import pytest
 from cmsspark.errors import InputMissing, OutputError, SettingsError, UsageError
 from cmsspark.file_systems import files_for
 from cmsspark.hadoop import HadoopFiles
-from cmsspark.storage import Files, LocalFiles, is_local, join, local_path
+from cmsspark.storage import Files, LocalFiles, absolute, is_local, is_same_place, join, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +31,28 @@ if TYPE_CHECKING:
 )
 def test_parts_are_joined_by_single_slashes(base: str, parts: list[str], wanted: str) -> None:
     assert join(base, *parts) == wanted
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("store", "/here/store", True),
+        ("file:///here/store/", "store", True),
+        ("store", "/elsewhere/store", False),
+        ("hdfs://nn/cms/", "hdfs://nn/cms", True),
+        ("hdfs:///cms", "hdfs://nn/cms", True),
+        ("hdfs://other/cms", "hdfs://nn/cms", False),
+        ("s3a://bucket/cms", "hdfs://bucket/cms", False),
+        ("/cms", "hdfs:///cms", False),
+    ],
+)
+def test_two_locations_are_compared_as_places(
+    first: str, second: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = (location.replace("/here", str(tmp_path)) for location in (first, second))
+    assert is_same_place(first, second) is same
+    assert is_same_place(absolute(first), second) is same
 
 
 @pytest.mark.parametrize(

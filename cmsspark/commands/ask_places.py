@@ -19,6 +19,7 @@ from cmsspark.storage import Files
 if TYPE_CHECKING:
     import polars as pl
 
+_NAMES_OF: Final = {"site_tier": "site tier", "site_name": "site", "data_tier": "data tier"}
 _SUMS: Final = ("replica_bytes", "replica_file_count", "replica_events", "events", "dataset_count", "site_count")
 
 
@@ -41,8 +42,8 @@ class Choice:
         """The choice as JSON."""
         return {"tier": self.tier, "site": self.site, "data_tier": self.data_tier, "kind": self.kind}
 
-    def filter(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows that match. Raises InputMissing (66) with similar names for an unknown name."""
+    def filter(self, rows: pl.DataFrame, where: str) -> pl.DataFrame:
+        """The rows that match. Raises InputMissing (66) with similar names for an unknown name; ``where`` they are."""
         from cmsspark.kernel.rollup import matches
 
         criteria = {
@@ -57,10 +58,13 @@ class Choice:
             names = [name for name in rows[column].unique().to_list() if name is not None]
             matching = [name for name in names if matches(name, [wanted])]
             if not matching and column != "kind":
-                near = nearest(wanted, names) or sorted(names)[:10]
+                near = nearest(wanted, names)
+                some = ", ".join(near or sorted(names)[:10])
+                more = f" and {len(names) - 10} more" if not near and len(names) > 10 else ""
                 raise InputMissing(
-                    f"there is no {column.replace('_', ' ')} {wanted}",
-                    found=", ".join(near) or "none",
+                    f"there is no {_NAMES_OF[column]} {wanted!r}",
+                    where=where,
+                    found=f"nearest: {some}" if near else some + more or "none",
                     next_step="name one of these, or a pattern",
                 )
             rows = rows.filter(rows[column].is_in(matching))
@@ -78,13 +82,13 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
     if choice.tier is None and choice.site is None:
         raise UsageError("a tier or a site is needed", next_step="give --tier T2, or --site T2_CH_CERN")
     table = "site_tier_usage"
-    if choice.site:
+    if choice.site is not None:
         as_of, stored, table = newest_replicas(files, fout, day)
     else:
         as_of, stored = newest(files, fout, table, day)
-    if choice.site:
+    if choice.site is not None:
         columns = ["site_name", "site_tier", "kind", "data_tier", "dataset_name", "present_bytes", "present_file_count"]
-        rows = choice.filter(_frame(files, stored, table, columns))
+        rows = choice.filter(_frame(files, stored, table, columns), f"{fout}, {table} of {as_of}")
         rows = rows.filter((pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0))
         frame = rows.group_by("kind", "data_tier").agg(
             pl.col("present_bytes").cast(pl.Int128).sum().alias("replica_bytes"),
@@ -93,9 +97,8 @@ def what_lies_at(files: Files, fout: str, choice: Choice, day: date | None) -> A
             pl.col("site_name").n_unique().cast(pl.Int64).alias("site_count"),
         )
     else:
-        frame = choice.filter(_frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])).drop(
-            "site_tier"
-        )
+        rows = _frame(files, stored, table, ["site_tier", "kind", "data_tier", *_SUMS])
+        frame = choice.filter(rows, f"{fout}, {table} of {as_of}").drop("site_tier")
     frame = frame.sort("replica_bytes", "kind", "data_tier", descending=[True, False, False], nulls_last=True)
     total = _total(frame["replica_bytes"])
     facts = [f"{volume(total)} in {int(frame['replica_file_count'].sum()):,} files; every replica counts"]
@@ -118,7 +121,8 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
 
     as_of, stored, table = newest_replicas(days.files, days.fout, day)
     columns = ["dataset_name", "site_name", "kind", "site_tier", "data_tier", "present_bytes", "newest_replica_ms"]
-    replicas = choice.filter(_frame(days.files, stored, table, columns)).filter(pl.col("present_bytes") > 0)
+    rows = _frame(days.files, stored, table, columns)
+    replicas = choice.filter(rows, f"{days.fout}, {table} of {as_of}").filter(pl.col("present_bytes") > 0)
     read = _read(days)
     rows = (
         replicas.join(read, on=["dataset_name", "site_name"], how="anti")

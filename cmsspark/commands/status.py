@@ -18,7 +18,7 @@ from cmsspark.pipeline.job_index import JOBS
 from cmsspark.pipeline.options import DayType, settings_of, store_options
 from cmsspark.plurals import number_of
 from cmsspark.reports.terminal import Coloured, echo_table, printable
-from cmsspark.storage import is_local, local_path
+from cmsspark.storage import is_local, is_same_place, local_path
 from cmsspark.store.day_states import NO_RESULT, WORDS, Cell, cell, is_lost, table
 from cmsspark.store.run_history import Run, State
 
@@ -33,15 +33,21 @@ def command(count: int, last: date | None, as_json: bool, fout: str | None, sett
     until = last or days.today() - timedelta(days=1)
     span = [until - timedelta(days=back) for back in range(count - 1, -1, -1)]
     settings = settings_of(settings_file)
+    store = fout or settings.store
+    # A run into another store says nothing about this one. Where there is no store, all that is known is shown.
+    own = store if store and not (is_local(store) and not Path(local_path(store)).is_dir()) else None
     with history_of(settings, fout) as history:
         # Runs of periods have no single day: cmsspark periods lists them.
         runs = [run for run in history.runs(first=span[0], last=until) if not run.details.period]
         published = history.published(span[0], until)
-        stored = history.stored_days()
-    if (note := _store_note(fout or settings.store, has_runs=bool(runs))) is not None:
+        stored = history.stored_days(own)
+    if own is not None:
+        places = {place for place in {run.store for run in runs} if is_same_place(place, own)}
+        runs = [run for run in runs if run.store in places]
+    if (note := _store_note(store, has_runs=bool(runs))) is not None:
         click.echo(note, err=True)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)] or ["data_aggregation"]
-    records = DailyState(settings.state_dir, fout or settings.store).read().days
+    records = DailyState(settings.state_dir, store).read().days
     jobs += [job for job in JOBS if job not in jobs and any(split_key(key)[1] == job for key in records)]
     cells = table(span, jobs, runs, published)
     for key, record in records.items():

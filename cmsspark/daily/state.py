@@ -19,7 +19,7 @@ import msgspec
 
 from cmsspark import clock
 from cmsspark.errors import NotAllowed, OutputError
-from cmsspark.storage import is_local, local_path
+from cmsspark.storage import absolute
 
 FILE: Final = "daily.json"
 #: Stands before what follows from too many failures, which is no other trouble.
@@ -103,7 +103,7 @@ class DailyState:
 
     def __init__(self, state_dir: Path, store: str | None) -> None:
         self.path = state_dir / FILE
-        self.store = None if store is None else _absolute(store)
+        self.store = None if store is None else absolute(store)
 
     def read(self) -> StoreState:
         """The state; an empty one where there is none or it is damaged. Raises NotAllowed (77)."""
@@ -147,10 +147,6 @@ class DailyState:
             with suppress(OSError):
                 aside.unlink()
             raise
-
-
-def _absolute(store: str) -> str:
-    return str(Path(local_path(store)).absolute()) if is_local(store) else store.rstrip("/")
 
 
 def _load(path: Path, set_aside: bool = False) -> _StateFile:

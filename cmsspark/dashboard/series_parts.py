@@ -22,10 +22,13 @@ _X: Final = {"day": "Day (UTC)", "week": "ISO week, by its Monday (UTC)", "month
 
 
 def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str) -> Chart:
-    """The chart of a series: stacked where its groups add up, else lines."""
+    """The chart of a series: stacked where its groups add up, else lines.
+
+    Of one step the groups are bars: a stack without areas shows points at sums that read as values.
+    """
     label, unit, factor = MEASURES[measure]
     labels = [label_of(day, chosen.step) for day in series.buckets]
-    is_stack = series.is_additive and len(series.values) > 1
+    is_stack = series.is_additive and len(series.values) > 1 and len(labels) > 1
     has_any = [any(value is not None for value in column) for column in zip(*series.values.values(), strict=True)]
     # In a stack a group without a value lies flat; where no group has one, no day is stored.
     values = {
@@ -46,7 +49,7 @@ def chart_of(name: str, series: Series, measure: str, chosen: Selection, by: str
     return Chart(
         name,
         f"{label} by {STEPS[chosen.step][1]}",
-        "stack" if is_stack else "line",
+        "bar" if len(labels) == 1 else "stack" if is_stack else "line",
         labels,
         values if by != "all" or not values else {label: next(iter(values.values()))},
         "" if unit == "h" else unit,

@@ -171,6 +171,8 @@ def publish_table(request: PublishRequest, table: str, *, resume: bool = False) 
     progress = Progress(0, sys.stderr)
     spec, sink = _open_sink(request, table, lambda text: progress.log(text))
     state_dir = request.settings.state_dir
+    if not resume:
+        stored_table_of(request, spec.table.name)  # a day that is not stored leaves no outbox
     name = sink.outbox_name(state_dir)
     with Outbox(state_dir, name, table, spec.period).held() as outbox:
         for note in outbox.notes:

@@ -19,7 +19,7 @@ from cmsspark.errors import CmssparkError, Exit, as_ours
 from cmsspark.manifests import Manifest
 from cmsspark.periods import Interval, Period, first_day
 from cmsspark.pipeline import failure_report
-from cmsspark.storage import Files
+from cmsspark.storage import Files, absolute
 from cmsspark.store import lease, process_identity, results, run_history
 from cmsspark.store.lease import Lease
 from cmsspark.store.run_history import Published, Run, State
@@ -128,7 +128,7 @@ def _begun(run_context: RunContext) -> Run:
     began = run_context.began
     name = clock.new_run_id(int(began * 1000))
     interval = run_context.interval
-    run = Run(name, run_context.job, first_day(interval), State.RUNNING, run_context.fout, int(began * 1000))
+    run = Run(name, run_context.job, first_day(interval), State.RUNNING, absolute(run_context.fout), int(began * 1000))
     details = {"period": interval.isoformat()} if isinstance(interval, Period) else {}
     process = process_identity.identity()
     if (measured_run := measured.measured_run()) is not None:
@@ -176,7 +176,7 @@ def from_manifest(manifest: Manifest, fout: str) -> Run:
     """A run as its manifest describes it. Raises ValueError where the manifest does not name its run and its day."""
     stored, seconds = manifest.rows_run, manifest.seconds
     began_ms = clock.run_began_ms(stored)
-    run = Run(stored, manifest.job, date.fromisoformat(manifest.day), State.DONE, fout, 0, exit_code=0)
+    run = Run(stored, manifest.job, date.fromisoformat(manifest.day), State.DONE, absolute(fout), 0, exit_code=0)
     ended_ms = began_ms if seconds is None else began_ms + int(1000 * seconds)
     return replace(run, began_ms=began_ms, ended_ms=ended_ms, seconds=seconds, **_fields_of(manifest))
 

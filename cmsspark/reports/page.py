@@ -290,7 +290,9 @@ def _dumps(report: Mapping[str, Any]) -> str:
 def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Sections that only some days have."""
     if prefixes := by_prefix(report):
-        yield _section("Not in DBS", _ABOUT_PREFIXES, _prefixes(prefixes, [stream["stream"] for stream in streams]))
+        # Jobs log their dataset: a stream without names of files has no column of noughts.
+        named = [stream["stream"] for stream in streams if stream["unmatched_prefixes"]]
+        yield _section("Files that are not in DBS", _ABOUT_PREFIXES, _prefixes(prefixes, named))
     if quarantine := report.get("quarantine"):
         yield _section("Malformed records", "", _quarantine(quarantine))
     drift = [
@@ -314,7 +316,8 @@ def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) ->
 
 
 _ABOUT_PREFIXES: Final = (
-    "Records of files that are not in DBS, by prefix of the name. Prefixes end before parts that may name a person."
+    "Records of the bins user or group file, temporary file and not in DBS together, by prefix of the file's name. "
+    "Prefixes end before parts that may name a person."
 )
 
 

@@ -49,7 +49,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from _section("joins, rows in = rows out", [_join(join) for join in report["joins"]])
     yield from _section("inputs", [*_inputs(streams), *_dumps(report)])
-    yield from _section("not in DBS: prefixes of names", list(_prefixes(report)))
+    heading = "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix"
+    yield from _section(heading, list(_prefixes(report)))
     yield from _section("fields that differ from the schema", [line for stream in streams for line in _drift(stream)])
     yield from _section("records of other days", [line for stream in streams for line in _other_days(stream)])
     yield from _section("malformed records", _quarantine(report.get("quarantine")))

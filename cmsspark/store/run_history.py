@@ -18,6 +18,7 @@ from typing import Any, Final
 from cmsspark import clock
 from cmsspark.errors import DataError, Exit, OutputError, UsageError
 from cmsspark.manifests import Manifest
+from cmsspark.storage import is_same_place
 from cmsspark.store import process_identity
 from cmsspark.store.state_database import StateDatabase, make_private
 
@@ -161,13 +162,14 @@ class RunHistory(StateDatabase):
             ).fetchall()
         return [_run(row) for row in rows]
 
-    def stored_days(self) -> dict[str, list[date]]:
-        """The days with a stored result by job, in order; periods are left out."""
+    def stored_days(self, store: str | None = None) -> dict[str, list[date]]:
+        """The days with a result in the store by job, in order; without ``store``, in any. Periods are left out."""
         stored: dict[str, list[date]] = {}
         with self._guard():
-            query = "SELECT DISTINCT job, day FROM runs WHERE state = ? ORDER BY job, day"
+            query = "SELECT DISTINCT job, day, store FROM runs WHERE state = ? ORDER BY job, day"
             rows = self._db.execute(query, (State.DONE,)).fetchall()
-        for job, day in rows:
+        own = {place for place in {row[2] for row in rows} if store is None or is_same_place(place, store)}
+        for job, day in dict.fromkeys((job, day) for job, day, place in rows if place in own):
             stored.setdefault(job, []).append(date.fromisoformat(day))
         return stored
 

@@ -209,7 +209,9 @@ def test_what_nobody_knows_is_refused_with_the_nearest_names(place: Path) -> Non
     assert "nearest: /ZMM/Run2026A-v1/AOD" in fails(InputMissing, place, "who-reads", "/ZMM/Run2026B-v1/AOD")
     assert "T2_CH_CERN" in fails(InputMissing, place, "what-is-read-at", "T2_CH_CERM")
     assert "T2_CH_CERN" in fails(InputMissing, place, "who-reads", "/ZMM/*/AOD", "--site", "T2_CH_CER")
-    assert "T2" in fails(InputMissing, place, "what-lies-at", "--tier", "T9")
+    told = fails(InputMissing, place, "what-lies-at", "--tier", "T9")
+    assert "T2" in told and "site_tier_usage of 20" in told and str(place) in told
+    assert "there is no site ''" in fails(InputMissing, place, "what-lies-at", "--site", "", "--tier", "T2")
     assert "AOD" in fails(InputMissing, place, "what-lies-at", "--tier", "T2", "--data-tier", "AODD")
     assert "others" in fails(InputMissing, place, "who-reads", "/qqqqqqq/*")
 

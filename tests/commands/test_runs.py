@@ -172,6 +172,32 @@ def test_status_says_that_there_is_no_store_where_it_was_asked_for_one(place: Pl
     assert f"there is no store in {place.fout}" in place.cmsspark("status").stderr
 
 
+def test_status_finds_a_result_that_a_run_stored_by_a_relative_path(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `bin/demo` does: `run_spark … --fout demo-cms/store`, and then a look from another folder."""
+    monkeypatch.chdir(place.folder)
+    place.fout = "store"
+    work(Path(), LocalFiles(), "rows")
+    monkeypatch.chdir("/")
+    place.fout = str(place.folder / "store")
+    assert place.word() == "done"
+    (run,) = [json.loads(line) for line in place.cmsspark("runs", "--json").stdout.splitlines()]
+    assert run["store"] == place.fout
+
+
+def test_status_is_of_one_store_whatever_was_run_into_others(place: Place) -> None:
+    place.work()
+    place.fout = str(place.folder / "other")
+    place.fail(DataError("too much is malformed", where="here"))
+    assert place.word() == "done"
+    later = DAY + timedelta(days=1)
+    with run_history.open_history(place.state) as book:
+        book.put(replace(entry(State.DONE, 1), day=later, store=place.fout))
+    assert place.word(later) == "-"
+    assert later.isoformat() not in place.cmsspark("status", "--to", DAY.isoformat()).stdout
+
+
 def test_every_word_of_status_is_explained_below_it(place: Place) -> None:
     place.work()
     told = place.cmsspark("status", "--to", "2026-01-15").stdout

@@ -114,6 +114,14 @@ def test_a_dry_run_prints_documents_and_leaves_nothing(place: Place) -> None:
     assert not (place.folder / "state").exists()
 
 
+def test_a_day_that_is_not_stored_leaves_nothing(place: Place) -> None:
+    place.store(rows(3))
+    refused = place("publish", "--date", "20260114")
+    assert refused.returncode == 66 and "days 2026-01-15" in refused.stderr
+    assert not list((place.folder / "state").rglob("2026-01-14"))
+    assert "2026-01-14" not in place("outbox", "list").stdout
+
+
 def test_bad_rows_end_in_3_and_all_others_are_confirmed(place: Place) -> None:
     place.store([one(0), one(1, nacc=-1), one(2)])
     done = place.publish()

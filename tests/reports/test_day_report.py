@@ -91,6 +91,14 @@ def test_where_the_join_is_sparks_prefixes_are_not_known() -> None:
     assert told["streams"][0]["unmatched_prefixes"] is None
 
 
+def test_a_stream_that_logs_no_names_of_files_has_no_column_of_prefixes() -> None:
+    """The stream condor has records that are not in DBS, and no prefix of them: 0 would say that it has none."""
+    counts = {"aaa": bins(), "condor": bins()}
+    told = report(manifest(reconciliation=counts, unmatched_prefixes={"aaa": [["/store/user/*", 2]]}))
+    section = page(told).partition("Files that are not in DBS")[2].partition("</table>")[0]
+    assert "/store/user/*" in section and "aaa" in section and "condor" not in section
+
+
 def test_a_job_without_streams_has_a_report() -> None:
     dumps = {"job": "dbs_phedex", "day": "2026-01-15", "run": "r", "tables": {"dbs_phedex": {"rows": 3}}}
     told = report(Manifest.of(dumps))
