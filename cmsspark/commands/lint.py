@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -88,13 +88,17 @@ def _line(place: tuple[int, int]) -> str:
     return f"cell {place[0]}:{place[1]}" if place[0] else str(place[1])
 
 
+#: Folders in a folder of scripts: copies of notebooks, and packages of an environment.
+_NOT_OURS: Final = {".ipynb_checkpoints", "site-packages"}
+
+
 def _files(scripts: tuple[str, ...]) -> list[Path]:
     found: list[Path] = []
     for name in scripts:
         path = Path(name)
         if path.is_dir():
             files = [*path.rglob("*.py"), *path.rglob("*.ipynb")]
-            inside = sorted(file for file in files if ".ipynb_checkpoints" not in file.parts)
+            inside = sorted(file for file in files if not _NOT_OURS.intersection(file.relative_to(path).parts))
             if not inside:
                 raise InputMissing(
                     "a folder with scripts is wanted",

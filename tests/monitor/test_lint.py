@@ -141,8 +141,9 @@ def test_a_notebook_is_read_by_cells_and_its_magics_are_no_python(tmp_path: Path
     (tmp_path / "one.ipynb").write_text(
         notebook(first, "%%sql\nselect ' from\n", "%%time\nfor i in range(3):\n    %time x\n    df.count()\n", "")
     )
-    (tmp_path / ".ipynb_checkpoints").mkdir()
-    (tmp_path / ".ipynb_checkpoints" / "one.ipynb").write_text("never read")
+    for folder in (".ipynb_checkpoints", "venv/lib/python3.11/site-packages"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "one.ipynb").write_text("never read")
     done = run(str(tmp_path))
     assert done.return_value == 65 and "one.ipynb:cell 4:4:8: SPK101 an action in a loop" in done.stdout
     (problem,) = map(json.loads, run(str(tmp_path), "--json").stdout.splitlines())

@@ -119,7 +119,7 @@ def _skipped(index: RunIndex) -> list[Table]:
 
 def _reconciliation(index: RunIndex) -> Table:
     columns = [Column("day", "Day"), Column("stream", "Stream"), Column("read", "Records read", "count")]
-    columns += [Column(name, label.capitalize(), "count") for name, label in BINS.items()]
+    columns += [Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()]
     columns += [Column("matched_share", "Matched", "share"), Column("is_reconciled", "Adds up", "yes")]
     rows = []
     for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
@@ -243,7 +243,7 @@ def _details(run: Run) -> list[Section]:
     bins = run.details.reconciliation
     if bins:
         heads = [Column("stream", "Stream"), Column("read", "Records read", "count")]
-        heads += [Column(name, label.capitalize(), "count") for name, label in BINS.items()]
+        heads += [Column(name, label[0].upper() + label[1:], "count") for name, label in BINS.items()]
         heads += [Column("matched_share", "Matched", "share"), Column("is_reconciled", "Adds up", "yes")]
         rows = [(stream, *_bins(counts)) for stream, counts in bins.items()]
         sections.append(Section("Where every record went", [Table("bins", heads, rows, "Records by bin")]))

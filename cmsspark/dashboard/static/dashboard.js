@@ -159,7 +159,7 @@
         entry.dataset.href = one.href;
         return entry;
       }));
-      chosen = -1;
+      mark(-1);
       list.hidden = !found.length;
       field.setAttribute("aria-expanded", String(Boolean(found.length)));
     };
