@@ -2,8 +2,8 @@
 
 Starts the test cluster on this machine, puts days of synthetic logs on its HDFS and counts each there by ``run_spark
 --yarn``, and on this host by processes, each once to make the index of the catalogue and once with it. Compares every
-cell, prints jobs, stages, tasks, files, bytes moved, CPU seconds and peaks of memory, and writes them to a file. Ends
-with 1 where anything differs or fails.
+cell, prints jobs, stages, tasks, files, bytes moved, CPU seconds and peaks of memory, and writes them to a file. Beside
+them is an application that does nothing (0 records). Ends with 1 where anything differs or fails.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ spark:
   spark.eventLog.compress: false
   spark.eventLog.rolling.enabled: false
   spark.shuffle.service.port: {port}
+"""
+_NOTHING = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+rows = spark.range(0, {tasks}, 1, {tasks}).mapInArrow(lambda batches: batches, "id bigint")
+assert len(rows.collect()) == {tasks}
+spark.stop()
 """
 _HEAD = (
     *("records", "job", "way", "wall s", "CPU s", "driver", "AM", "executor", "Python", "DataNode", "jobs", "stages"),
@@ -142,23 +149,33 @@ class Bench:
         root, fout = f"/bench/{day.day.name}", "hdfs:///bench/store"
         words = [*run_spark(), job, "--date", DAY.isoformat(), "--root", f"hdfs://{root}", "--fout", fout, "--yarn"]
         words += ["--conf", f"{CLIENT_KEY}={client}"]
+        cost, application, uses = self._application(words, f"{job}-yarn")
+        fetched = self.place / "fetched"
+        shutil.rmtree(fetched, ignore_errors=True)
+        self.cluster.hdfs.fetch_tree(f"/bench/store/{job}", fetched / job)
+        files = _files(self._current(fetched, job)[1])
+        by_java = " by the JVM" if client == "java" else ""
+        return Result(day.day.records, job, f"YARN{by_java}, {way}", cost, files, application, uses)
+
+    def nothing(self) -> Result:
+        """Run a script whose tasks only start their Python: what any application takes, whatever it counts."""
+        script = self.place / "nothing.py"
+        script.write_text(_NOTHING.format(tasks=self.cpus))
+        cost, application, uses = self._application([*run_spark(), "--yarn", str(script)], "nothing-yarn")
+        return Result(0, "none", "YARN, warm", cost, 0, application, uses)
+
+    def _application(self, words: Sequence[str], name: str) -> tuple[Cost, Application, dict[str, Use]]:
         before = set(self.cluster.hdfs.names("/spark-history"))
         containers = Containers(self.cluster.folder, self._daemons)
         containers.look()
         containers.start()
         try:
-            cost = self._measured(words, self.environ("settings.yaml", "cache-yarn"), f"{job}-yarn")
+            cost = self._measured(words, self.environ("settings.yaml", "cache-yarn"), name)
         finally:
             uses = containers.stop()
         (log,) = set(self.cluster.hdfs.names("/spark-history")) - before
         text = self.cluster.hdfs.read(f"/spark-history/{log}").decode()
-        fetched = self.place / "fetched"
-        shutil.rmtree(fetched, ignore_errors=True)
-        self.cluster.hdfs.fetch_tree(f"/bench/store/{job}", fetched / job)
-        application = event_log.read(text.splitlines())
-        files = _files(self._current(fetched, job)[1])
-        by_java = " by the JVM" if client == "java" else ""
-        return Result(day.day.records, job, f"YARN{by_java}, {way}", cost, files, application, uses)
+        return cost, event_log.read(text.splitlines()), uses
 
     def differences(self, job: str) -> list[str]:
         """Tables that the cluster and this host have counted differently."""
@@ -273,6 +290,10 @@ def main() -> None:
         bench.start()
         for records in (round(float(text) * 1e6) for text in given.records.split(",")):
             day = inputs.provide(Day(records, inputs.files_for(records)), given.cache, given.cpus)
+            if not results:
+                # The first application of a node unpacks the environment.
+                bench.nothing()
+                results += [bench.nothing() for _ in range(given.repeats)]
             results += measure_day(bench, day, given.jobs.split(","), repeats=given.repeats, with_java=given.java)
     finally:
         daemons.remove()
