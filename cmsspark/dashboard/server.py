@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import resource
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -28,8 +26,6 @@ from cmsspark.signals import interruptible
 _IDLE_S: Final = 60
 #: Seconds between two looks at the store.
 _EVERY_S: Final = 5.0
-#: Bytes of data that the server may take. DuckDB's own limit leaves out long texts: ``repeat('a', 2000000000)``.
-_MEMORY: Final = 3 << 30
 
 
 @dataclass(frozen=True)
@@ -120,28 +116,13 @@ def serve(store: str, folders: tuple[Path, Path], options: Options, echo: Callab
         echo("Everyone with this address can read all pages. Use TLS, as by a proxy, outside of a trusted network.")
     echo("Ctrl-C ends it.")
     try:
-        with interruptible(), memory_limit(_MEMORY):
+        with interruptible():
             server.run()
     except KeyboardInterrupt:
         pass
     finally:
         server.close()
     echo("ended")
-
-
-@contextmanager
-def memory_limit(most: int) -> Iterator[None]:
-    """Limit the data of this process to ``most`` bytes inside the block, or to a lower limit that is set already.
-
-    An allocation beyond it fails, and the process goes on.
-    """
-    limits = resource.getrlimit(resource.RLIMIT_DATA)
-    set_ones = [limit for limit in limits if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *set_ones]), limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
 def _own_names(token: str | None) -> set[str]:

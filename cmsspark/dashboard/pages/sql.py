@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+from cmsspark.dashboard.memory_limit import memory_limit
 from cmsspark.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.dashboard.widgets import Column, Content, Control, Kind, Note, Section, Table, shown
 from cmsspark.errors import CmssparkError, NotReady, UsageError
@@ -12,8 +13,9 @@ from cmsspark.query.database import QueryResult
 
 #: Seconds of a query, rows on the page and in a download, characters of a query, queries at once.
 SECONDS, ROWS, DOWNLOADED, CHARACTERS, AT_ONCE = 20.0, 500, 200_000, 8_000, 2
-#: Bytes of a result, as Arrow has it.
+#: Bytes of a result, as Arrow has it, and of the memory that running queries may take.
 BYTES: Final = 100_000_000
+MEMORY: Final = 2 << 30
 _EXAMPLE: Final = (
     "SELECT data_tier, sum(nacc) AS accesses, sum(read_bytes) AS bytes\n"
     "FROM data_aggregation\nWHERE day = (SELECT max(day) FROM data_aggregation)\n"
@@ -53,7 +55,8 @@ def _run(request: PageRequest, sql: str, rows: int) -> QueryResult:
     if not _RUNNING.acquire(timeout=SECONDS):
         raise NotReady("other queries are running", found=f"{AT_ONCE} at once", next_step="run it again later")
     try:
-        return request.database.query(sql, max_rows=rows, max_seconds=SECONDS, max_bytes=BYTES)
+        with memory_limit(MEMORY):
+            return request.database.query(sql, max_rows=rows, max_seconds=SECONDS, max_bytes=BYTES)
     finally:
         _RUNNING.release()
 
