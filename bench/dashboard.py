@@ -3,7 +3,8 @@
 ``python -m bench.dashboard STORE`` starts the dashboard over a store (``cmsspark demo --days 365``), opens its pages
 with addresses that were not asked before, and prints medians and 95th percentiles beside the limits, the processor time
 that the server and the browser take for a page (which other programs of the machine change little), the peak of the
-server's memory, and the same questions asked of the stored tables without rollups.
+server's memory, and the same questions asked of the stored tables without rollups. The last lines are the server's
+answers to eight people whose browsers run on other machines.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -182,6 +184,16 @@ class Visits:
         own = [("site_tier", "T2"), ("measure", "users"), ("stream", other), ("site_tier", "T1"), ("step", "month")]
         return self.popularity(data_tier=self.tiers[tier]), [("stream", one), *own]
 
+    def filtered(self, visitor: int) -> list[str]:
+        """The addresses of the same choices, one after the other."""
+        tier = self.tiers[visitor % len(self.tiers)]
+        chosen: dict[str, str] = {"data_tier": tier}
+        addresses = []
+        for name, value in self.choices(visitor)[1]:
+            chosen[name] = value
+            addresses.append(self.popularity(**chosen))
+        return addresses
+
 
 class Table:
     """The printed table of one browser and a running server."""
@@ -211,13 +223,33 @@ class Table:
                 raise error
         for page in (page for own in windows for page in own):
             await page.context.close()
+        self._line(name, visitors, times, before, after)
+        for error in gave_up:
+            print(f"  one of {visitors} gave up: {' '.join(str(error).split())[:160]}")
+
+    def ask(self, name: str, asked: Sequence[Sequence[str]]) -> None:
+        """Add the line of people at once who ask for some addresses each, without a browser: until the last byte."""
+
+        def answer(address: str) -> float:
+            began = time.perf_counter()
+            with urllib.request.urlopen(address) as stream:
+                stream.read()
+            return 1000 * (time.perf_counter() - began)
+
+        before = self._running.cpu_s
+        with ThreadPoolExecutor(len(asked)) as people:
+            answers = list(people.map(lambda addresses: [answer(address) for address in addresses], asked))
+        times = sorted(one for own in answers for one in own)
+        self._line(name, len(asked), times, before, self._running.cpu_s)
+
+    def _line(
+        self, name: str, visitors: int, times: Sequence[float], before: Sequence[float], after: Sequence[float]
+    ) -> None:
         limit = LIMITS[name.partition(",")[0]] * min(visitors, 2)
         median, high = statistics.median(times), times[min(len(times) - 1, int(0.95 * len(times)))]
         server, browser = (1000 * (end - begin) / len(times) for begin, end in zip(before, after, strict=True))
         figures = f"{len(times):>5}{median:>10.0f}{high:>10.0f}{limit:>10}{server:>12.0f}{browser:>13.0f}"
         print(f"{name:<28}{figures}   {'yes' if median <= limit else 'NO'}", flush=True)
-        for error in gave_up:
-            print(f"  one of {visitors} gave up: {' '.join(str(error).split())[:160]}")
 
 
 async def measure(running: Server, visits: Visits, repeat: int) -> None:
@@ -251,6 +283,11 @@ async def measure(running: Server, visits: Visits, repeat: int) -> None:
         await table.add("filter, eight at once", VISITORS, 1, choosing(alone))
         await table.add("dataset, eight at once", VISITORS, 3, opening(visits.dataset, repeat, VISITORS))
         await browser.close()
+    start = repeat + 3 * VISITORS
+    people = range(VISITORS)
+    table.ask("first view, eight answers", [[visits.first(start + number)] for number in people])
+    table.ask("filter, eight answers", [visits.filtered(alone + VISITORS + number) for number in people])
+    table.ask("dataset, eight answers", [[visits.dataset(start + VISITORS * n + k) for n in range(3)] for k in people])
 
 
 def raw(store: Path, year: dict[str, str]) -> float:
