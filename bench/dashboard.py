@@ -136,7 +136,7 @@ async def at_rest(running: Server) -> None:
 
 
 async def first_view(page: Any, address: str) -> float:
-    """Milliseconds until a new visitor sees a page with its charts."""
+    """Milliseconds until a visitor sees a page with its charts."""
     began = time.perf_counter()
     await page.goto(address)
     await page.wait_for_selector("html[data-drawn]", state="attached")
@@ -264,6 +264,14 @@ async def measure(running: Server, visits: Visits, repeat: int) -> None:
 
         return visit
 
+    def going_on(start: int, count: int, visitors: int) -> Visit:
+        async def visit(number: int, pages: Sequence[Any]) -> list[float]:
+            await first_view(pages[0], visits.popularity())
+            addresses = [visits.dataset(start + number + n * visitors) for n in range(count)]
+            return [await first_view(pages[0], address) for address in addresses]
+
+        return visit
+
     def choosing(start: int) -> Visit:
         async def visit(number: int, pages: Sequence[Any]) -> list[float]:
             times: list[float] = []
@@ -278,12 +286,13 @@ async def measure(running: Server, visits: Visits, repeat: int) -> None:
         table = Table(running, browser)
         await table.add("first view", 1, repeat, opening(visits.first, 0, 1))
         await table.add("filter", 1, alone, choosing(0))
-        await table.add("dataset", 1, repeat, opening(visits.dataset, 0, 1))
+        await table.add("dataset", 1, 1, going_on(0, repeat, 1))
+        await table.add("dataset, new window", 1, repeat, opening(visits.dataset, repeat, 1))
         await table.add("first view, eight at once", VISITORS, 1, opening(visits.first, repeat, VISITORS))
         await table.add("filter, eight at once", VISITORS, 1, choosing(alone))
-        await table.add("dataset, eight at once", VISITORS, 3, opening(visits.dataset, repeat, VISITORS))
+        await table.add("dataset, eight at once", VISITORS, 1, going_on(2 * repeat, 3, VISITORS))
         await browser.close()
-    start = repeat + 3 * VISITORS
+    start = 2 * repeat + 3 * VISITORS
     people = range(VISITORS)
     table.ask("first view, eight answers", [[visits.first(start + number)] for number in people])
     table.ask("filter, eight answers", [visits.filtered(alone + VISITORS + number) for number in people])
@@ -316,7 +325,7 @@ def contents(store: Path) -> tuple[list[date], list[str], list[str], list[str]]:
             )
             return [row[0] for row in database.query(sql, [days[-1]]).rows]
 
-        return days, names("dataset_name", 200), names("split_part(dataset_name, '/', 4)", 8), names("stream", 6)
+        return days, names("dataset_name", 200), names("split_part(dataset_name, '/', 4)", 12), names("stream", 6)
 
 
 def main() -> None:

@@ -191,9 +191,17 @@ def users_of_datasets(snapshot: Snapshot, chosen: Selection, names: Sequence[str
                 if own.places[code] >= 0:
                     parts[position].append(ids[own.users(int(own.places[code]), is_wanted)])
         _users_of_days(snapshot, chosen, names, cut, parts)
-        return [len(np.unique(np.concatenate(part))) if part else 0 for part in parts]
+        return [_distinct(part, snapshot.pseudonyms) for part in parts]
 
     return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
+
+
+def _distinct(parts: Sequence[npt.NDArray[np.int64]], people: int) -> int:
+    """The distinct numbers of some lists; ``people``: all numbers are below. Flags take a tenth of np.unique's time."""
+    is_there = np.zeros(people, np.bool_)
+    for part in parts:
+        is_there[part] = True
+    return int(np.count_nonzero(is_there))
 
 
 def _users_of_days(

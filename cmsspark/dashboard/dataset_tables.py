@@ -84,6 +84,7 @@ class SegmentDatasets:
     people: pa.RecordBatch
     pairs: list[tuple[int, int]]
     lookups: Mapping[str, Lookup]
+    _columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @cached_property
     def dataset(self) -> npt.NDArray[Any]:
@@ -92,7 +93,12 @@ class SegmentDatasets:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column of the sums; nulls are ``NULL``."""
-        found: npt.NDArray[Any] = segment_arrays.numbers(self.rows.column(name))
+        found = self._columns.get(name)
+        if found is None:
+            found = segment_arrays.numbers(self.rows.column(name))
+            # Numbers of 64 bits lie in the mapped file; Python's would take memory for each.
+            if found.dtype != object:
+                self._columns[name] = found
         return found
 
     def chosen(self, filters: Mapping[str, str], subset: Numbers | None) -> Any:

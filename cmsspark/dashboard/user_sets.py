@@ -116,7 +116,8 @@ def chosen_rows(table: UserTable, wanted: Mapping[str, Sequence[int]], first: in
     days = table.keys["day"]
     mask: Mask = (days >= first) & (days <= last)
     for name, codes in wanted.items():
-        mask &= np.isin(table.keys[name], codes)
+        own = table.keys[name]
+        mask &= np.logical_or.reduce([own == code for code in codes]) if len(codes) else False
     return np.flatnonzero(mask)
 
 
