@@ -141,14 +141,14 @@ class SegmentDatasets:
         ]
         return np.array(wanted, np.bool_)
 
-    def users(self, place: int, is_wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    def users(self, place: int, is_wanted: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
         """The people of a dataset in the wanted pairs of stream and site tier; one may be there several times."""
         offsets, users, pairs = self._people
         begin, end = offsets[place], offsets[place + 1]
         return users[begin:end][is_wanted[pairs[begin:end]]]
 
     @cached_property
-    def _people(self) -> tuple[Numbers, npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
+    def _people(self) -> tuple[Numbers, npt.NDArray[Any], npt.NDArray[np.uint16]]:
         users, pairs = self.people.column("users"), self.people.column("pairs")
         return users.offsets.to_numpy(), users.values.to_numpy(), pairs.values.to_numpy()
 
@@ -198,7 +198,7 @@ class DatasetTables:
                 has_value = values != NULL
                 sums, is_there = found[name]
                 kept = np.where(has_value, values, 0)
-                sums[codes] += np.add.reduceat(kept if sums.dtype != object else kept.astype(object), starts)
+                sums[codes] += np.add.reduceat(kept, starts, dtype=sums.dtype)
                 is_there[codes] |= np.logical_or.reduceat(has_value, starts)
         return found
 

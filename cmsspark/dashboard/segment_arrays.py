@@ -66,6 +66,7 @@ def write_people(con: duckdb.DuckDBPyConnection, folder: Path, dataset_count: in
     which they read it, as a number.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     con.execute(
         "CREATE TEMP TABLE pairs AS SELECT (row_number() OVER (ORDER BY stream, site_tier) - 1)::USMALLINT AS pair, "
@@ -84,6 +85,8 @@ def write_people(con: duckdb.DuckDBPyConnection, folder: Path, dataset_count: in
     counts = np.bincount(rows["dataset"].to_numpy(), minlength=dataset_count)
     offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int64())
     users, pairs = rows["user_id"].combine_chunks(), rows["pair"].combine_chunks()
+    if (pc.max(users).as_py() or 0) < 1 << 16:
+        users = users.cast(pa.uint16())
     table = pa.table(
         {
             "users": pa.LargeListArray.from_arrays(offsets, _chunk(users)),

@@ -232,7 +232,7 @@ def _write_dataset_sums(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
     keys = "dataset_name, stream, site_tier"
     con.execute(f"CREATE TEMP TABLE result AS SELECT {keys}, {last}, {_SUMS} FROM partials GROUP BY ALL")
     sums = ", ".join(f"sum({name})" for name in SUMS)
-    segment_arrays.write_sums(con, folder, sums, list(zip(SUMS, _kinds(con), strict=True)))
+    segment_arrays.write_sums(con, folder, sums, list(zip(SUMS, _kinds(con, has_short=True), strict=True)))
     con.execute("DROP TABLE result")
 
 
@@ -287,7 +287,13 @@ def _narrow(con: duckdb.DuckDBPyConnection) -> list[str]:
     return [f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(SUMS, _kinds(con), strict=True)]
 
 
-def _kinds(con: duckdb.DuckDBPyConnection) -> list[str]:
-    """The types of the sums: 64-bit integers where all fit, else decimals, as files have no larger integers."""
+def _kinds(con: duckdb.DuckDBPyConnection, *, has_short: bool = False) -> list[str]:
+    """The types of the sums: 64-bit integers where all fit, else decimals, as files have no larger integers; with
+    ``has_short`` 32 bits where these are enough.
+    """
     largest = con.execute(f"SELECT {', '.join(f'max({name})' for name in SUMS)} FROM result").fetchall()[0]
-    return ["BIGINT" if value is None or value < 1 << 63 else "DECIMAL(38, 0)" for value in largest]
+    kinds = []
+    for value in (value or 0 for value in largest):
+        short = "INTEGER" if has_short and value < 1 << 31 else "BIGINT"
+        kinds.append(short if value < 1 << 63 else "DECIMAL(38, 0)")
+    return kinds

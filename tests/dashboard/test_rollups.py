@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -153,6 +154,20 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
         assert ranking.sums(ranking.names())[measure] == ranking.values
         name = ranking.names()[0]
         assert dataset_use.use_of(loaded, chosen, name).totals[SUMS.index(measure)] == wanted[name]
+
+
+def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> None:
+    most = (1 << 31) - 1
+    rows = [{**row, "nacc": most} for row in stores.partial_rows(LAST, count=200) if row["stream"] != "condor"]
+    unique = {(row["stream"], row["dataset_name"]): row for row in rows}
+    stores.store_day(tmp_path / "store", LAST, list(unique.values()))
+    loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
+    assert loaded.datasets.segments[0].column("nacc").dtype == "int32"
+    wanted = Counter(name for _, name in unique)
+    assert max(wanted.values()) > 1
+    ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST), "nacc")
+    assert dict(zip(ranking.names(), ranking.values, strict=True)) == {n: most * c for n, c in wanted.items()}
+    assert ranking.total == most * len(unique)
 
 
 def test_the_same_question_of_many_is_answered_once(store: Path, tmp_path: Path) -> None:
