@@ -318,6 +318,8 @@ def contents(store: Path) -> tuple[list[date], list[str], list[str], list[str]]:
     """The stored days, and what the newest has: the most used datasets, the most used data tiers, and the streams."""
     with Database(str(store)) as database:
         days = database.days("partials")
+        if not days:
+            return [], [], [], []
 
         def names(column: str, count: int) -> list[str]:
             sql = (
@@ -336,6 +338,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=20)
     chosen = parser.parse_args()
     stored, datasets, tiers, streams = contents(chosen.store)
+    if not stored:
+        parser.error(
+            f"no day of data_aggregation is stored in {chosen.store}; of `cmsspark demo --out DIR` give DIR/store"
+        )
     last = stored[-1]
     first = max(stored[0], last - timedelta(days=364))
     year = {"from": first.isoformat(), "to": last.isoformat()}

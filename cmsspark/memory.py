@@ -14,6 +14,8 @@ from typing import Final
 #: Megabytes of address space that the large libraries need at least: with less they end the process on their own.
 _LEAST: Final = 400
 _LARGE: Final = ("numpy", "pyarrow", "polars", "pandas")
+#: The name of glibc's limit of arenas in ``mallopt``; other C libraries have none.
+_M_ARENA_MAX: Final = -8
 #: What libraries say when they get no memory, no thread or no process.
 _SHORTAGE: Final = re.compile(
     r"cannot allocate memory|failed to map segment|malloc of size|out of memory|std::bad_alloc"
@@ -57,6 +59,18 @@ def trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
+
+
+def share_freed() -> None:
+    """Let the threads of a process that serves for long use again what others have freed.
+
+    Arrow's own allocator, and an arena of glibc for each thread, keep it for the thread.
+    """
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def check_room() -> None:

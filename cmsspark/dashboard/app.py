@@ -23,6 +23,7 @@ from cmsspark.dashboard.page_request import PageRequest, Parameters
 from cmsspark.dashboard.pages import runs as runs_page
 from cmsspark.dashboard.rollups import RollupsDamagedError
 from cmsspark.dashboard.security import Guard
+from cmsspark.dashboard.shortage import shortage_of
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.query.database import Database
 from cmsspark.readable import readable
@@ -210,6 +211,8 @@ def _failed(services: Services, error: Exception) -> Any:
         return _error_page(services, error.code or 500, text, "")
     if isinstance(error, RollupsDamagedError):
         services.keeper.is_damaged()
+    if not isinstance(error, CmssparkError):
+        error = shortage_of(error) or error
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         labels = (("where", error.where), ("found", error.found), ("next", error.next_step))

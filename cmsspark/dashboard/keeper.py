@@ -11,7 +11,8 @@ from cmsspark import clock
 from cmsspark.dashboard import snapshot as snapshots
 from cmsspark.dashboard.rollups import Rollups, RollupState
 from cmsspark.dashboard.snapshot import Snapshot
-from cmsspark.errors import CmssparkError, DataError, NotReady
+from cmsspark.errors import DataError, NotReady, as_ours
+from cmsspark.memory import trim
 from cmsspark.periods import spans
 from cmsspark.query.database import Database
 
@@ -107,6 +108,7 @@ class Keeper:
         state = self._rollups.refresh()
         self._load(state)
         self._rollups.remove_old(state)
+        trim()
 
     def _load(self, state: RollupState) -> None:
         import duckdb
@@ -129,14 +131,11 @@ class Keeper:
         while not self._is_over.is_set():
             try:
                 self.refresh()
-            except CmssparkError as error:
-                text = " ".join(error.text().split())
-                self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
-                self._log(f"the rollups could not be refreshed: {text}")
             except Exception as error:  # a thread that ends would leave pages stale without a word
-                text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                ours = as_ours(error)
+                text = " ".join((ours.text() if ours else f"{type(error).__name__}: {error}"[:200]).split())
                 self._freshness = Freshness(clock.now_ms(), behind=f"the newest results could not be added: {text}")
-                self._log(f"the rollups could not be refreshed, a bug in cmsspark: {text}")
+                self._log(f"the rollups could not be refreshed{'' if ours else ', a bug in cmsspark'}: {text}")
             self._wake.wait(self._every_s)
             self._wake.clear()
 

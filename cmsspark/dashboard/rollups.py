@@ -22,6 +22,7 @@ from typing import Final
 from cmsspark.dashboard import segment_build
 from cmsspark.dashboard.coded_rows import TABLE
 from cmsspark.dashboard.segment_build import SegmentIndex
+from cmsspark.dashboard.shortage import shortage_of
 from cmsspark.errors import CmssparkError, NotReady, OutputError
 from cmsspark.plurals import number_of
 from cmsspark.query.database import Database
@@ -37,13 +38,17 @@ class RollupsDamagedError(NotReady):
 
 @contextmanager
 def reading_rollups() -> Iterator[None]:
-    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups."""
+    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups, and NotReady (75) where the
+    host has no memory or no free file descriptor for it.
+    """
     import duckdb
     import pyarrow as pa
 
     try:
         yield
     except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException, OSError) as error:
+        if shortage := shortage_of(error):
+            raise shortage from error
         raise RollupsDamagedError(
             "files of the rollups are damaged or gone, and are built again", next_step="load this page again"
         ) from error
@@ -183,7 +188,9 @@ class Rollups:
             is_whole = is_whole and index.runs == {str(one.interval): one.run for one in days}
             is_whole = is_whole and index.files.keys() == segment_build.FILES
             is_whole = is_whole and self._is_intact(folder, index)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if shortage := shortage_of(error):
+                raise shortage from error
             is_whole = False
         if is_whole:
             return Segment(folder, index)

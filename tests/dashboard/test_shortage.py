@@ -1,0 +1,96 @@
+"""A server that lacks memory or file descriptors says so, and takes no whole file for a damaged one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from flask.testing import FlaskClient
+
+from cmsspark.dashboard import rollups, snapshot
+from cmsspark.dashboard.app import Services, create_app
+from cmsspark.dashboard.keeper import Keeper
+from cmsspark.dashboard.rollups import Rollups, RollupsDamagedError, reading_rollups
+from cmsspark.dashboard.security import Guard
+from cmsspark.errors import NotReady
+from cmsspark.query.database import Database
+from tests.dashboard import stores
+from tests.dashboard.stores import LAST
+
+TOO_MANY = os.strerror(errno.EMFILE)
+SHORTAGES = (
+    MemoryError(),
+    pa.lib.ArrowMemoryError("malloc of size 67108864 failed"),
+    duckdb.OutOfMemoryException("could not allocate block of size 256.0 KiB"),
+    OSError(errno.EMFILE, TOO_MANY, "datasets.arrow"),
+    duckdb.IOException(f'IO Error: Cannot open file "detail.parquet": {TOO_MANY}'),
+    RuntimeError("can't start new thread"),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, count=30))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def keeper(store: Path, tmp_path: Path) -> Iterator[Keeper]:
+    with Database(str(store)) as database:
+        keeper = Keeper(database, tmp_path / "cache")
+        keeper.refresh()
+        yield keeper
+
+
+@pytest.fixture
+def pages(store: Path, keeper: Keeper, tmp_path: Path) -> Iterator[FlaskClient]:
+    with Database(str(store)) as database:
+        yield create_app(Services(keeper, database, tmp_path / "state", Guard())).test_client()
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=lambda one: type(one).__name__)
+def test_a_page_says_what_the_server_lacks_and_later_works(
+    error: Exception, pages: FlaskClient, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: snapshot.Snapshot, sql: str, parameters: object = ()) -> None:
+        with reading_rollups():
+            raise error
+
+    loaded = keeper.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot.Snapshot, "query", fails)
+        answer = pages.get("/popularity")
+    assert answer.status_code == 503 and answer.headers["Retry-After"]
+    assert "too little memory or too few file descriptors" in answer.text and "a bug" not in answer.text
+    assert keeper.snapshot() is loaded
+    assert pages.get("/popularity").status_code == 200
+
+
+def test_other_errors_of_reading_are_damage() -> None:
+    for error in (OSError(errno.EIO, "Input/output error"), duckdb.IOException("No magic bytes found")):
+        with pytest.raises(RollupsDamagedError), reading_rollups():
+            raise error
+
+
+def test_segments_that_cannot_be_checked_now_are_kept(
+    store: Path, tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    (segment,) = keeper.snapshot().segments
+    with Database(str(store)) as database:
+        later = Rollups(database, tmp_path / "cache", log.append)
+        with monkeypatch.context() as patch:
+
+            def fails(path: Path) -> str:
+                raise OSError(errno.EMFILE, TOO_MANY, str(path))
+
+            patch.setattr(rollups.segment_build, "file_digest", fails)
+            with pytest.raises(NotReady, match="file descriptors"):
+                later.refresh()
+        assert segment.folder.is_dir() and log == []
+        assert later.refresh().segments == (segment,) and log == []
