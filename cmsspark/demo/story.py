@@ -83,8 +83,13 @@ def _store_story(
         _store(store, past, key, late, hours=1, without=(LATE,))
         _store(store, past, key, quiet, hours=1, share=_QUIET_SHARE)
         story = Story(quiet, again, first, late)
-    made = store_history(past, store, before, key.key_id, progress=progress)
-    return made + (3 if story.quiet else 0), story
+    special = 3 if story.quiet else 0
+
+    def progress_of_all(made: int, wanted: int) -> None:
+        if progress is not None:
+            progress(made + special, wanted + special)
+
+    return store_history(past, store, before, key.key_id, progress=progress_of_all) + special, story
 
 
 def _store(store: str, past: ResampledPast, key: Pseudonyms, day: date, *, hours: int, **options: Any) -> str:
