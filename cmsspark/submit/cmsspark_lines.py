@@ -73,6 +73,7 @@ def translate(argv: Sequence[str], job: Job, known: Mapping[str, bool], has_root
         name, equals, value = word.partition("=")
         if name in known or not _is_old(name):
             line.words.append(word)
+            line.is_misspelt |= name not in known and re.match(r"--(d|da|dat|date.*)$", name) is not None
             if known.get(name) and not equals and words:
                 line.words.append(words.pop(0))
             continue
@@ -100,6 +101,8 @@ class _Line:
         self.gone: list[tuple[str, str]] = []
         self.after: list[str] = []
         self.instance, self.cms_folder, self.amq, self.tiers = "global", "", "", ""
+        #: Whether --date is misspelt: click refuses the line and suggests it.
+        self.is_misspelt = False
         #: Whether --hdir of cern_monit names a folder without a day.
         self._names_no_day = False
 
@@ -146,7 +149,7 @@ class _Line:
             if self._names_no_day:
                 self.gone.append(("--hdir", "the folder names no day: name the day, and the job of the result"))
                 self._add("--date", "YYYYMMDD", "--job", "JOB")
-            elif not (self._publishes or self.job.is_day_optional):
+            elif not (self._publishes or self.job.is_day_optional or self.is_misspelt):
                 # The day as such: a job that waits in a queue may start on another one.
                 yesterday = days.today() - timedelta(days=1)
                 self._add("--date", yesterday.isoformat())

@@ -206,6 +206,8 @@ def test_lines_of_today_stay_as_they_are() -> None:
         "run_spark period --week 2026-W03 --fout x",
         "run_spark cern_monit --job dbs_events --week last --amq x",
         "run_spark dbs_aaa --date 20260115 -- --inst phys03",
+        # click refuses it, and suggests --date: no other day is named before.
+        "run_spark dbs_aaa --dat 20260115 --fout x",
     ):
         made = translated(line)
         assert (made.argv, made.notes) == (shlex.split(line)[1:], [])
