@@ -56,7 +56,11 @@ def _chosen(drawn: list[Picture], names: tuple[str, ...]) -> list[Picture]:
     known = [picture.name for picture in drawn]
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no picture {name!r} here", found=", ".join(known))
+            raise UsageError(
+                f"there is no picture {name!r} here",
+                found=", ".join(known),
+                next_step="name some of these, or none for all",
+            )
     return [picture for picture in drawn if not names or picture.name in names]
 
 

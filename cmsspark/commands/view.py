@@ -62,7 +62,9 @@ def command(
         return
     view = _named(views, name)
     if out and Path(out).suffix not in _WRITERS:
-        raise UsageError(f"--out must end in {', '.join(_WRITERS)}", found=out)
+        raise UsageError(
+            f"--out must end in {', '.join(_WRITERS)}", found=out, next_step="the ending chooses the format"
+        )
     store = store_of(fout, settings)
     files = files_of(store, "cmsspark view", settings)
     chosen = period or view.last(days.today())

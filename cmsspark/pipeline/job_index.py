@@ -162,7 +162,9 @@ def job_of_table(table: str) -> Job:
             return job
     tables = sorted({table for job in JOBS.values() for table in job.tables})
     hint = suggestion(table, tables)
-    raise UsageError(f"there is no table {table!r}", found=", ".join(tables), next_step=hint or None)
+    raise UsageError(
+        f"there is no table {table!r}", found=", ".join(tables), next_step=hint or "name one of these tables"
+    )
 
 
 def load_command(job: Job) -> click.Command:

@@ -56,7 +56,7 @@ def check_target(out: str, fmt: str | None) -> None:
     """Raises UsageError (2) for a file whose ending names no format, or another one."""
     suffix = Path(out).suffix
     if suffix not in _SUFFIXES:
-        raise UsageError(f"-o must end in {', '.join(_SUFFIXES)}", found=out)
+        raise UsageError(f"-o must end in {', '.join(_SUFFIXES)}", found=out, next_step="the ending chooses the format")
     if fmt and _SUFFIXES[suffix] != fmt:
         raise UsageError(f"--{fmt} and -o {out} exclude each other", next_step="leave out one of them")
 

@@ -36,7 +36,9 @@ def checked(sql: str) -> str:
     except duckdb.Error as error:
         raise as_ours(error, sql) from None
     if len(statements) != 1:
-        found = f"{len(statements)} statements" if statements else "none"
+        if not statements:
+            raise UsageError("one SQL statement is wanted", found="none", next_step="`show tables` lists the tables")
+        found = f"{len(statements)} statements"
         raise UsageError("one SQL statement is wanted", found=found, next_step="run them one after another")
     statement = statements[0]
     if statement.type == duckdb.StatementType.EXPLAIN:
