@@ -23,7 +23,7 @@ from cmsspark.dashboard.page_request import PageRequest, Parameters
 from cmsspark.dashboard.pages import runs as runs_page
 from cmsspark.dashboard.rollups import RollupsDamagedError
 from cmsspark.dashboard.security import Guard
-from cmsspark.dashboard.shortage import shortage_of
+from cmsspark.dashboard.shortage import Shortage, shortage_of
 from cmsspark.errors import CmssparkError, DataError, InputMissing, NotAllowed, NotReady, UsageError
 from cmsspark.query.database import Database
 from cmsspark.readable import readable
@@ -213,6 +213,8 @@ def _failed(services: Services, error: Exception) -> Any:
         services.keeper.is_damaged()
     if not isinstance(error, CmssparkError):
         error = shortage_of(error) or error
+    if isinstance(error, Shortage):
+        services.keeper.check_files()
     if isinstance(error, CmssparkError):
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         labels = (("where", error.where), ("found", error.found), ("next", error.next_step))

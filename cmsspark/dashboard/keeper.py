@@ -43,6 +43,7 @@ class Keeper:
         self._wake = threading.Event()
         self._is_over = threading.Event()
         self._is_loaded = threading.Event()
+        self._is_in_doubt = False
         self._thread = threading.Thread(target=self._run, name="rollups", daemon=True)
 
     def start(self) -> None:
@@ -90,8 +91,17 @@ class Keeper:
         self._freshness = Freshness(clock.now_ms(), progress="files of the rollups are damaged or gone")
         self._wake.set()
 
+    def check_files(self) -> None:
+        """A page got too little memory to read a file, which may be whole: check all, and build only damaged ones."""
+        self._is_in_doubt = True
+        self._wake.set()
+
     def refresh(self) -> None:
         """Look at the store once, and load a new snapshot where anything has changed."""
+        if self._is_in_doubt and self._snapshot is not None:
+            if not self._rollups.are_whole(self._snapshot.state.segments):
+                self.is_damaged()
+            self._is_in_doubt = False
         stored = self._rollups.stored()
         current = self._snapshot
         runs = {day: one.run for day, one in stored.items()}

@@ -38,8 +38,8 @@ class RollupsDamagedError(NotReady):
 
 @contextmanager
 def reading_rollups() -> Iterator[None]:
-    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups, and NotReady (75) where the
-    host has no memory or no free file descriptor for it.
+    """Raises RollupsDamagedError (75) where the block cannot read a file of the rollups, and Shortage (75) where it
+    gets no memory or file descriptor for it; a damaged file may ask for much memory, too.
     """
     import duckdb
     import pyarrow as pa
@@ -130,6 +130,16 @@ class Rollups:
         """Check the files of every segment again at the next refresh, as one of them could not be read."""
         self._verified.clear()
         self._unreadable.clear()
+
+    def are_whole(self, segments: Sequence[Segment]) -> bool:
+        """Whether the files of segments have their digests now. Raises NotReady (75) where they cannot be read now."""
+        self._verified.clear()
+        try:
+            return all(self._is_intact(one.folder, one.index) for one in segments)
+        except OSError as error:
+            if shortage := shortage_of(error):
+                raise shortage from error
+            return False
 
     def stored(self) -> dict[date, StoredInterval]:
         """The stored days, as the store has them now."""

@@ -13,14 +13,18 @@ from cmsspark.memory import is_shortage
 _TOO_MANY: Final = tuple(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE))
 
 
-def shortage_of(error: Exception) -> NotReady | None:
-    """NotReady (75) where an error says that the process gets no memory, thread or file descriptor; else None."""
+class Shortage(NotReady):
+    """The server gets no memory, thread or file descriptor (75)."""
+
+
+def shortage_of(error: Exception) -> Shortage | None:
+    """A Shortage where an error says that the process gets no memory, thread or file descriptor; else None."""
     import duckdb
 
     is_of_host = isinstance(error, duckdb.OutOfMemoryException) or is_shortage(error)
     if not is_of_host and not any(text in str(error) for text in _TOO_MANY):
         return None
-    return NotReady(
+    return Shortage(
         "the server has too little memory or too few file descriptors now",
         found=" ".join(str(error).split())[:200] or type(error).__name__,
         next_step="ask again, for fewer days; where it stays so, start the server with higher limits (ulimit -a)",

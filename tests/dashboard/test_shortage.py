@@ -71,6 +71,26 @@ def test_a_page_says_what_the_server_lacks_and_later_works(
     assert pages.get("/popularity").status_code == 200
 
 
+def test_a_damaged_file_that_asks_for_much_memory_is_found(
+    pages: FlaskClient, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: snapshot.Snapshot, sql: str, parameters: object = ()) -> None:
+        with reading_rollups():
+            raise pa.lib.ArrowMemoryError("malloc of size 9223372036854775744 failed")
+
+    before = keeper.snapshot()
+    (segment,) = before.segments
+    file = segment.folder / "detail.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot.Snapshot, "query", fails)
+        assert pages.get("/popularity").status_code == 503
+    keeper.refresh()
+    assert keeper.snapshot() is not before and file.read_bytes() == content
+    assert pages.get("/popularity").status_code == 200
+
+
 def test_other_errors_of_reading_are_damage() -> None:
     for error in (OSError(errno.EIO, "Input/output error"), duckdb.IOException("No magic bytes found")):
         with pytest.raises(RollupsDamagedError), reading_rollups():
