@@ -10,6 +10,7 @@ from pathlib import Path
 from cmsspark import clock
 from cmsspark.dashboard import snapshot as snapshots
 from cmsspark.dashboard.rollups import Rollups, RollupState
+from cmsspark.dashboard.shortage import shortage_of
 from cmsspark.dashboard.snapshot import Snapshot
 from cmsspark.errors import DataError, NotReady, as_ours
 from cmsspark.memory import trim
@@ -129,6 +130,8 @@ class Keeper:
             self._snapshot = snapshots.load(state)
         except (duckdb.Error, pa.ArrowException, DataError, OSError) as error:
             self._rollups.forget()
+            if shortage := shortage_of(error):
+                raise shortage from error
             raise NotReady("files of the rollups are gone", found=str(error)[:200]) from None
         self._freshness = Freshness(clock.now_ms())
         self._is_loaded.set()

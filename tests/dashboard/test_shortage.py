@@ -71,6 +71,22 @@ def test_a_page_says_what_the_server_lacks_and_later_works(
     assert pages.get("/popularity").status_code == 200
 
 
+def test_a_snapshot_that_cannot_be_loaded_now_names_the_shortage(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(state: rollups.RollupState) -> None:
+        raise duckdb.IOException(f'IO Error: Cannot open file "cube.parquet": {TOO_MANY}')
+
+    with Database(str(store)) as database:
+        keeper = Keeper(database, tmp_path / "cache")
+        with monkeypatch.context() as patch:
+            patch.setattr(snapshot, "load", fails)
+            with pytest.raises(NotReady, match="too few file descriptors"):
+                keeper.refresh()
+        keeper.refresh()
+        assert keeper.is_loaded
+
+
 def test_a_damaged_file_that_asks_for_much_memory_is_found(
     pages: FlaskClient, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
